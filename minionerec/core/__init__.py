@@ -1,0 +1,1 @@
+"""Foundations without torch: errors, configuration, artefacts, logging and progress."""

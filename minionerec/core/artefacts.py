@@ -1,0 +1,212 @@
+"""Directories that stages hand to one another: written beside their place, manifest last, renamed into place.
+
+A stage that is killed leaves its old output or none. `manifest.json` holds the kind of artefact, the resolved
+configuration, the fingerprints of all inputs, the hash of every file, the seed and the package versions, and nothing
+that differs between two runs of the same thing: equal inputs make byte-equal artefacts.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.errors import ArtefactError
+
+MANIFEST = "manifest.json"
+_PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-cpu", "scikit-learn", "numpy", "pandas")
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of one file, as 64 hex digits, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def to_plain(value: Any) -> Any:
+    """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return json.loads(json.dumps(value, default=str))
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Parse one JSON file.
+
+    Raises:
+        ArtefactError: If the file is missing or is not JSON; the message names file, line and column.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtefactError(f"{path}: no such file.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ArtefactError(f"{path}: not valid JSON ({error}). Write the file again.") from None
+
+
+def fingerprint(path: str | os.PathLike[str]) -> str:
+    """SHA-256 that stands for an input: a file's content, or an artefact's kind and file hashes.
+
+    Two artefacts with the same files have the same fingerprint, wherever they lie and however they were made.
+
+    Raises:
+        ArtefactError: If nothing is there, or a directory has no manifest.
+    """
+    path = Path(path)
+    if path.is_file():
+        return file_sha256(path)
+    manifest = read_manifest(path)
+    return hashlib.sha256(json.dumps([manifest["kind"], manifest["files"]], sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict[str, Any]:
+    """The manifest of an artefact directory.
+
+    Args:
+        path: The directory.
+        kind: What the directory must hold ("corpus", "sids", "checkpoint", "predictions"); any if None.
+
+    Raises:
+        ArtefactError: If there is no such directory, no manifest in it, or one of another kind.
+    """
+    path = Path(path)
+    wanted = kind or "artefact"
+    if not path.is_dir():
+        raise ArtefactError(f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first.")
+    if not (path / MANIFEST).is_file():
+        raise ArtefactError(f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it.")
+    manifest = read_json(path / MANIFEST)
+    if kind is not None and manifest.get("kind") != kind:
+        raise ArtefactError(f"{path}: holds a {manifest.get('kind')!r}, expected a {kind!r}. Point the setting elsewhere.")
+    return manifest
+
+
+def verify_files(path: str | os.PathLike[str]) -> None:
+    """Check every file of an artefact against its manifest.
+
+    Raises:
+        ArtefactError: Naming the first file that is missing or changed.
+    """
+    path = Path(path)
+    for name, digest in read_manifest(path)["files"].items():
+        if not (path / name).is_file():
+            raise ArtefactError(f"{path / name}: listed in {MANIFEST} but missing. Run the stage that makes {path} again.")
+        if file_sha256(path / name) != digest:
+            raise ArtefactError(f"{path / name}: differs from {MANIFEST}. Run the stage that makes {path} again.")
+
+
+def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict[str, str]]:
+    """Path and fingerprint of each named input, as the manifest keeps them."""
+    return {name: {"path": str(path), "sha256": fingerprint(path)} for name, path in sorted(inputs.items())}
+
+
+def is_current(
+    path: str | os.PathLike[str], kind: str, config: Any, inputs: Mapping[str, str | os.PathLike[str]]
+) -> bool:
+    """Whether a finished artefact was made from the same configuration and inputs with the same content."""
+    path = Path(path)
+    if not (path / MANIFEST).is_file():
+        return False
+    manifest = read_manifest(path)
+    made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
+    now = {name: record["sha256"] for name, record in input_record(inputs).items()}
+    return manifest["kind"] == kind and manifest["config"] == to_plain(config) and made_from == now
+
+
+@contextmanager
+def write_artefact(
+    path: str | os.PathLike[str],
+    kind: str,
+    *,
+    config: Any,
+    inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+    seed: int | None = None,
+    counts: Mapping[str, Any] | None = None,
+) -> Iterator[Path]:
+    """Write an artefact directory in one piece.
+
+    Yields a fresh directory beside `path`; when the block ends without an error, `manifest.json` is written last and
+    the directory takes the place of `path`. On any error the fresh directory is removed and `path` is untouched.
+
+    Args:
+        path: Where the artefact is to lie; an earlier artefact there is replaced.
+        kind: Kind of artefact, checked by readers.
+        config: Resolved configuration (dataclass or mapping).
+        inputs: Name to path of every file or artefact that was read.
+        seed: Random seed, if any was used.
+        counts: Numbers worth showing (rows, items, dropped rows...). A mapping filled inside the block is fine.
+
+    Yields:
+        The directory to write files into.
+
+    Raises:
+        ArtefactError: If the place cannot be written, or holds something that is not an artefact.
+    """
+    path = Path(path)
+    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ArtefactError(f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output.")
+    fresh = path.with_name(f".{path.name}.writing")
+    old = path.with_name(f".{path.name}.old")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions.") from None
+    recorded = input_record(inputs or {})
+    try:
+        yield fresh
+        files = {
+            str(file.relative_to(fresh)): file_sha256(file) for file in sorted(fresh.rglob("*")) if file.is_file()
+        }
+        manifest = {
+            "kind": kind,
+            "config": to_plain(config),
+            "inputs": recorded,
+            "seed": seed,
+            "counts": to_plain(dict(counts or {})),
+            "files": files,
+            "versions": package_versions(),
+        }
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    fresh.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Write one text file beside its place and rename it, so that no reader ever sees half of it.
+
+    Raises:
+        ArtefactError: If the place cannot be written.
+    """
+    path = Path(path)
+    fresh = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions.") from None
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide results."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

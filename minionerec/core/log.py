@@ -1,0 +1,48 @@
+"""Logging and progress bars: on a terminal both, off a terminal only log lines, and only on the main process."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of a (possibly distributed) launch, by the `RANK` that launchers set."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of one module; messages below warning level appear only after `setup_logging`."""
+    return logging.getLogger(name)
+
+
+def setup_logging() -> None:
+    """Send this package's log lines to standard error: info on the main process, warnings on the others."""
+    logger = logging.getLogger("minionerec")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    logger.setLevel(logging.INFO if is_main_process() else logging.WARNING)
+
+
+def progress(items: Iterable[T], description: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
+    """Iterate with a progress bar, which stays silent off a terminal and on every process but the first.
+
+    Args:
+        items: What to iterate over.
+        description: A few words shown before the bar.
+        total: Number of items, where `items` has no length.
+        unit: What one item is called in the rate, e.g. "rows".
+
+    Returns:
+        An iterator over `items`.
+    """
+    from tqdm import tqdm
+
+    silent = not sys.stderr.isatty() or not is_main_process()
+    return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent))

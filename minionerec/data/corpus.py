@@ -1,0 +1,81 @@
+"""The corpus: the one form in which every later stage sees items and interactions."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import DataError
+
+SPLITS = ("train", "valid", "test")
+ITEM_COLUMNS = ("item_id", "title", "description")
+ROW_COLUMNS = ("user", "history", "target")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Items and the rows of three splits; row i of `items` is item index i everywhere.
+
+    Attributes:
+        items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
+        train: Columns `user` (str), `history` (int32 array of item indices, oldest first, may be empty), `target`
+            (int32 item index). Rows are in the order of the source.
+        valid: Like `train`.
+        test: Like `train`.
+        split: Name of the split for result tables, e.g. "global time 8:1:1".
+        max_history: Most items that a history holds.
+    """
+
+    items: pd.DataFrame
+    train: pd.DataFrame
+    valid: pd.DataFrame
+    test: pd.DataFrame
+    split: str
+    max_history: int
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, N."""
+        return len(self.items)
+
+    def rows(self, split: str) -> pd.DataFrame:
+        """The rows of one split.
+
+        Raises:
+            DataError: If the split is unknown or holds no row.
+        """
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
+        rows: pd.DataFrame = getattr(self, split)
+        if rows.empty:
+            raise DataError(f"split {split!r} holds no row. Check the split's proportions and the source's {split} file.")
+        return rows
+
+    def popularity(self) -> np.ndarray:
+        """How often each item is the target of a training row: int64 (N,)."""
+        return np.bincount(self.train["target"].to_numpy(np.int64), minlength=self.n_items)
+
+    def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
+        """Write the corpus as an artefact of kind "corpus": four parquet files and a manifest."""
+        counts = {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
+        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=counts) as place:
+            self.items.to_parquet(place / "items.parquet", index=False)
+            for split in SPLITS:
+                getattr(self, split).to_parquet(place / f"{split}.parquet", index=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Corpus":
+        """Read a corpus artefact.
+
+        Raises:
+            ArtefactError: If `path` is not a finished corpus.
+        """
+        counts = read_manifest(path, "corpus")["counts"]
+        tables = {name: pd.read_parquet(Path(path) / f"{name}.parquet") for name in ("items", *SPLITS)}
+        return cls(**tables, split=counts["split"], max_history=counts["max_history"], counts=counts)

@@ -1,0 +1,1 @@
+"""Ranking and per-level metrics with intervals, all read from `Predictions`."""

@@ -1,0 +1,120 @@
+"""`Predictions`: the one meeting point of every recommender; metrics and reports read nothing else."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import DataError
+
+FILE = "predictions.parquet"
+COLUMNS = ("row", "user", "target", "target_sid", "rank", "item", "sid", "score")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Ranked lists for the rows of one split.
+
+    Attributes:
+        users: The R users, one a row (str).
+        targets: int32 (R,), item index of the true next item; -1 where it is not known (a list read from JSON).
+        target_sids: The R SIDs of the targets ("" where the recommender has no SIDs).
+        items: R lists of item indices, best first; -1 for an entry that is no item of the catalogue.
+        sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
+            SID; the more popular in training first, then the lower item index.
+        scores: R lists of scores, parallel to `items`, higher is better.
+    """
+
+    users: Sequence[str]
+    targets: np.ndarray
+    target_sids: Sequence[str]
+    items: Sequence[Sequence[int]]
+    sids: Sequence[Sequence[str]]
+    scores: Sequence[Sequence[float]]
+
+    def __len__(self) -> int:
+        """Number of rows, R; rows with an empty list count."""
+        return len(self.users)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One line per (row, rank), ranks from 1; a row with an empty list is one line of rank 0, item -1."""
+        lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)
+        repeat = np.repeat(np.arange(len(self)), lengths)
+        empty = [len(row) == 0 for row in self.items]
+        ranks = np.concatenate([np.arange(1, n + 1) * (not e) for n, e in zip(lengths, empty, strict=True)] or [[]])
+        return pd.DataFrame(
+            {
+                "row": repeat.astype(np.int32),
+                "user": np.asarray(self.users, dtype=object)[repeat],
+                "target": np.asarray(self.targets, dtype=np.int32)[repeat],
+                "target_sid": np.asarray(self.target_sids, dtype=object)[repeat],
+                "rank": ranks.astype(np.int32),
+                "item": np.array([i for row in self.items for i in (row or [-1])], dtype=np.int32),
+                "sid": np.array([s for row in self.sids for s in (row or [""])], dtype=object),
+                "score": np.array([s for row in self.scores for s in (row or [np.nan])], dtype=np.float32),
+            }
+        )
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, where: str = "predictions") -> "Predictions":
+        """The reverse of `to_frame`.
+
+        Raises:
+            DataError: If a column is missing, or rows are not numbered 0, 1, 2...
+        """
+        missing = [name for name in COLUMNS if name not in frame.columns]
+        if missing:
+            raise DataError(f"{where}: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}.")
+        frame = frame.sort_values(["row", "rank"], kind="stable")
+        row = frame["row"].to_numpy()
+        first = np.flatnonzero(np.diff(row, prepend=-1))
+        if not np.array_equal(row[first], np.arange(len(first))):
+            raise DataError(f"{where}: rows are not numbered 0 to {len(first) - 1}. Write the file again.")
+        listed = frame["rank"].to_numpy() > 0
+
+        def lists(name: str) -> list[list[Any]]:
+            values = np.split(frame[name].to_numpy(), first[1:])
+            return [v[m].tolist() for v, m in zip(values, np.split(listed, first[1:]), strict=True)] if len(first) else []
+
+        heads = frame.iloc[first]
+        return cls(
+            users=heads["user"].tolist(),
+            targets=heads["target"].to_numpy(np.int32),
+            target_sids=heads["target_sid"].tolist(),
+            items=lists("item"),
+            sids=lists("sid"),
+            scores=lists("score"),
+        )
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        config: Any,
+        inputs: Mapping[str, str | os.PathLike[str]],
+        counts: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Write an artefact of kind "predictions" holding `predictions.parquet`."""
+        all_counts = {**(counts or {}), "rows": len(self)}
+        with write_artefact(path, "predictions", config=config, inputs=inputs, counts=all_counts, seed=seed) as place:
+            self.to_frame().to_parquet(place / FILE, index=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Predictions":
+        """Read `predictions.parquet`, given the file or the directory that holds it.
+
+        Raises:
+            DataError: If there is no such file, or it is not one of predictions.
+        """
+        file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        try:
+            frame = pd.read_parquet(file)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file}: cannot be read as parquet ({error}). Run scripts/eval_beam.py to make it.") from None
+        return cls.from_frame(frame, str(file))

@@ -1,0 +1,1 @@
+"""Semantic IDs: the table that owns item ↔ codes ↔ token strings, and the quantisers that make it."""
