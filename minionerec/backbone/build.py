@@ -1,0 +1,132 @@
+"""Where the language model comes from: a pretrained one by name or path, or a small Qwen2 from scratch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    set_seed,
+)
+
+from minionerec.core.errors import ConfigError
+
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ScratchShape:
+    """Shape of a Qwen2 made from scratch.
+
+    Attributes:
+        hidden_size: Width D.
+        layers: Number of transformer blocks.
+        heads: Attention heads; divides `hidden_size`.
+        kv_heads: Key and value heads; divides `heads`.
+        inner_size: Width of the feed-forward layer.
+        text_vocabulary: Tokens of the tokenizer trained on the corpus, SID tokens not counted.
+        max_positions: Longest sequence.
+        tied: Whether the output head shares the input embedding.
+    """
+
+    hidden_size: int = 256
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 4
+    inner_size: int = 768
+    text_vocabulary: int = 1000
+    max_positions: int = 1024
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for whole, part in (("hidden_size", "heads"), ("heads", "kv_heads")):
+            a, b = getattr(self, whole), getattr(self, part)
+            if b < 1 or a % b:
+                raise ConfigError(f"{whole} {a} is not a multiple of {part} {b}; change one of them.")
+        if self.text_vocabulary < 300:
+            raise ConfigError(
+                f"text_vocabulary {self.text_vocabulary} is below 300: bytes and special tokens alone take 259."
+            )
+
+
+def resolve_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a setting; "auto" is bfloat16 where a GPU supports it and float32 elsewhere.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    if name == "auto":
+        return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"unknown dtype {name!r}; known: auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[PAD, BOS, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+
+
+def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed: int) -> PreTrainedModel:
+    """A randomly initialised Qwen2 whose vocabulary is exactly the tokenizer's (SID tokens already added)."""
+    set_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.inner_size,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=shape.tied,
+        use_sliding_window=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A pretrained causal language model and its tokenizer, from the hub or a directory.
+
+    Raises:
+        ConfigError: If it cannot be found or is not a causal language model.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"model {name_or_path!r} cannot be loaded ({reason}). Give a hub name or a directory."
+        ) from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    return model, tokenizer

@@ -1,0 +1,98 @@
+"""SID tokens in a tokenizer and a model: one token per code, verified; new rows initialised on purpose."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from minionerec.core.errors import DataError
+from minionerec.sid.table import SidTable, code_token
+
+
+def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
+    """Add every SID token of a table to a tokenizer, in string order, as ordinary (not special) tokens."""
+    tokens = [AddedToken(token, normalized=False, special=False) for token in table.tokens]
+    tokenizer.add_tokens(tokens)  # type: ignore[arg-type]
+    verify_code_tokens(tokenizer, table)
+
+
+def verify_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
+    """Check that each SID token of a table is exactly one token, which decodes back, also inside an SID.
+
+    Raises:
+        DataError: Naming the first token that the tokenizer splits or changes.
+    """
+    known = set(tokenizer.get_vocab())
+    for token in table.tokens:
+        ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if token not in known or len(ids) != 1 or tokenizer.decode(ids) != token:
+            raise DataError(
+                f"the tokenizer turns the SID token {token!r} into {len(ids)} tokens; expected 1 that decodes back. "
+                "The checkpoint belongs to another SID table, or its vocabulary was not extended."
+            )
+    for tokens, sid in zip(table.token_tuples[:100], table.sids[:100], strict=True):
+        if tokenizer(sid, add_special_tokens=False)["input_ids"] != tokenizer.convert_tokens_to_ids(list(tokens)):
+            raise DataError(f"the tokenizer does not turn the SID {sid!r} into its {len(tokens)} tokens.")
+
+
+def code_token_ids(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> np.ndarray:
+    """Vocabulary id of every code.
+
+    Returns:
+        int64 (L, C): id of code c at level l, -1 where the table does not use the code; C is the largest code + 1.
+    """
+    vocabulary = tokenizer.get_vocab()
+    ids = np.full((table.levels, int(table.codes.max()) + 1), -1, dtype=np.int64)
+    for level in range(table.levels):
+        for code in np.unique(table.codes[:, level]):
+            if code >= 0:
+                ids[level, code] = vocabulary[code_token(level, int(code))]
+    return ids
+
+
+def initialise_code_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, titles: Sequence[str], seed: int
+) -> None:
+    """Grow the embedding to the tokenizer and give every SID token's row a meaning to start from.
+
+    The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
+    of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
+    SID rows are set, also those that lie in spare rows of the pretrained matrix. An untied output head gets the same
+    treatment with its own rows.
+
+    Args:
+        model: Causal language model, changed in place.
+        tokenizer: Its tokenizer, SID tokens already added (`add_code_tokens`).
+        table: The SIDs.
+        titles: Title of each item, in item order.
+        seed: Seed of the noise.
+    """
+    old_size = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > old_size:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    ids = code_token_ids(tokenizer, table)
+    new = {int(i) for i in ids[ids >= 0]}
+    encoded = tokenizer(list(titles), add_special_tokens=False)["input_ids"]
+    matrices: list[Any] = [model.get_input_embeddings().weight]
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is not matrices[0]:
+        matrices.append(head.weight)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in matrices:
+            values = weight.detach().float().cpu()
+            old = values[[i for i in range(min(old_size, len(values))) if i not in new]]
+            mean, spread = old.mean(0), old.std().item()
+            item_means = torch.stack(
+                [values[words].mean(0) if (words := [w for w in row if w not in new]) else mean for row in encoded]
+            )
+            for level in range(table.levels):
+                codes = torch.from_numpy(table.codes[:, level].astype(np.int64))
+                for code in codes.unique().tolist():
+                    if code >= 0:
+                        noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
+                        row = item_means[codes == code].mean(0) + noise
+                        weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)

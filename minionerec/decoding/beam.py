@@ -1,0 +1,120 @@
+"""Constrained beam search that pays for each prompt once; every result is an SID of the catalogue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.decoding.prefix import candidate_scores, check_backbone, extend, prefill
+from minionerec.decoding.trie import Trie
+
+SCORES = ("full", "renormalised")
+
+
+@dataclass(frozen=True)
+class BeamResult:
+    """Ranked SIDs for a batch of prompts.
+
+    Attributes:
+        sids: int64 (B, K), SID numbers of the trie, best first; -1 where a prompt has fewer results than K.
+        scores: float32 (B, K), summed log-probabilities; minus infinity where there is no result.
+    """
+
+    sids: torch.Tensor
+    scores: torch.Tensor
+
+    def lists(self) -> list[list[tuple[int, float]]]:
+        """One list of (SID number, score) for each prompt, without the empty places."""
+        return [
+            [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
+            for sids, scores in zip(self.sids.tolist(), self.scores.tolist(), strict=True)
+        ]
+
+
+@torch.no_grad()
+def beam_search(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    num_beams: int,
+    normaliser: str = "full",
+) -> BeamResult:
+    """Rank SIDs by beam search over the trie.
+
+    At each level the `num_beams` best running prefixes are extended by all their children; SIDs that are complete
+    leave the beam and compete in a list of their own, as in stock beam search without length penalty. No setting of
+    any generation config has a say.
+
+    Args:
+        model: Causal language model in evaluation mode (Qwen2, Qwen3, Llama).
+        prompts: B token id lists, none empty.
+        trie: SIDs of the catalogue, on any device.
+        num_beams: Beam width K.
+        normaliser: "full" (as stock beam search scores) or "renormalised" (over the allowed children).
+
+    Returns:
+        Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+        DataError: If the model gives scores that are not numbers; the message names the prompt.
+    """
+    if num_beams < 1:
+        raise ConfigError(f"num_beams is {num_beams}; it must be at least 1.")
+    if normaliser not in SCORES:
+        raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
+    check_backbone(model)
+    trie = trie.to(model.device)
+    batch, device = len(prompts), model.device
+    state = prefill(model, prompts)
+    hidden = state.hidden.unsqueeze(1)  # (B, 1, D)
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
+    running = torch.zeros(batch, 1, device=device)
+    ancestors = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)  # (B, K, branch positions in the cache)
+    done_scores = torch.full((batch, 0), -torch.inf, device=device)
+    done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
+    for depth in range(trie.levels):
+        children, present = trie.children(nodes)  # (B, K, W)
+        width = children.shape[-1]
+        scores = candidate_scores(
+            model,
+            hidden.flatten(0, 1),
+            trie.token[children].clamp(min=0).flatten(0, 1),
+            present.flatten(0, 1),
+            normaliser,
+        ).view(batch, -1, width)
+        if torch.isnan(scores).any():
+            row = int(torch.isnan(scores).flatten(1).any(1).nonzero()[0])
+            raise DataError(
+                f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
+            )
+        totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
+        flat_children = torch.where(present, children, -1).flatten(1)
+        ends = trie.sid[flat_children.clamp(min=0)].masked_fill(flat_children < 0, -1)
+        done_scores, order = _best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
+        done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
+        if depth + 1 == trie.levels:
+            break
+        inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
+        running, order = _best(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
+        nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
+        if (nodes < 0).all():
+            break
+        parents = order // width  # (B, K), place of each beam's parent in the level before
+        if depth > 0:
+            seen = torch.cat(
+                [ancestors, torch.eye(ancestors.shape[1], dtype=torch.bool, device=device).expand(batch, -1, -1)], -1
+            )
+            ancestors = seen.gather(1, parents.unsqueeze(-1).expand(-1, -1, seen.shape[-1]))
+        else:
+            ancestors = torch.zeros(batch, nodes.shape[1], 0, dtype=torch.bool, device=device)
+        hidden = extend(model, state, trie.token[nodes.clamp(min=0)].clamp(min=0), ancestors, depth)
+    return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
+
+
+def _best(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `width` highest scores of each row, best first, and their places."""
+    best = scores.topk(min(width, scores.shape[1]), dim=1)
+    return best.values, best.indices

@@ -1,0 +1,184 @@
+"""Examples: corpus rows and items put into the words of one wording, and tokenised the same way everywhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.prompts.wording import COMPLETION_FIELD, TASKS, Wording
+from minionerec.sid.table import SidTable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ITEM_TASKS = ("title_to_sid", "sid_to_title", "description_to_sid")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with its completion.
+
+    Attributes:
+        task: Task name.
+        prompt: Prompt text.
+        completion: Completion text, end marks included.
+        target: Item index of the item that the completion speaks of.
+    """
+
+    task: str
+    prompt: str
+    completion: str
+    target: int
+
+
+def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
+    """What `{bos}` and `{eos}` stand for: the tokenizer's own tokens, "" where it has none.
+
+    A tokenizer that puts its own BOS before every text gets no second one.
+    """
+    adds_bos = bool(tokenizer.bos_token) and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return {"bos": "" if adds_bos else tokenizer.bos_token or "", "eos": tokenizer.eos_token or ""}
+
+
+class ExampleBuilder:
+    """Builds examples of every task from one corpus, one SID table and one wording.
+
+    Args:
+        corpus: Items and rows.
+        table: SIDs of the same items.
+        wording: How tasks are put into words.
+        specials: Texts for `{bos}` and `{eos}` (`special_texts`).
+
+    Raises:
+        DataError: If corpus and table speak of different items.
+    """
+
+    def __init__(self, corpus: Corpus, table: SidTable, wording: Wording, specials: Mapping[str, str]):
+        table.check_items(corpus.items["item_id"].tolist(), "corpus")
+        self.corpus, self.table, self.wording, self.specials = corpus, table, wording, dict(specials)
+        self.titles = corpus.items["title"].tolist()
+        self.descriptions = corpus.items["description"].tolist()
+
+    def history_text(self, history: Sequence[int]) -> str:
+        """The SIDs of a history in words."""
+        return self.wording.separator.join(self.table.sids[item] for item in history)
+
+    def prompt(self, task: str, history: Sequence[int] | None = None, item: int | None = None) -> str:
+        """Prompt text of one task, from a history or an item."""
+        values: dict[str, Any] = dict(self.specials)
+        if history is not None:
+            values["history"] = self.history_text(history)
+            values["history_titles"] = self.wording.title_separator.join(self.titles[place] for place in history)
+        if item is not None:
+            values.update(sid=self.table.sids[item], title=self.titles[item], description=self.descriptions[item])
+        return self.wording.task(task).prompt.format_map(values)
+
+    def completion(self, task: str, item: int) -> str:
+        """Completion text of one task for its target item."""
+        values = {**self.specials, "sid": self.table.sids[item], "title": self.titles[item]}
+        return self.wording.task(task).completion.format_map(values)
+
+    def build(self, task: str, split: str) -> list[Example]:
+        """All examples of one task.
+
+        Row tasks give one example for each row of the split; item tasks one for each item that has the text the task
+        needs, whatever the split. The target is always the row's or the item's own, never looked up by text.
+
+        Raises:
+            ConfigError: If the task is unknown, or missing in the wording.
+            DataError: If nothing could be built.
+        """
+        if task not in TASKS:
+            raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        if task in ITEM_TASKS:
+            needed = {"description_to_sid": self.descriptions}.get(task, self.titles)
+            items = [item for item, text in enumerate(needed) if text.strip()]
+            examples = [Example(task, self.prompt(task, item=i), self.completion(task, i), i) for i in items]
+        else:
+            rows = self.corpus.rows(split)
+            targets = rows["target"].tolist()
+            keep = [bool(self.titles[t].strip()) or COMPLETION_FIELD[task] != "title" for t in targets]
+            examples = [
+                Example(task, self.prompt(task, history=history), self.completion(task, target), target)
+                for history, target, kept in zip(rows["history"], targets, keep, strict=True)
+                if kept
+            ]
+        if not examples:
+            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
+        return examples
+
+
+def encode_prompt(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None
+) -> list[list[int]]:
+    """Token ids of prompts, cut to their last `max_length` ids.
+
+    Raises:
+        DataError: If a prompt has no token at all.
+    """
+    encoded = tokenizer(list(texts))["input_ids"] if texts else []
+    for place, ids in enumerate(encoded):
+        if not ids:
+            raise DataError(
+                f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
+            )
+    return [ids[-max_length:] if max_length else ids for ids in encoded]
+
+
+def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of completions: tokenised on their own, so that no token straddles prompt and completion."""
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive items of one user, and from which item on there is a loss.
+
+    Attributes:
+        items: int32 (n,), oldest first.
+        first_target: Index in `items` of the first item that is a target here; the earlier ones are only read.
+    """
+
+    items: np.ndarray
+    first_target: int
+
+
+def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
+    """The rows of one split as windows of at most `max_history` + 1 items, each row's target a target exactly once.
+
+    A user's rows are joined where each history continues the row before. The first window begins with the user's
+    first item; where a user has more items, later windows overlap by half a history, so that a target never sees less
+    than half of `max_history` items that its row has. With at most `max_history` + 1 items a user is one window, and
+    every target sees exactly the history of its row.
+
+    Returns:
+        Windows in the order of each user's first row.
+    """
+    rows = corpus.rows(split)
+    chains: dict[str, list[list[Any]]] = {}
+    for user, history, target in zip(rows["user"], rows["history"], rows["target"], strict=True):
+        open_chains = chains.setdefault(user, [])
+        past = [int(item) for item in history]
+        if (
+            open_chains
+            and past == open_chains[-1][0][-len(past) :]
+            and (len(past) == len(open_chains[-1][0]) or len(past) == corpus.max_history)
+        ):
+            open_chains[-1][0].append(int(target))
+        else:
+            open_chains.append([[*past, int(target)], len(past)])
+    size = corpus.max_history + 1
+    step = max(1, corpus.max_history // 2)
+    windows = []
+    for open_chains in chains.values():
+        for items, first in open_chains:
+            start, covered = 0, first
+            while covered < len(items):
+                end = min(start + size, len(items))
+                windows.append(Window(np.array(items[start:end], dtype=np.int32), covered - start))
+                covered = end
+                start = max(end - size + step, 0) if end < len(items) else end
+    return windows

@@ -1,0 +1,138 @@
+"""The wording of prompts: one YAML file, saved with every checkpoint and used unchanged in every stage."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Formatter
+
+import yaml
+
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.core.config import read_yaml
+from minionerec.core.errors import ConfigError
+
+SPECIALS = ("bos", "eos")
+PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
+    "next_sid": ("history",),
+    "title_to_sid": ("title",),
+    "sid_to_title": ("sid",),
+    "description_to_sid": ("description",),
+    "next_title": ("history",),
+    "title_history_to_sid": ("history_titles",),
+}
+COMPLETION_FIELD: dict[str, str] = {
+    "next_sid": "sid",
+    "title_to_sid": "sid",
+    "sid_to_title": "title",
+    "description_to_sid": "sid",
+    "next_title": "title",
+    "title_history_to_sid": "sid",
+}
+TASKS = tuple(PROMPT_FIELDS)
+BUILT_IN = ("compact", "prose")
+
+
+@dataclass(frozen=True)
+class TaskWording:
+    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How each task is put into words.
+
+    Attributes:
+        name: Short name, shown in reports.
+        separator: Text between the SIDs of a history.
+        title_separator: Text between the titles of a history.
+        tasks: Task name to its two templates.
+    """
+
+    name: str
+    separator: str
+    title_separator: str
+    tasks: Mapping[str, TaskWording]
+
+    def task(self, name: str) -> TaskWording:
+        """The templates of one task.
+
+        Raises:
+            ConfigError: If this wording does not have the task.
+        """
+        if name not in self.tasks:
+            raise ConfigError(f"the wording {self.name!r} has no task {name!r}; it has {', '.join(self.tasks)}.")
+        return self.tasks[name]
+
+    def to_yaml(self) -> str:
+        """YAML text that `load_wording` reads back."""
+        content = {
+            "name": self.name,
+            "separator": self.separator,
+            "title_separator": self.title_separator,
+            "tasks": {name: {"prompt": t.prompt, "completion": t.completion} for name, t in self.tasks.items()},
+        }
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the wording as a YAML file."""
+        write_text_atomic(path, self.to_yaml())
+
+
+def _fields(template: str, where: str) -> list[str]:
+    try:
+        return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; write {{{{ and }}}} for plain braces.") from None
+
+
+def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
+    """A built-in wording by name, or one from a YAML file of the same form.
+
+    Raises:
+        ConfigError: If the name is unknown, a key or placeholder is unknown, or a needed placeholder is missing.
+
+    Example:
+        >>> load_wording("compact").task("next_sid").completion
+        '{sid}'
+    """
+    name = str(name_or_path)
+    if name in BUILT_IN:
+        content = yaml.safe_load(
+            resources.files("minionerec.prompts").joinpath(f"wordings/{name}.yaml").read_text("utf-8")
+        )
+    elif Path(name).is_file():
+        content = read_yaml(name)
+    else:
+        raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
+    wanted = {"name", "separator", "title_separator", "tasks"}
+    if set(content) != wanted or not isinstance(content["tasks"], dict):
+        raise ConfigError(
+            f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
+        )
+    tasks = {}
+    for task, templates in content["tasks"].items():
+        if task not in TASKS:
+            raise ConfigError(f"{name}: unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        if not isinstance(templates, dict) or set(templates) != {"prompt", "completion"}:
+            raise ConfigError(f"{name}: task {task!r} needs exactly the keys prompt and completion.")
+        expected = {"prompt": PROMPT_FIELDS[task], "completion": (COMPLETION_FIELD[task],)}
+        for part, needed in expected.items():
+            found = _fields(templates[part], f"{name}: task {task!r}, {part}")
+            for field in found:
+                if field not in (*needed, *SPECIALS):
+                    allowed = ", ".join((*needed, *SPECIALS))
+                    raise ConfigError(
+                        f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {allowed}."
+                    )
+            for field in needed:
+                if field not in found:
+                    raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
+        if COMPLETION_FIELD[task] == "sid" and not templates["completion"].startswith("{sid}"):
+            raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")
+        tasks[task] = TaskWording(**templates)
+    return Wording(content["name"], content["separator"], content["title_separator"], tasks)
