@@ -1,0 +1,149 @@
+"""Checks that a split does not leak, and the counts that every corpus reports."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import DataError
+from minionerec.data.corpus import SPLITS, Corpus
+
+
+def check_histories(corpus: Corpus) -> dict[str, int]:
+    """Check by the histories alone that no earlier split knows what a later one asks.
+
+    A user's rows are windows of one growing list of items, and a history shorter than `max_history` tells its row's
+    place in that list. A row whose place an earlier split has already reached leaks: a training row of that user
+    holds its target. This cannot happen in a split by time nor in leave last out, so it is an error. Full histories
+    do not tell their place; there a row counts as a possible leak where some row of an earlier split continues it
+    (its history is this row's history and target) and is not itself continued by it. A user who buys the same things
+    over and over can bring that about in a right split, so it is only counted.
+
+    Args:
+        corpus: Rows of each split in the order in which they happened.
+
+    Returns:
+        `continued_rows`: rows whose history is exactly the same user's previous row plus its target;
+        `broken_rows`: rows that have a previous row and do not continue it (rows in between are missing);
+        `possible_leaks`: rows of valid and test with a full history that a row of an earlier split continues.
+
+    Raises:
+        DataError: On the first row that leaks, naming split, row and user.
+    """
+    limit = corpus.max_history
+    newest: dict[str, tuple[int, ...]] = {}  # what the user's next history must be
+    reached: dict[str, int] = {}  # place of the user's farthest row in earlier splits, at most `limit`
+    full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
+    counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
+    for split in SPLITS:
+        table = corpus_table(corpus, split)
+        rows = [
+            (user, tuple(history.tolist()), target)
+            for user, history, target in zip(table["user"], table["history"], table["target"], strict=True)
+        ]
+        for number, (user, history, target) in enumerate(rows, start=1):
+            after = (*history, target)[-limit:]
+            if len(history) < limit and reached.get(user, -1) >= len(history):
+                raise DataError(
+                    f"the split leaks: {split} row {number} (user {user!r}, {len(history)} items of history) lies in "
+                    f"the past of a row of the same user in an earlier split. Split again: {split} must come after."
+                )
+            if len(history) == limit:
+                counts["possible_leaks"] += any(
+                    (*after, later)[-limit:] != history for later in full.get((user, after), ())
+                )
+            if user in newest:
+                counts["continued_rows" if newest[user] == history else "broken_rows"] += 1
+            newest[user] = after
+        for user, history, target in rows:
+            reached[user] = max(reached.get(user, -1), len(history))
+            if len(history) == limit:
+                full[user, history].add(target)
+    return counts
+
+
+def corpus_table(corpus: Corpus, split: str) -> pd.DataFrame:
+    """The rows of one split, which may be none (`Corpus.rows` refuses that)."""
+    table: pd.DataFrame = getattr(corpus, split)
+    return table
+
+
+def check_global_time(times: Mapping[str, np.ndarray]) -> None:
+    """Check that no training target is later than a validation target, and none of these later than a test target.
+
+    Args:
+        times: Split → times of its targets, (R,), any unit.
+
+    Raises:
+        DataError: Naming the two splits and the two times.
+    """
+    for earlier, later in pairwise(SPLITS):
+        if len(times[earlier]) and len(times[later]) and times[earlier].max() > times[later].min():
+            raise DataError(
+                f"the split leaks: the latest {earlier} target has time {times[earlier].max()}, after the earliest "
+                f"{later} target at {times[later].min()}. Split again by time."
+            )
+
+
+def check_leave_last_out(corpus: Corpus) -> None:
+    """Check that each user has at most one row in valid and one in test, and that none lacks the latter.
+
+    Raises:
+        DataError: Naming the user and the split.
+    """
+    for split in SPLITS[1:]:
+        users = corpus_table(corpus, split)["user"]
+        twice = users[users.duplicated()]
+        if len(twice):
+            raise DataError(
+                f"user {twice.iloc[0]!r} has more than one {split} row; leave last out gives each user one."
+            )
+    orphans = sorted((set(corpus.train["user"]) | set(corpus.valid["user"])) - set(corpus.test["user"]))
+    if orphans:
+        raise DataError(
+            f"user {orphans[0]!r} has rows but none in test; leave last out puts each user's last row there."
+        )
+
+
+def check_filled(corpus: Corpus, where: str) -> None:
+    """Check that no split is empty.
+
+    Raises:
+        DataError: Naming the source and the first empty split.
+    """
+    for split in SPLITS:
+        if corpus_table(corpus, split).empty:
+            sizes = ", ".join(f"{name} {len(corpus_table(corpus, name))}" for name in SPLITS)
+            raise DataError(
+                f"{where}: split {split!r} holds no row ({sizes}). Give more interactions or another split."
+            )
+
+
+def corpus_counts(corpus: Corpus) -> dict[str, Any]:
+    """Numbers that every corpus reports.
+
+    Returns:
+        `{split}_rows`; `rows`; `users` with at least one row; `items`; `items_without_description`; for valid and test
+        `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
+        `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items.
+    """
+    frames = {split: corpus_table(corpus, split) for split in SPLITS}
+    known = np.zeros(corpus.n_items, dtype=bool)
+    known[corpus.train["target"].to_numpy(np.int64)] = True
+    if len(corpus.train):
+        known[np.concatenate(corpus.train["history"].tolist()).astype(np.int64)] = True
+    users = set(corpus.train["user"])
+    counts: dict[str, Any] = {f"{split}_rows": len(frame) for split, frame in frames.items()}
+    counts["rows"] = sum(len(frame) for frame in frames.values())
+    counts["users"] = int(pd.concat([frame["user"] for frame in frames.values()]).nunique())
+    counts["items"] = corpus.n_items
+    counts["items_without_description"] = int((corpus.items["description"] == "").sum())
+    for split in SPLITS[1:]:
+        counts[f"{split}_cold_targets"] = int((~known[frames[split]["target"].to_numpy(np.int64)]).sum())
+        counts[f"{split}_new_users"] = int((~frames[split]["user"].isin(users)).sum())
+    lengths = [len(history) for frame in frames.values() for history in frame["history"]]
+    counts["full_histories"] = sum(length >= corpus.max_history for length in lengths)
+    return counts

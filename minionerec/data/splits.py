@@ -1,0 +1,126 @@
+"""Rows from time-ordered interactions, and the two ways to split them: pure functions of arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import ConfigError
+
+SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
+"""Known ways to split → the name that result tables show."""
+TRAIN, VALID, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One row for each interaction that has an earlier one of the same user.
+
+    Attributes:
+        targets: int64 (R,), ascending: place of each row's target among the M interactions.
+        histories: R arrays of items, oldest first: the user's interactions before the target, the newest
+            `max_history` of them.
+        truncated: Number of rows whose user has more earlier interactions than the history holds.
+    """
+
+    targets: np.ndarray
+    histories: list[np.ndarray]
+    truncated: int
+
+
+def build_rows(users: np.ndarray, items: np.ndarray, max_history: int) -> Rows:
+    """Turn interactions into (history, target) rows; a user with n interactions gives n - 1 rows.
+
+    Args:
+        users: int (M,), user of each interaction, in the order in which they happened.
+        items: int (M,), item of each interaction.
+        max_history: Most items that a history holds.
+
+    Returns:
+        The rows, ordered by their target's place.
+
+    Raises:
+        ConfigError: If `max_history` is below 1.
+
+    Example:
+        >>> rows = build_rows(np.array([0, 1, 0, 0]), np.array([5, 6, 7, 8]), max_history=1)
+        >>> rows.targets.tolist(), [history.tolist() for history in rows.histories], rows.truncated
+        ([2, 3], [[5], [7]], 1)
+    """
+    if max_history < 1:
+        raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
+    order = np.argsort(users, kind="stable")
+    by_user = items[order].astype(np.int32)
+    starts = np.flatnonzero(np.diff(users[order], prepend=-1))
+    first = np.repeat(starts, np.diff(np.append(starts, len(users))))  # (M,) where the user's interactions begin
+    place = np.arange(len(users))
+    has_history = place > first
+    begins = np.maximum(first, place - max_history)
+    by_time = np.argsort(order[has_history], kind="stable")
+    ends = place[has_history][by_time]
+    return Rows(
+        targets=order[ends],
+        histories=[by_user[begins[end] : end] for end in ends],
+        truncated=int((ends - first[ends] > max_history).sum()),
+    )
+
+
+def global_time_split(n_rows: int, parts: Sequence[int] = (8, 1, 1)) -> np.ndarray:
+    """Cut rows that are already in time order into train, valid and test by position.
+
+    Borders are rounded down, as the published data's are. Users are not kept whole: one may first appear in test.
+
+    Args:
+        n_rows: Number of rows, R.
+        parts: Proportions of train, valid and test.
+
+    Returns:
+        int8 (R,): 0 train, 1 valid, 2 test.
+
+    Example:
+        >>> np.bincount(global_time_split(45_324)).tolist()
+        [36259, 4532, 4533]
+    """
+    whole = sum(parts)
+    labels = np.full(n_rows, TEST, dtype=np.int8)
+    labels[: n_rows * (parts[0] + parts[1]) // whole] = VALID
+    labels[: n_rows * parts[0] // whole] = TRAIN
+    return labels
+
+
+def leave_last_out_split(users: np.ndarray) -> np.ndarray:
+    """Each user's last row becomes test, the one before it valid, all earlier ones train.
+
+    Args:
+        users: int (R,), user of each row, rows in time order.
+
+    Returns:
+        int8 (R,): 0 train, 1 valid, 2 test. A user with one row has it in test.
+
+    Example:
+        >>> leave_last_out_split(np.array([4, 7, 4, 4])).tolist()
+        [0, 2, 1, 2]
+    """
+    order = np.argsort(users, kind="stable")
+    sorted_users = users[order]
+    last = np.diff(sorted_users, append=-1) != 0
+    ends = np.repeat(np.flatnonzero(last), np.diff(np.flatnonzero(last), prepend=-1))  # (R,) user's last place
+    from_end = ends - np.arange(len(users))
+    labels = np.empty(len(users), dtype=np.int8)
+    labels[order] = np.where(from_end == 0, TEST, np.where(from_end == 1, VALID, TRAIN))
+    return labels
+
+
+def row_table(users: Sequence[str], histories: Sequence[np.ndarray], targets: np.ndarray) -> pd.DataFrame:
+    """The row table of one split.
+
+    Args:
+        users: R users.
+        histories: R int32 arrays of item indices, oldest first.
+        targets: int32 (R,), item indices.
+    """
+    column = np.empty(len(histories), dtype=object)
+    for place, history in enumerate(histories):  # one by one: numpy would stack histories of equal length
+        column[place] = history
+    return pd.DataFrame({"user": pd.Series(users, dtype="str"), "history": column, "target": targets})
