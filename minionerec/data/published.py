@@ -1,0 +1,282 @@
+"""Reader of the published MiniOneRec layout: `{train,valid,test}/*.csv`, `info/*.txt` and `index/*.item.json`."""
+
+import ast
+import csv
+import glob
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import DataError
+from minionerec.core.log import progress
+from minionerec.data.checks import check_filled, check_histories, corpus_counts
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.splits import row_table
+
+MAX_HISTORY = 10
+COLUMNS = (
+    "user_id",
+    "history_item_title",
+    "item_title",
+    "history_item_id",
+    "item_id",
+    "history_item_sid",
+    "item_sid",
+)
+WHERE_TO_GET = "data/README.md says where to get the published files and how MINIONEREC_DATA points to them"
+
+
+def default_root() -> Path:
+    """Folder `Amazon` under the directory that `MINIONEREC_DATA` names (`data` where it names none)."""
+    return Path(os.environ.get("MINIONEREC_DATA") or "data") / "Amazon"
+
+
+def _only(root: Path, pattern: str) -> Path:
+    found = sorted(root.glob(pattern))
+    if not found:
+        raise DataError(f"{root / pattern}: no such file. {WHERE_TO_GET}.")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise DataError(f"{root / pattern}: {len(found)} files match ({names}), expected one. Give a longer category.")
+    return found[0]
+
+
+def published_files(root: str | os.PathLike[str], category: str) -> dict[str, Path]:
+    """The five files that `read_published` reads.
+
+    Args:
+        root: The folder that holds `train`, `valid`, `test`, `info` and `index`.
+        category: How the files' names begin, e.g. "Industrial_and_Scientific".
+
+    Returns:
+        `train`, `valid`, `test`, `info`, `items` → path.
+
+    Raises:
+        DataError: If a file is missing, or several fit the category.
+    """
+    root = Path(root)
+    name = glob.escape(category)
+    files = {split: _only(root / split, f"{name}*.csv") for split in SPLITS}
+    files["info"] = _only(root / "info", f"{name}*.txt")
+    files["items"] = _only(root / "index", f"{name}.item.json")
+    return files
+
+
+def published_index_path(root: str | os.PathLike[str], category: str) -> Path:
+    """The file of published semantic IDs, `index/{category}.index.json`.
+
+    Raises:
+        DataError: If it is missing.
+    """
+    return _only(Path(root) / "index", f"{glob.escape(category)}.index.json")
+
+
+def _literal(text: str) -> Any:
+    """A Python literal, or None where the text is none; never evaluates anything."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _description(text: Any) -> tuple[str, bool]:
+    """Plain text of one description, and whether it looked like a list but could not be parsed as one.
+
+    The published field is the text of a Python list; a few hold unescaped quotes. Those keep their words: brackets
+    and outer quotes go, and the borders between entries become spaces.
+    """
+    if isinstance(text, list):
+        return " ".join(str(part) for part in text).strip(), False
+    text = str(text or "").strip()
+    if not text.startswith("["):
+        return text, False
+    parts = _literal(text)
+    if isinstance(parts, list):
+        return " ".join(str(part) for part in parts).strip(), False
+    plain = text.removeprefix("[").removesuffix("]").strip("'\"")
+    return plain.replace("', '", " ").replace('", "', " "), True
+
+
+def _read_info(path: Path) -> tuple[list[str], list[str], list[str]]:
+    """SIDs, titles and item ids of the info file, in item order."""
+    sids: list[str] = []
+    titles: list[str] = []
+    line_of: dict[str, int] = {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        parts = line.rstrip("\r").split("\t")
+        if len(parts) != 3:
+            raise DataError(
+                f"{path}, line {number}: {len(parts)} fields, expected 3 (SID, title, item id) between tabs."
+            )
+        sid, title, item_id = parts
+        if not sid:
+            raise DataError(f"{path}, line {number}: item {item_id!r} has no SID. Add it, or drop the item everywhere.")
+        if item_id in line_of:
+            raise DataError(f"{path}, line {number}: item {item_id!r} is already on line {line_of[item_id]}. Keep one.")
+        line_of[item_id] = number
+        sids.append(sid)
+        titles.append(title)
+    if not sids:
+        raise DataError(f"{path}: holds no item; expected lines of SID, title and item id. {WHERE_TO_GET}.")
+    return sids, titles, list(line_of)
+
+
+def _read_items(
+    path: Path, info_path: Path, item_ids: Sequence[str], titles: Sequence[str]
+) -> tuple[pd.DataFrame, int]:
+    """The item table in info order, and how many descriptions could not be parsed."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected an object of item id → title and description, got {type(content).__name__}.")
+    strays = set(content) - set(item_ids)
+    if strays:
+        first = min(strays)
+        raise DataError(
+            f"{path}: item {first!r} has no line, so no SID, in {info_path} ({len(strays)} such). Add or drop it."
+        )
+    found_titles, descriptions, unparsed = [], [], 0
+    for item_id, title in zip(item_ids, titles, strict=True):
+        record = content.get(item_id)
+        if not isinstance(record, dict):
+            raise DataError(
+                f"{path}: item {item_id!r} of {info_path} is missing or no object. The two must list the same items."
+            )
+        text, failed = _description(record.get("description"))
+        unparsed += failed
+        found_titles.append(str(record.get("title") or title))
+        descriptions.append(text)
+    return pd.DataFrame({"item_id": list(item_ids), "title": found_titles, "description": descriptions}), unparsed
+
+
+def _read_split(path: Path, index_of: dict[str, int], sids: Sequence[str]) -> pd.DataFrame:
+    """The rows of one CSV file, checked cell by cell."""
+    known_sids = set(sids)
+    id_of = list(index_of)
+    users: list[str] = []
+    histories: list[np.ndarray] = []
+    targets: list[int] = []
+
+    def check_sid(line: int, column: str, sid: object, item: int) -> None:
+        if sid == sids[item]:
+            return
+        place = f"{path}, line {line}, column {column!r}"
+        if str(sid) not in known_sids:
+            raise DataError(
+                f"{place}: SID {sid!r} is not in the info file. Use the info file that belongs to these rows."
+            )
+        raise DataError(
+            f"{place}: SID {sid!r} for item {id_of[item]!r}, but the info file says {sids[item]!r}. Mend one."
+        )
+
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        try:
+            header = next(reader, [])
+            missing = [name for name in COLUMNS if name not in header]
+            if missing:
+                raise DataError(f"{path}, line 1: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}.")
+            places = [header.index(name) for name in COLUMNS]
+            end = reader.line_num
+            for cells in progress(reader, f"reading {path.name}", unit="rows"):
+                line, end = end + 1, reader.line_num  # a quoted cell may span lines
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
+                    )
+                user, titles_text, _, ids_text, item_id, sids_text, sid = (cells[place] for place in places)
+                lists = []
+                for column, text in zip(COLUMNS[1::2], (titles_text, ids_text, sids_text), strict=True):
+                    parsed = _literal(text)
+                    if not isinstance(parsed, list):
+                        raise DataError(
+                            f"{path}, line {line}, column {column!r}: {text[:80]!r} is not a list. "
+                            "Write it as a Python list, e.g. [1, 2]."
+                        )
+                    lists.append(parsed)
+                if not len(lists[0]) == len(lists[1]) == len(lists[2]):
+                    lengths = ", ".join(f"{name} {len(cell)}" for name, cell in zip(COLUMNS[1::2], lists, strict=True))
+                    raise DataError(
+                        f"{path}, line {line}: the history columns differ in length ({lengths}). Mend the row."
+                    )
+                if len(lists[1]) > MAX_HISTORY:
+                    raise DataError(
+                        f"{path}, line {line}: a history of {len(lists[1])} items, expected at most {MAX_HISTORY}. "
+                        "Keep the newest."
+                    )
+                indices = []
+                for column, one in (*(("history_item_id", one) for one in lists[1]), ("item_id", item_id)):
+                    index = index_of.get(str(one))
+                    if index is None:
+                        raise DataError(
+                            f"{path}, line {line}, column {column!r}: item {str(one)!r} is not in the info file. "
+                            "Use the info file that belongs to these rows."
+                        )
+                    indices.append(index)
+                for index, one in zip(indices[:-1], lists[2], strict=True):
+                    check_sid(line, "history_item_sid", one, index)
+                check_sid(line, "item_sid", sid, indices[-1])
+                users.append(user)
+                histories.append(np.array(indices[:-1], dtype=np.int32))
+                targets.append(indices[-1])
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}).") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
+    return row_table(users, histories, np.array(targets, dtype=np.int32))
+
+
+def read_published(root: str | os.PathLike[str], category: str) -> Corpus:
+    """Read one category of the published layout.
+
+    Item index i is line i of the info file. SIDs in the rows are compared with the info file's as plain text and then
+    dropped: the table of semantic IDs is read from `published_index_path`.
+
+    Args:
+        root: The folder that holds `train`, `valid`, `test`, `info` and `index`; see `default_root`.
+        category: How the files' names begin, e.g. "Industrial_and_Scientific".
+
+    Returns:
+        The corpus, split "published, global time 8:1:1", histories of at most 10 items. Its counts are those of
+        `corpus_counts` and `check_histories`, `interactions` (each user's rows and first history together),
+        `descriptions_unparsed` (list-like descriptions with broken quotes, whose words are kept), `sids` and
+        `items_sharing_a_sid`.
+
+    Raises:
+        DataError: If a file or column is missing, a cell does not parse, an item or SID is unknown, an SID contradicts
+            the info file, history columns differ in length, a split is empty, or the split leaks.
+    """
+    files = published_files(root, category)
+    sids, titles, item_ids = _read_info(files["info"])
+    index_of = {item_id: index for index, item_id in enumerate(item_ids)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's own, on odd escapes inside titles that are parsed as literals
+        items, unparsed = _read_items(files["items"], files["info"], item_ids, titles)
+        train, valid, test = (_read_split(files[split], index_of, sids) for split in SPLITS)
+    corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=MAX_HISTORY)
+    check_filled(corpus, str(root))
+    first = pd.concat([train, valid, test]).drop_duplicates("user")
+    _, sharing = np.unique(np.array(sids), return_counts=True)
+    counts = {
+        **corpus_counts(corpus),
+        "interactions": len(train) + len(valid) + len(test) + sum(len(history) for history in first["history"]),
+        "descriptions_unparsed": unparsed,
+        "sids": len(sharing),
+        "items_sharing_a_sid": int(sharing[sharing > 1].sum()),
+        **check_histories(corpus),
+    }
+    return replace(corpus, counts=counts)

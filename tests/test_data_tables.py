@@ -1,0 +1,241 @@
+"""Any two tables: the same rows from every file kind, both splits, and every message."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.tables import parse_times, read_tables
+
+ITEMS = pd.DataFrame(
+    {"item_id": [f"p{i}" for i in range(6)], "title": [f"Thing {i}" for i in range(6)], "price": range(6)}
+)
+
+
+def interactions(n_users=4, n_each=6, seed=0):
+    """Shuffled purchases; all times differ."""
+    rng = np.random.default_rng(seed)
+    n = n_users * n_each
+    return pd.DataFrame(
+        {
+            "user_id": rng.permutation(np.repeat([f"u{i}" for i in range(n_users)], n_each)),
+            "item_id": rng.choice(ITEMS["item_id"].to_numpy(), n),
+            "timestamp": rng.permutation(n) * 86_400 + 1_500_000_000,
+        }
+    )
+
+
+def write(table, path):
+    table.to_parquet(path, index=False) if path.suffix == ".parquet" else table.to_csv(
+        path, index=False, sep="\t" if path.suffix == ".tsv" else ","
+    )
+    return path
+
+
+def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
+    bought = interactions() if bought is None else bought
+    return read_tables(
+        write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}"), **options
+    )
+
+
+def plain(corpus):
+    """Rows as comparable lists."""
+    return [
+        [(user, history.tolist(), target) for user, history, target in corpus.rows(split).itertuples(index=False)]
+        for split in ("train", "valid", "test")
+    ]
+
+
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
+def test_rows_against_a_plain_loop(tmp_path, split):
+    bought = interactions()
+    corpus = read(tmp_path, bought=bought, split=split, max_history=3)
+    past, rows = {}, []
+    for user, item, _ in bought.sort_values("timestamp").itertuples(index=False):
+        history = past.setdefault(user, [])
+        if history:
+            rows.append((user, history[-3:], int(item[1:])))
+        history.append(int(item[1:]))
+    if split == "global_time":
+        expected = [rows[:16], rows[16:18], rows[18:]]
+    else:
+        later = [sum(row[0] == user for row in rows[place + 1 :]) for place, (user, _, _) in enumerate(rows)]
+        expected = [[row for row, n in zip(rows, later, strict=True) if min(n, 2) == want] for want in (2, 1, 0)]
+    assert plain(corpus) == expected
+    assert corpus.max_history == 3
+    assert corpus.split == {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}[split]
+    assert corpus.counts["truncated_histories"] == 4 * 2
+    assert corpus.counts["interactions"] == 24
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".parquet"])
+def test_every_kind_of_file_gives_the_same_corpus(tmp_path, suffix):
+    expected, got = read(tmp_path), read(tmp_path, suffix=suffix)
+    assert plain(got) == plain(expected)
+    pd.testing.assert_frame_equal(got.items, expected.items)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        lambda seconds: seconds * 1.0,
+        lambda seconds: pd.to_datetime(seconds, unit="s").dt.strftime("%Y-%m-%d"),
+        lambda seconds: pd.to_datetime(seconds, unit="s").dt.strftime("%Y-%m-%dT%H:%M:%S+05:00"),
+    ],
+    ids=["float", "date", "date and zone"],
+)
+def test_every_kind_of_time_gives_the_same_rows(tmp_path, times):
+    bought = interactions()
+    expected = plain(read(tmp_path))
+    changed = bought.assign(timestamp=times(bought["timestamp"]))
+    assert plain(read(tmp_path, bought=changed)) == expected
+    assert plain(read(tmp_path, bought=changed, suffix=".parquet")) == expected
+
+
+def test_parquet_dates(tmp_path):
+    bought = interactions()
+    for zone in (None, "UTC"):
+        dates = pd.to_datetime(bought["timestamp"], unit="s").dt.tz_localize(zone)
+        assert plain(read(tmp_path, bought=bought.assign(timestamp=dates), suffix=".parquet")) == plain(read(tmp_path))
+
+
+def test_large_whole_times_keep_their_order(tmp_path):
+    times = pd.Series([str(2**60 + 1), str(2**60)])
+    assert np.diff(parse_times(times, tmp_path / "x.csv")).tolist() == [-1]
+
+
+def test_zones_count(tmp_path):
+    times = pd.Series(["2020-01-01T12:00:00+02:00", "2020-01-01T11:00:00", "2020-01-01T11:00:00Z"])
+    assert np.diff(parse_times(times, tmp_path / "x.csv")).tolist() == [3_600_000_000_000, 0]
+
+
+def test_ties_keep_the_order_of_the_file(tmp_path):
+    bought = pd.DataFrame({"user_id": ["u"] * 12, "item_id": [f"p{i % 6}" for i in range(12)], "timestamp": [5] * 12})
+    corpus = read(tmp_path, bought=bought)
+    assert [row[2] for part in plain(corpus) for row in part] == [i % 6 for i in range(1, 12)]
+
+
+def test_columns_of_other_names(tmp_path):
+    names = {"item_id": "sku", "title": "name", "user_id": "who", "timestamp": "when"}
+    corpus = read_tables(
+        write(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
+        write(interactions().rename(columns=names), tmp_path / "b.csv"),
+        item_column="sku",
+        title_column="name",
+        description_column="blurb",
+        user_column="who",
+        time_column="when",
+    )
+    assert plain(corpus) == plain(read(tmp_path))
+    assert corpus.items["description"].tolist() == ["Nice"] * 6
+
+
+def test_numeric_ids_of_both_tables_meet(tmp_path):
+    numbers = interactions().assign(item_id=lambda table: table["item_id"].str[1:].astype(int))
+    items = ITEMS.assign(item_id=range(6))
+    from_csv, from_parquet = read(tmp_path, items, numbers), read(tmp_path, items, numbers, suffix=".parquet")
+    assert plain(from_csv) == plain(from_parquet) == plain(read(tmp_path))
+    as_floats = read(tmp_path, items, numbers.assign(item_id=numbers["item_id"] * 1.0), suffix=".parquet")
+    assert plain(as_floats) == plain(from_csv)
+
+
+def test_missing_texts_are_counted(tmp_path):
+    items = ITEMS.assign(title=["", None, "a", "b", "NA", "null"], description=[None, "x", "", "y", "z", "w"])
+    bought = interactions().replace({"item_id": {"p5": "p4"}})
+    for suffix in (".csv", ".parquet"):
+        corpus = read(tmp_path, items, bought, suffix=suffix)
+        assert corpus.items["title"].tolist() == ["", "", "a", "b", "NA", "null"]
+        assert corpus.counts["items_without_title"] == 2
+        assert corpus.counts["items_without_description"] == 2
+        assert corpus.counts["items_without_interactions"] == 1
+
+
+def test_users_with_one_interaction_are_counted(tmp_path):
+    one = pd.DataFrame({"user_id": ["lone"], "item_id": ["p0"], "timestamp": [1_500_000_000]})
+    corpus = read(tmp_path, bought=pd.concat([interactions(), one]))
+    assert corpus.counts["users_without_rows"] == 1
+    assert corpus.counts["users"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda b: b.drop(columns="timestamp"),
+            r"column 'timestamp' is missing; it has user_id, item_id\. .*--time_column",
+        ),
+        (
+            lambda b: b.assign(item_id=["p9", *b["item_id"][1:]]),
+            r"line 2, column 'item_id': item 'p9' is not in .*\(1 such",
+        ),
+        (lambda b: b.assign(user_id=[*b["user_id"][:-1], ""]), "line 25, column 'user_id': the id is empty"),
+        (
+            lambda b: b.assign(timestamp=[*b["timestamp"][:3].astype(str), "soon", *b["timestamp"][4:].astype(str)]),
+            r"line 5, column 'timestamp': 'soon' is not a number, as in the first row \(1 such",
+        ),
+        (
+            lambda b: b.assign(timestamp="now"),
+            r"line 2.*'now' is not a number or an ISO date such as 2018-11-05 .*\(24 such",
+        ),
+        (
+            lambda b: b.assign(timestamp=["2020-01-01", *["2020-13-01"] * 23]),
+            r"line 3.*'2020-13-01' is not an ISO date",
+        ),
+        (lambda b: b.assign(timestamp=["1", *["inf"] * 23]), "line 3.*'inf' is not a number"),
+        (lambda b: b.assign(timestamp=["1", *[""] * 23]), "line 3.*'' is not a number"),
+        (lambda b: b[:2], r"split 'train' holds no row"),
+        (lambda b: b[:0], r"split 'train' holds no row \(train 0, valid 0, test 0\)"),
+    ],
+)
+def test_bad_interactions(tmp_path, change, message):
+    with pytest.raises(DataError, match=rf"bought\.csv.*{message}"):
+        read(tmp_path, bought=change(interactions()))
+
+
+def test_parquet_messages_count_rows(tmp_path):
+    bought = interactions()
+    with pytest.raises(DataError, match=r"bought\.parquet, row 2, column 'timestamp': 'nan' is not a finite number"):
+        read(tmp_path, bought=bought.assign(timestamp=[1.0, np.nan, *[2.0] * 22]), suffix=".parquet")
+    with pytest.raises(DataError, match=r"bought\.parquet, row 1, column 'item_id': the id is missing"):
+        read(tmp_path, bought=bought.assign(item_id=[None, *bought["item_id"][1:]]), suffix=".parquet")
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path):
+    items = tmp_path / "items.csv"
+    items.write_text('item_id,title\np0,"two\nlines"\n\np1,x\np0,y\n')
+    with pytest.raises(DataError, match=r"items\.csv, line 6: item 'p0' is already in .*items\.csv, line 2\."):
+        read_tables(items, write(interactions(), tmp_path / "bought.csv"))
+
+
+def test_bad_item_tables(tmp_path):
+    with pytest.raises(DataError, match=r"column 'title' is missing; it has item_id, price\. .*--title_column"):
+        read(tmp_path, ITEMS.drop(columns="title"))
+    with pytest.raises(DataError, match=r"column 'blurb' is missing.*--description_column"):
+        read(tmp_path, description_column="blurb")
+    with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
+        read_tables(tmp_path / "nothing.csv", tmp_path / "bought.csv")
+    (tmp_path / "items.xlsx").write_text("")
+    with pytest.raises(DataError, match=r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.parquet"):
+        read_tables(tmp_path / "items.xlsx", tmp_path / "bought.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("items.csv", b"", "cannot be read"),
+        ("items.csv", b"item_id,title\np0,a,b,c\np1,a\n", "more cells than the header"),
+        ("items.csv", b"item_id,title\np0,a\np1,a,b\n", "cannot be read .*line 3"),
+        ("items.csv", b"item_id,title\np0,\xff\xfe\n", "not UTF-8"),
+        ("items.parquet", b"no parquet", "cannot be read"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_tables(tmp_path / name, tmp_path / "bought.csv")
+
+
+def test_an_unknown_split(tmp_path):
+    with pytest.raises(ConfigError, match="unknown split 'random'; known splits: global_time, leave_last_out"):
+        read(tmp_path, split="random")
