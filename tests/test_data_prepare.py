@@ -1,0 +1,157 @@
+"""The prepare stage and its script."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.artefacts import read_manifest, verify_files
+from minionerec.core.config import ROOT, parse_config
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.prepare import PrepareConfig, run_prepare
+
+
+@pytest.fixture
+def tables(tmp_path):
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"item_id": range(5), "title": list("abcde")}).to_csv(tmp_path / "items.csv", index=False)
+    bought = pd.DataFrame(
+        {"user_id": rng.integers(0, 4, 40), "item_id": rng.integers(0, 5, 40), "timestamp": range(40)}
+    )
+    bought.to_csv(tmp_path / "bought.csv", index=False)
+    return {"source": "tables", "items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "bought.csv")}
+
+
+def files_of(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_the_artefact_comes_back_as_it_was_read(tmp_path):
+    result = run_prepare(PrepareConfig(output=str(tmp_path / "out")))
+    verify_files(tmp_path / "out")
+    corpus = Corpus.load(result.output)
+    assert not result.up_to_date
+    assert corpus.counts == result.counts
+    assert {name: result.counts[name] for name in ("items", "users", "rows")} == {
+        "items": 300,
+        "users": 2000,
+        "rows": 15_246,
+    }
+    assert (corpus.split, corpus.max_history) == ("global time 8:1:1", 10)
+    for split in SPLITS:
+        rows = corpus.rows(split)
+        assert list(rows.columns) == ["user", "history", "target"]
+        assert rows["target"].dtype == np.int32
+        assert {history.dtype for history in rows["history"]} == {np.dtype(np.int32)}
+
+
+def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables):
+    out = tmp_path / "out"
+    run_prepare(PrepareConfig(**tables, output=str(out)))
+    before, stamp = files_of(out), (out / "manifest.json").stat().st_mtime_ns
+    assert run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
+    assert (out / "manifest.json").stat().st_mtime_ns == stamp
+    (out / "manifest.json").unlink()
+    for file in list(out.iterdir()):
+        file.unlink()
+    assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
+    assert files_of(out) == before
+
+
+def test_changed_settings_or_files_are_prepared_again(tmp_path, tables):
+    out = str(tmp_path / "out")
+    run_prepare(PrepareConfig(**tables, output=out))
+    changed = run_prepare(PrepareConfig(**tables, output=out, split="leave_last_out", max_history=2))
+    assert not changed.up_to_date
+    assert changed.counts["split"] == "leave last out"
+    with open(tables["interactions"], "a") as file:
+        file.write("1,1,99\n")
+    again = run_prepare(PrepareConfig(**tables, output=out, split="leave_last_out", max_history=2))
+    assert not again.up_to_date
+    assert again.counts["interactions"] == 41
+
+
+def test_an_error_leaves_the_old_output(tmp_path, tables):
+    out = tmp_path / "out"
+    run_prepare(PrepareConfig(**tables, output=str(out)))
+    before = files_of(out)
+    with open(tables["interactions"], "a") as file:
+        file.write("1,77,99\n")
+    with pytest.raises(DataError, match=r"bought\.csv, line 42, column 'item_id': item '77' is not in"):
+        run_prepare(PrepareConfig(**tables, output=str(out)))
+    assert files_of(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bought.csv", "items.csv", "out"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"source": "web"}, "unknown source 'web'; known sources: demo, published, tables"),
+        ({"split": "random"}, "unknown split 'random'; known splits: global_time, leave_last_out"),
+        ({"max_history": 0}, "max_history is 0"),
+        ({"source": "published"}, "source is 'published', but category is None. Give --category"),
+        ({"source": "tables", "items": "a.csv"}, "source is 'tables', but interactions is None. Give --interactions"),
+        ({"items": "a.csv"}, "items is 'a.csv', but source is 'demo', which does not read it. Set source to 'tables'"),
+        ({"root": "x"}, "root is 'x', but source is 'demo'.*Set source to 'published'"),
+        (
+            {"source": "published", "category": "Pots", "split": "leave_last_out"},
+            "split is 'leave_last_out' and max_history 10, but source 'published' comes split by global time",
+        ),
+        (
+            {"source": "published", "category": "Pots", "max_history": 5},
+            "max_history 5, but source 'published'.*histories of 10",
+        ),
+    ],
+)
+def test_settings_that_contradict_one_another(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        PrepareConfig(**settings)
+
+
+def test_missing_sources_say_what_to_do(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"no\.csv: no such file\. Give --items"):
+        run_prepare(PrepareConfig(source="tables", items="no.csv", interactions="no.csv", output=str(tmp_path / "out")))
+    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"Amazon/train/Pots\*\.csv: no such file\. data/README\.md says where"):
+        run_prepare(PrepareConfig(source="published", category="Pots", output=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_committed_configurations_are_read():
+    demo = parse_config(PrepareConfig, "", args=["--config", str(ROOT / "configs/demo/data.yaml")])
+    assert (demo.source, demo.output) == ("demo", "runs/demo/corpus")
+    industrial = parse_config(PrepareConfig, "", args=["--config", str(ROOT / "configs/industrial/data.yaml")])
+    assert (industrial.source, industrial.category) == ("published", "Industrial_and_Scientific")
+    assert (industrial.output, industrial.root) == ("runs/industrial/corpus", None)
+
+
+def run_script(*words, cwd):
+    command = [sys.executable, str(ROOT / "scripts" / "prepare_data.py"), *words]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_the_script_with_no_arguments_and_with_a_mistake(tmp_path):
+    done = run_script(cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "taking the demo configuration, configs/demo/data.yaml" in done.stderr
+    assert done.stdout == "corpus: runs/demo/corpus\n"
+    assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_525
+    wrong = run_script("--source", "tables", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines()[-1] == "error: source is 'tables', but items is None. Give --items."
+    assert "Traceback" not in wrong.stderr
+
+
+def test_industrial_through_the_stage(tmp_path):
+    if not os.environ.get("MINIONEREC_DATA"):
+        pytest.skip("MINIONEREC_DATA is not set; data/README.md says where to get the published files")
+    settings = PrepareConfig(source="published", category="Industrial_and_Scientific", output=str(tmp_path / "out"))
+    counts = run_prepare(settings).counts
+    assert {split: counts[f"{split}_rows"] for split in SPLITS} == {"train": 36_259, "valid": 4_532, "test": 4_533}
+    assert run_prepare(settings).up_to_date
