@@ -1,6 +1,7 @@
 """Checkpoints: ordinary `from_pretrained` directories that also hold the SID table and the prompt wording."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,18 +49,15 @@ class Bundle:
 
 
 def clean_generation_config(tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
-    """A generation config in which every field that could bend a ranking is switched off.
+    """A generation config that says greedy, without penalty, and nothing else.
 
-    transformers fills fields that a caller leaves unset from this file, so the file itself must be harmless.
+    `generate` fills fields that a caller leaves unset from this file, so the file itself must be harmless; the
+    project's own beam search reads none of them.
     """
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
         repetition_penalty=1.0,
-        length_penalty=0.0,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -83,8 +81,9 @@ def save_bundle(
     inputs: Mapping[str, str | os.PathLike[str]],
     seed: int,
     counts: Mapping[str, Any],
+    extra_files: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> None:
-    """Write a checkpoint artefact."""
+    """Write a checkpoint artefact; `extra_files` (name to path) are copied into it."""
     all_counts = {
         **counts,
         "parameters": bundle.model.num_parameters(),
@@ -93,6 +92,8 @@ def save_bundle(
     }
     with write_artefact(path, KIND, config=config, inputs=inputs, seed=seed, counts=all_counts) as place:
         write_model_files(bundle, place)
+        for name, source in (extra_files or {}).items():
+            shutil.copyfile(source, place / name)
 
 
 def load_bundle(
@@ -115,7 +116,7 @@ def load_bundle(
     if table is not None and table.fingerprint != own.fingerprint:
         raise ArtefactError(
             f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the given "
-            f"table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give the table that it was trained on, or train again."
+            f"table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give the table it was trained on, or train again."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

@@ -78,12 +78,18 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
     path = Path(path)
     wanted = kind or "artefact"
     if not path.is_dir():
-        raise ArtefactError(f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first.")
+        raise ArtefactError(
+            f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first."
+        )
     if not (path / MANIFEST).is_file():
-        raise ArtefactError(f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it.")
+        raise ArtefactError(
+            f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it."
+        )
     manifest = read_json(path / MANIFEST)
     if kind is not None and manifest.get("kind") != kind:
-        raise ArtefactError(f"{path}: holds a {manifest.get('kind')!r}, expected a {kind!r}. Point the setting elsewhere.")
+        raise ArtefactError(
+            f"{path}: holds a {manifest.get('kind')!r}, expected a {kind!r}. Point the setting elsewhere."
+        )
     return manifest
 
 
@@ -96,7 +102,9 @@ def verify_files(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     for name, digest in read_manifest(path)["files"].items():
         if not (path / name).is_file():
-            raise ArtefactError(f"{path / name}: listed in {MANIFEST} but missing. Run the stage that makes {path} again.")
+            raise ArtefactError(
+                f"{path / name}: listed in {MANIFEST} but missing. Run the stage that makes {path} again."
+            )
         if file_sha256(path / name) != digest:
             raise ArtefactError(f"{path / name}: differs from {MANIFEST}. Run the stage that makes {path} again.")
 
@@ -150,7 +158,9 @@ def write_artefact(
     """
     path = Path(path)
     if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ArtefactError(f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output.")
+        raise ArtefactError(
+            f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
+        )
     fresh = path.with_name(f".{path.name}.writing")
     old = path.with_name(f".{path.name}.old")
     try:
@@ -158,13 +168,13 @@ def write_artefact(
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
     except OSError as error:
-        raise ArtefactError(f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions.") from None
+        raise ArtefactError(
+            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
+        ) from None
     recorded = input_record(inputs or {})
     try:
         yield fresh
-        files = {
-            str(file.relative_to(fresh)): file_sha256(file) for file in sorted(fresh.rglob("*")) if file.is_file()
-        }
+        files = {str(file.relative_to(fresh)): file_sha256(file) for file in sorted(fresh.rglob("*")) if file.is_file()}
         manifest = {
             "kind": kind,
             "config": to_plain(config),
@@ -198,7 +208,9 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        raise ArtefactError(f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions.") from None
+        raise ArtefactError(
+            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
+        ) from None
 
 
 def package_versions() -> dict[str, str]:

@@ -38,7 +38,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def parse_config(config_class: type[C], description: str, demo: str | None = None, args: Sequence[str] | None = None) -> C:
+def parse_config(
+    config_class: type[C], description: str, demo: str | None = None, args: Sequence[str] | None = None
+) -> C:
     """Resolve one stage's configuration from YAML and flags.
 
     Args:

@@ -54,7 +54,9 @@ class Corpus:
             raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
         rows: pd.DataFrame = getattr(self, split)
         if rows.empty:
-            raise DataError(f"split {split!r} holds no row. Check the split's proportions and the source's {split} file.")
+            raise DataError(
+                f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
+            )
         return rows
 
     def popularity(self) -> np.ndarray:

@@ -71,10 +71,23 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A 4-D additive attention mask, (B, 1, Q, S), from bool (B, Q, S): 0 where visible, the lowest float elsewhere."""
-    lowest = torch.finfo(dtype).min
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, lowest).unsqueeze(1)
+def attention_mask_4d(visible: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
+    """A 4-D attention mask, (B, 1, Q, S), from bool (B, Q, S), in the form the model's attention takes.
+
+    Raises:
+        ConfigError: If the model's attention takes no 4-D mask.
+    """
+    implementation = model.config._attn_implementation
+    if implementation == "sdpa":
+        return visible.unsqueeze(1)
+    if implementation == "eager":
+        lowest = torch.finfo(model.dtype).min
+        return (
+            torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
+            .masked_fill_(~visible, lowest)
+            .unsqueeze(1)
+        )
+    raise ConfigError(f"attention {implementation!r} takes no 4-D mask; load the model with sdpa or eager attention.")
 
 
 def prompt_visibility(mask: torch.Tensor) -> torch.Tensor:
@@ -99,7 +112,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
     cache = DynamicCache(config=model.config)
     output = model.get_decoder()(
         input_ids=ids,
-        attention_mask=additive_mask(prompt_visibility(mask), model.dtype),
+        attention_mask=attention_mask_4d(prompt_visibility(mask), model),
         position_ids=positions_of(mask),
         past_key_values=cache,
         use_cache=True,
@@ -128,7 +141,7 @@ def extend(
     visible = torch.cat([prompt, ancestors, itself], dim=-1)
     output = model.get_decoder()(
         input_ids=tokens,
-        attention_mask=additive_mask(visible, model.dtype),
+        attention_mask=attention_mask_4d(visible, model),
         position_ids=(state.lengths + depth).unsqueeze(1).expand(batch, beams),
         past_key_values=state.cache,
         use_cache=True,

@@ -79,7 +79,9 @@ class Predictions:
 
         def lists(name: str) -> list[list[Any]]:
             values = np.split(frame[name].to_numpy(), first[1:])
-            return [v[m].tolist() for v, m in zip(values, np.split(listed, first[1:]), strict=True)] if len(first) else []
+            return (
+                [v[m].tolist() for v, m in zip(values, np.split(listed, first[1:]), strict=True)] if len(first) else []
+            )
 
         heads = frame.iloc[first]
         return cls(
@@ -116,5 +118,7 @@ class Predictions:
         try:
             frame = pd.read_parquet(file)
         except (OSError, ValueError) as error:
-            raise DataError(f"{file}: cannot be read as parquet ({error}). Run scripts/eval_beam.py to make it.") from None
+            raise DataError(
+                f"{file}: cannot be read as parquet ({error}). Run scripts/eval_beam.py to make it."
+            ) from None
         return cls.from_frame(frame, str(file))

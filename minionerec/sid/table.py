@@ -91,7 +91,9 @@ class SidTable:
     @cached_property
     def token_tuples(self) -> list[tuple[str, ...]]:
         """Token strings of each item's SID, in item order."""
-        return [tuple(code_token(level, code) for level, code in enumerate(row) if code >= 0) for row in self.codes.tolist()]
+        return [
+            tuple(code_token(level, code) for level, code in enumerate(row) if code >= 0) for row in self.codes.tolist()
+        ]
 
     @cached_property
     def sids(self) -> list[str]:
@@ -132,10 +134,14 @@ class SidTable:
             DataError: Naming the first item that differs.
         """
         if len(item_ids) != len(self):
-            raise DataError(f"{where}: {len(item_ids)} items, but the SID table has {len(self)}. Build SIDs for this corpus.")
+            raise DataError(
+                f"{where}: {len(item_ids)} items, but the SID table has {len(self)}. Build SIDs for this corpus."
+            )
         for place, (ours, theirs) in enumerate(zip(self.item_ids, item_ids, strict=True)):
             if ours != theirs:
-                raise DataError(f"{where}: item {place} is {theirs!r}, in the SID table {ours!r}. Build SIDs for this corpus.")
+                raise DataError(
+                    f"{where}: item {place} is {theirs!r}, in the SID table {ours!r}. Build SIDs for this corpus."
+                )
 
     def save_index(self, path: str | os.PathLike[str]) -> None:
         """Write the published form: a JSON object of item id → list of token strings, in item order."""
@@ -164,12 +170,18 @@ class SidTable:
         rows = []
         for item_id in item_ids:
             if item_id not in content:
-                raise DataError(f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (scripts/build_sids.py).")
+                raise DataError(
+                    f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (scripts/build_sids.py)."
+                )
             tokens = content[item_id]
-            text = "".join(tokens) if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else ""
+            text = (
+                "".join(tokens) if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else ""
+            )
             parts = split_sid(text)
             if parts is None:
-                raise DataError(f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>'].")
+                raise DataError(
+                    f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>']."
+                )
             rows.append([int(part[3:-1]) for part in parts])
         levels = max((len(row) for row in rows), default=0)
         codes = np.full((len(rows), levels), -1, dtype=np.int32)

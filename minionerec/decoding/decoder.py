@@ -1,0 +1,74 @@
+"""The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from minionerec.core.log import progress
+from minionerec.decoding.beam import beam_search
+from minionerec.decoding.trie import Trie
+
+
+def decode_prompts(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    num_beams: int,
+    *,
+    batch_size: int = 32,
+    normaliser: str = "full",
+    description: str | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
+
+    The model is put into evaluation mode for the time of the call.
+
+    Args:
+        model: Causal language model.
+        prompts: R token id lists.
+        trie: SIDs of the catalogue.
+        num_beams: Beam width K.
+        batch_size: Prompts decoded at a time.
+        normaliser: "full" or "renormalised", see `beam_search`.
+        description: Label of a progress bar; none if None.
+
+    Returns:
+        SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K), in prompt order.
+    """
+    sids = np.full((len(prompts), num_beams), -1, dtype=np.int64)
+    scores = np.full((len(prompts), num_beams), -np.inf, dtype=np.float32)
+    order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), place))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    trie = trie.to(model.device)
+    training = model.training
+    model.eval()
+    try:
+        for batch in progress(batches, description, unit="batch") if description else batches:
+            result = beam_search(model, [prompts[place] for place in batch], trie, num_beams, normaliser)
+            width = result.sids.shape[1]
+            sids[batch, :width] = result.sids.cpu().numpy()
+            scores[batch, :width] = result.scores.float().cpu().numpy()
+    finally:
+        model.train(training)
+    return sids, scores
+
+
+def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Rank, from 1, of each row's target in its list; 0 where it is not in the list.
+
+    Args:
+        sids: int64 (R, K), SID numbers, -1 for no result.
+        targets: int64 (R,), SID number of each row's target.
+
+    Returns:
+        int64 (R,).
+    """
+    hit = sids == targets[:, None]
+    return np.where(hit.any(1), hit.argmax(1) + 1, 0)
+
+
+def decoding_device() -> torch.device:
+    """The first GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

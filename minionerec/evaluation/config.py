@@ -1,0 +1,51 @@
+"""Settings of the evaluation stage; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass, field
+
+from minionerec.core.errors import ConfigError
+
+
+@dataclass
+class EvalConfig:
+    """Settings of evaluation by beam search."""
+
+    checkpoint: str = field(
+        default="runs/demo/grpo", metadata={"help": "checkpoint (scripts/sft.py or scripts/grpo.py)"}
+    )
+    corpus: str = field(default="runs/demo/corpus", metadata={"help": "corpus directory (scripts/prepare_data.py)"})
+    sids: str = field(
+        default="",
+        metadata={"help": "SID directory that the checkpoint must have been trained on; empty: its own table"},
+    )
+    output: str = field(default="", metadata={"help": "predictions directory to write"})
+    split: str = field(default="test", metadata={"help": "rows to recommend for: test or valid"})
+    beams: int = field(default=50, metadata={"help": "beam width, and length of the ranked lists"})
+    ks: list[int] = field(
+        default_factory=lambda: [1, 3, 5, 10, 20, 50],
+        metadata={"help": "cut-offs of the metrics; none above the beams"},
+    )
+    scores: str = field(
+        default="full",
+        metadata={"help": "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children"},
+    )
+    batch_size: int = field(default=64, metadata={"help": "prompts decoded at a time"})
+    dtype: str = field(default="auto", metadata={"help": "dtype of the weights: auto, float32, bfloat16, float16"})
+    resamples: int = field(default=2000, metadata={"help": "bootstrap resamples for the intervals"})
+    seed: int = field(default=0, metadata={"help": "seed of the bootstrap"})
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        if not self.output:
+            raise ConfigError("output is empty; say where the predictions are to be written.")
+        if self.split not in ("test", "valid"):
+            raise ConfigError(f"unknown split {self.split!r}; known: test, valid.")
+        if self.beams < 1:
+            raise ConfigError(f"beams is {self.beams}; it must be at least 1.")
+        too_large = [k for k in self.ks if k > self.beams or k < 1]
+        if too_large or not self.ks:
+            raise ConfigError(
+                f"ks {self.ks} with {self.beams} beams: each K must be from 1 to the number of beams. "
+                "Give fewer ks or more beams."
+            )
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1.")

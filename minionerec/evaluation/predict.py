@@ -1,0 +1,206 @@
+"""Evaluation by constrained beam search: a checkpoint's ranked lists for a split, their metrics, and two floors."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from minionerec.backbone.build import resolve_dtype
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.core.artefacts import is_current, read_json, read_manifest, to_plain, write_artefact
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import decode_prompts, decoding_device
+from minionerec.decoding.trie import Trie
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.floors import last_item_predictions, popularity_predictions
+from minionerec.evaluation.metrics_table import format_metrics_table
+from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.published_json import write_published_json
+from minionerec.metrics.ranking import Evaluation, evaluate_predictions
+from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+JSON_FILE = "predictions.json"
+METRICS_FILE = "metrics.json"
+TABLE_FILE = "metrics.txt"
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Where an evaluation's predictions lie, and its table.
+
+    Attributes:
+        output: Predictions directory.
+        table: Metrics beside the floors, as text.
+        metrics: Content of `metrics.json`.
+    """
+
+    output: Path
+    table: str
+    metrics: Mapping[str, object]
+
+
+def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
+    """Items behind each distinct SID, the more popular first, then the lower item index.
+
+    Args:
+        table: SIDs.
+        popularity: int64 (N,).
+
+    Returns:
+        One list for each SID number of the trie (distinct SIDs in order of their codes).
+    """
+    numbers = np.unique(table.codes, axis=0, return_inverse=True)[1].reshape(-1)
+    lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
+    for item in np.lexsort((np.arange(len(table)), -popularity)):
+        lists[numbers[item]].append(int(item))
+    return lists
+
+
+def predict(
+    bundle: Bundle, corpus: Corpus, rows: pd.DataFrame, *, beams: int, batch_size: int, scores: str = "full"
+) -> tuple[Predictions, list[str]]:
+    """Ranked lists of a checkpoint for rows of a split.
+
+    Args:
+        bundle: The checkpoint.
+        corpus: Items, and training rows for popularity.
+        rows: R rows with `user`, `history` and `target`.
+        beams: Beam width.
+        batch_size: Prompts decoded at a time.
+        scores: "full" or "renormalised".
+
+    Returns:
+        The predictions, and the R prompts.
+    """
+    table = bundle.table
+    builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
+    prompts = [builder.prompt("next_sid", history=history) for history in rows["history"]]
+    ids = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
+    distinct = {tuple(prompt): place for place, prompt in enumerate(ids)}
+    order = {prompt: place for place, prompt in enumerate(distinct)}
+    found, found_scores = decode_prompts(
+        bundle.model,
+        list(distinct),
+        Trie.build(table.codes, bundle.code_ids),
+        beams,
+        batch_size=batch_size,
+        normaliser=scores,
+        description="recommending",
+    )
+    behind = ranked_items(table, corpus.popularity())
+    items, sids, values = [], [], []
+    for prompt in ids:
+        place = order[tuple(prompt)]
+        listed = [
+            (item, float(score))
+            for number, score in zip(found[place].tolist(), found_scores[place], strict=True)
+            if number >= 0
+            for item in behind[number]
+        ]
+        items.append([item for item, _ in listed])
+        sids.append([table.sids[item] for item, _ in listed])
+        values.append([score for _, score in listed])
+    targets = rows["target"].to_numpy(np.int32)
+    return (
+        Predictions(rows["user"].tolist(), targets, [table.sids[target] for target in targets], items, sids, values),
+        prompts,
+    )
+
+
+def run_eval(config: EvalConfig) -> EvalResult:
+    """Recommend for every row of a split and measure; does nothing if it is done.
+
+    Writes `predictions.parquet`, `predictions.json` (the published form), `metrics.json` and `metrics.txt`.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        ArtefactError: If an input is missing, or the checkpoint was made with another SID table.
+        ConfigError: If there are more beams than distinct SIDs.
+    """
+    inputs = {"corpus": config.corpus, "checkpoint": config.checkpoint}
+    if config.sids:
+        inputs["sids"] = config.sids
+    output = Path(config.output)
+    settings = to_plain(config)
+    if is_current(output, "predictions", settings, inputs):
+        logger.info("%s is up to date.", output)
+        return EvalResult(output, (output / TABLE_FILE).read_text(encoding="utf-8"), read_json(output / METRICS_FILE))
+    read_manifest(config.checkpoint, "checkpoint")
+    corpus = Corpus.load(config.corpus)
+    rows = corpus.rows(config.split)
+    given = SidTable.load_index(config.sids, corpus.items["item_id"].tolist()) if config.sids else None
+    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype), table=given)
+    table = bundle.table
+    table.check_items(corpus.items["item_id"].tolist(), config.corpus)
+    if config.beams > table.n_unique:
+        raise ConfigError(
+            f"beams is {config.beams}, but the catalogue has {table.n_unique} distinct SIDs; "
+            f"give --beams {table.n_unique} or fewer, and ks to match."
+        )
+    bundle.model.to(decoding_device())
+    predictions, prompts = predict(
+        bundle, corpus, rows, beams=config.beams, batch_size=config.batch_size, scores=config.scores
+    )
+
+    def measure(lists: Predictions) -> Evaluation:
+        return evaluate_predictions(
+            lists,
+            config.ks,
+            valid_sids=set(table.sids),
+            n_items=corpus.n_items,
+            width=config.beams,
+            seed=config.seed,
+            resamples=config.resamples,
+        )
+
+    evaluations = {
+        "beam search": measure(predictions),
+        "popularity": measure(popularity_predictions(corpus, table, rows, config.beams)),
+        "same as last item": measure(last_item_predictions(corpus, table, rows, config.beams)),
+    }
+    title = f"{config.checkpoint} on {config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval]"
+    text = "\n".join(
+        [
+            format_metrics_table(evaluations, "sid", title),
+            format_metrics_table(evaluations, "item"),
+        ]
+    )
+    metrics = {
+        "split": config.split,
+        "split_rule": corpus.split,
+        "beams": config.beams,
+        "scores": config.scores,
+        "sid_table": table.fingerprint,
+        "recommenders": {name: evaluation.to_json() for name, evaluation in evaluations.items()},
+    }
+    counts = {
+        "rows": len(predictions),
+        "split": config.split,
+        "beams": config.beams,
+        "sid_table": table.fingerprint,
+        "ndcg@10": metrics_at_10(evaluations["beam search"]),
+    }
+    with write_artefact(
+        output, "predictions", config=settings, inputs=inputs, seed=config.seed, counts=counts
+    ) as place:
+        predictions.to_frame().to_parquet(place / FILE, index=False)
+        write_published_json(place / JSON_FILE, predictions, prompts)
+        (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+        (place / TABLE_FILE).write_text(text + "\n", encoding="utf-8")
+    return EvalResult(output, text, metrics)
+
+
+def metrics_at_10(evaluation: Evaluation) -> float | None:
+    """SID-level NDCG@10, None where 10 is not among the cut-offs."""
+    found = evaluation.metrics("sid").get("NDCG@10")
+    return found.mean if found else None

@@ -1,0 +1,1 @@
+"""Rewards for rollouts: pure functions of completions and dataset columns."""

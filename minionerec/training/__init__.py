@@ -1,0 +1,1 @@
+"""Supervised fine-tuning and GRPO, as thin subclasses of TRL's trainers."""

@@ -1,0 +1,313 @@
+"""What SFT and GRPO share: batch arithmetic, resumable work folders, validation by ranking, logging."""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import EvalLoopOutput
+
+from minionerec.backbone.bundle import Bundle, save_bundle
+from minionerec.core.artefacts import input_record, read_json, to_plain, write_text_atomic
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.decoding.decoder import decode_prompts, target_ranks
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.examples import ExampleBuilder, encode_prompt
+from minionerec.sid.table import SidTable
+from minionerec.training.config import CommonConfig
+
+logger = get_logger(__name__)
+
+RESUME_FILE = "resume.json"
+LOG_FILE = "training_log.json"
+# Settings that say how to go on, not what comes out.
+_NOT_PART_OF_RESULT = ("restart", "tensorboard")
+_VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu")
+
+
+def accumulation_steps(total: int, per_device: int, processes: int, what: str) -> int:
+    """Micro-batches an optimiser step.
+
+    Args:
+        total: Examples (or prompts) an optimiser step, over all devices.
+        per_device: Those a device computes at a time.
+        processes: Number of devices.
+        what: The two settings' names, for the message.
+
+    Raises:
+        ConfigError: If they do not divide.
+    """
+    at_once = per_device * processes
+    if total < 1 or per_device < 1 or total % at_once:
+        raise ConfigError(
+            f"{what}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
+        )
+    return total // at_once
+
+
+def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
+    """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
+
+    Returns:
+        int64 indices, ascending.
+
+    Example:
+        >>> choose_examples(4, 1.0, 0).tolist(), len(choose_examples(4, 2.5, 0))
+        ([0, 1, 2, 3], 10)
+    """
+    whole = np.tile(np.arange(count), int(weight))
+    rest = round((weight - int(weight)) * count)
+    drawn = np.random.default_rng(seed).permutation(count)[:rest]
+    return np.sort(np.concatenate([whole, drawn]))
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Prompts whose targets are ranked at each validation.
+
+    Attributes:
+        prompts: Token ids of each prompt.
+        targets: int64 (R,), SID number of each target in the trie.
+        trie: SIDs of the catalogue.
+        num_beams: Beam width.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    targets: np.ndarray
+    trie: Trie
+    num_beams: int
+
+
+def validation_set(
+    tokenizer: PreTrainedTokenizerBase,
+    builder: ExampleBuilder,
+    trie: Trie,
+    sid_numbers: np.ndarray,
+    *,
+    rows: int,
+    num_beams: int,
+    max_prompt_length: int,
+    seed: int,
+) -> ValidationSet | None:
+    """A fixed random sample of validation rows for ranking.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        builder: Makes the prompts.
+        trie: SIDs of the catalogue.
+        sid_numbers: int64 (N,), number of each item's SID in the trie.
+        rows: How many rows; -1 for all, 0 for none.
+        num_beams: Beam width.
+        max_prompt_length: Prompts are cut to their last tokens.
+        seed: Seed of the sample.
+    """
+    if rows == 0:
+        return None
+    examples = builder.build("next_sid", "valid")
+    if 0 < rows < len(examples):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:rows])
+        examples = [examples[place] for place in chosen]
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    targets = sid_numbers[[example.target for example in examples]]
+    return ValidationSet(prompts, targets, trie, num_beams)
+
+
+def sid_numbers(table: SidTable) -> np.ndarray:
+    """Number of each item's SID in the trie of the table: int64 (N,)."""
+    return np.unique(table.codes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Any) -> dict[str, float]:
+    """NDCG@10, HR@10 and HR@1 of the evaluator's own decoder on a validation set, its rows shared among processes."""
+    mine = slice(accelerator.process_index, None, accelerator.num_processes)
+    with accelerator.autocast():
+        sids, _ = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
+    ranks = target_ranks(sids, validation.targets[mine])
+    hit = (ranks > 0) & (ranks <= 10)
+    gains = np.where(hit, 1 / np.log2(1 + np.maximum(ranks, 1)), 0.0)
+    sums = torch.tensor([gains.sum(), hit.sum(), (ranks == 1).sum(), len(ranks)], dtype=torch.float64)
+    ndcg, hr, first, rows = accelerator.reduce(sums.to(torch.float32).to(accelerator.device), "sum").tolist()
+    return {"ndcg@10": ndcg / rows, "hr@10": hr / rows, "hr@1": first / rows}
+
+
+class RankingEvaluation(Trainer):
+    """A mix-in for trainers: every evaluation also ranks a validation set with the evaluator's decoder."""
+
+    validation: ValidationSet | None = None
+    measures_loss = True
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Run the trainer's own evaluation (where it measures a loss) and add the ranking metrics to it."""
+        if self.measures_loss:
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        else:
+            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=len(dataloader.dataset))
+        if self.validation is not None:
+            model = self.accelerator.unwrap_model(self.model)
+            ranked = rank_validation(model, self.validation, self.accelerator)
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in ranked.items()})
+        return output
+
+
+class LogLines(TrainerCallback):
+    """One log line for each validation, and for every tenth of the training."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Write the newest figures."""
+        if not state.is_world_process_zero or not logs:
+            return
+        names = ("loss", "eval_loss", "eval_ndcg@10", "eval_hr@10", "reward", "kl", "frac_reward_zero_std", "hit@g")
+        shown = [f"{name} {float(logs[name]):.4f}" for name in names if logs.get(name) is not None]
+        if shown and ("eval_runtime" in logs or state.global_step % max(1, state.max_steps // 10) == 0):
+            logger.info(
+                "step %d/%d  epoch %.2f  %s", state.global_step, state.max_steps, state.epoch or 0, "  ".join(shown)
+            )
+
+
+def replace_printer(trainer: Trainer) -> None:
+    """Put `LogLines` in the place of the trainer's own printing of dictionaries."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(LogLines())
+
+
+def quiet_progress() -> bool:
+    """Whether progress bars are to stay silent: off a terminal."""
+    return not sys.stderr.isatty()
+
+
+def training_log(history: Sequence[Mapping[str, Any]]) -> str:
+    """The trainer's log as JSON text, without what differs between two runs of the same thing."""
+    rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def result_settings(config: CommonConfig) -> dict[str, Any]:
+    """The settings that decide a run's result, for manifests and for telling whether a run may be resumed."""
+    return {name: value for name, value in to_plain(config).items() if name not in _NOT_PART_OF_RESULT}
+
+
+def open_work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> tuple[Path, str | None]:
+    """The folder for an unfinished run beside its output, and the newest whole checkpoint in it.
+
+    Args:
+        config: The stage's settings.
+        inputs: Name to path of the stage's inputs.
+        main_process: Whether this process may write.
+
+    Returns:
+        The folder, and the checkpoint to resume from, None to begin.
+
+    Raises:
+        ConfigError: If an unfinished run with other settings or inputs lies there.
+    """
+    output = Path(config.output)
+    folder = output.with_name(f"{output.name}.partial")
+    record = {
+        "settings": result_settings(config),
+        "inputs": {name: entry["sha256"] for name, entry in input_record(inputs).items()},
+    }
+    if config.restart and main_process:
+        shutil.rmtree(folder, ignore_errors=True)
+    if (folder / RESUME_FILE).is_file() and not config.restart:
+        before = read_json(folder / RESUME_FILE)
+        if before != record:
+            names = [
+                f"{name} (then {before['settings'].get(name)!r}, now {value!r})"
+                for name, value in record["settings"].items()
+                if before["settings"].get(name) != value
+            ] or ["the inputs' content"]
+            raise ConfigError(
+                f"{folder}: holds an unfinished run that differs in {', '.join(names)}. Go on with the old settings, "
+                "choose another output, or give --restart true to throw it away."
+            )
+        checkpoint = _newest_whole_checkpoint(folder)
+        if checkpoint is not None:
+            logger.info("Going on from %s.", checkpoint)
+        return folder, checkpoint
+    if main_process:
+        write_text_atomic(folder / RESUME_FILE, json.dumps(record, indent=1) + "\n")
+    return folder, None
+
+
+def _newest_whole_checkpoint(folder: Path) -> str | None:
+    """The newest `checkpoint-N` with a readable `trainer_state.json`, which the trainer writes last."""
+    steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit()]
+    for step in sorted(steps, reverse=True):
+        place = folder / f"checkpoint-{step}"
+        try:
+            json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            logger.info("%s is incomplete (its writing was cut off) and is left out.", place)
+            continue
+        return str(place)
+    return None
+
+
+def steps_between_evaluations(steps_per_epoch: int, evals_per_epoch: float) -> int:
+    """Optimiser steps between two validations."""
+    return max(1, math.ceil(steps_per_epoch / evals_per_epoch))
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a run's checkpoint lies, and what it measured.
+
+    Attributes:
+        output: Checkpoint directory.
+        counts: The manifest's counts: examples, steps, parameters, best validation figures.
+        fresh: False where an earlier run with the same settings and inputs had already made it.
+    """
+
+    output: Path
+    counts: dict[str, Any]
+    fresh: bool
+
+
+def finish_run(
+    trainer: Any, bundle: Bundle, config: Any, settings: Any, inputs: Any, counts: dict[str, Any]
+) -> TrainingResult:
+    """Write the best model as a checkpoint artefact (first process) and drop the work folder."""
+    state = trainer.state
+    best = {
+        key: value
+        for row in state.log_history
+        if row["step"] == state.best_global_step
+        for key, value in row.items()
+        if key in ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
+    }
+    counts = {**counts, "steps": state.global_step, "best_step": state.best_global_step, "best": best}
+    output = Path(config.output)
+    if trainer.args.should_save:
+        (Path(trainer.args.output_dir) / LOG_FILE).write_text(training_log(state.log_history), encoding="utf-8")
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        save_bundle(
+            Bundle(model, bundle.tokenizer, bundle.table, bundle.wording, bundle.max_prompt_length),
+            output,
+            config=settings,
+            inputs=inputs,
+            seed=config.seed,
+            counts=counts,
+            extra_files={LOG_FILE: Path(trainer.args.output_dir) / LOG_FILE},
+        )
+        shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+        logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, best)
+    trainer.accelerator.wait_for_everyone()
+    return TrainingResult(output, counts, fresh=True)

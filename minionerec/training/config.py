@@ -1,0 +1,166 @@
+"""Settings of the training stages; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass, field
+
+from minionerec.core.errors import ConfigError
+
+SELECT = ("loss", "ndcg")
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def parse_tasks(tasks: list[str]) -> dict[str, float]:
+    """Task weights from "name=weight" words; a bare name has weight 1.
+
+    Raises:
+        ConfigError: If a weight is not a positive number, or a task is named twice.
+
+    Example:
+        >>> parse_tasks(["next_sid", "title_to_sid=0.5"])
+        {'next_sid': 1.0, 'title_to_sid': 0.5}
+    """
+    weights: dict[str, float] = {}
+    for word in tasks:
+        name, _, weight = word.partition("=")
+        try:
+            value = float(weight or 1)
+        except ValueError:
+            value = -1.0
+        if value <= 0 or name in weights:
+            raise ConfigError(
+                f"tasks: {word!r}; expected each task once, as name or name=weight with a weight above 0."
+            )
+        weights[name] = value
+    if not weights:
+        raise ConfigError("tasks is empty; name at least one task, e.g. next_sid.")
+    return weights
+
+
+@dataclass
+class CommonConfig:
+    """What both training stages ask for."""
+
+    corpus: str = field(default="runs/demo/corpus", metadata={"help": "corpus directory (scripts/prepare_data.py)"})
+    output: str = field(default="", metadata={"help": "checkpoint directory to write"})
+    tasks: list[str] = field(
+        default_factory=lambda: ["next_sid"],
+        metadata={
+            "help": "tasks with weights, e.g. next_sid title_to_sid=0.5: a weight is how often each example is seen "
+            "in an epoch (0.5: a fixed random half)"
+        },
+    )
+    epochs: float = field(default=1.0, metadata={"help": "passes over the examples"})
+    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
+    schedule: str = field(
+        default="cosine", metadata={"help": "learning rate after warm-up: cosine, linear or constant"}
+    )
+    warmup: float = field(default=0.0, metadata={"help": "warm-up: share of all steps if below 1, else steps"})
+    weight_decay: float = field(default=0.0, metadata={"help": "AdamW weight decay"})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "gradients are clipped to this norm"})
+    evals_per_epoch: float = field(default=1.0, metadata={"help": "validations (and saved checkpoints) an epoch"})
+    eval_rows: int = field(
+        default=1000, metadata={"help": "validation rows ranked at each validation; 0: none, -1: all"}
+    )
+    eval_beams: int = field(default=20, metadata={"help": "beam width of that ranking"})
+    patience: int = field(
+        default=0, metadata={"help": "stop after this many validations without a better one; 0: never"}
+    )
+    dtype: str = field(default="auto", metadata={"help": "dtype of the weights: auto, float32, bfloat16, float16"})
+    mixed_bf16: bool = field(default=False, metadata={"help": "compute in bfloat16 over float32 weights"})
+    gradient_checkpointing: bool = field(default=False, metadata={"help": "recompute activations to save memory"})
+    max_prompt_length: int = field(default=512, metadata={"help": "prompts are cut to their last tokens, this many"})
+    seed: int = field(default=42, metadata={"help": "seed of initialisation, order and dropout"})
+    tensorboard: bool = field(
+        default=False, metadata={"help": "write TensorBoard logs (needs the extra `tensorboard`)"}
+    )
+    restart: bool = field(default=False, metadata={"help": "throw an unfinished run of this output away"})
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        parse_tasks(self.tasks)
+        _check(bool(self.output), "output is empty; say where the checkpoint is to be written.")
+        _check(self.epochs > 0, f"epochs is {self.epochs}; it must be above 0.")
+        _check(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; it must be above 0.")
+        _check(
+            self.schedule in ("cosine", "linear", "constant"),
+            f"unknown schedule {self.schedule!r}; known: cosine, linear, constant.",
+        )
+        _check(self.evals_per_epoch > 0, f"evals_per_epoch is {self.evals_per_epoch}; it must be above 0.")
+        _check(
+            self.eval_rows == 0 or self.eval_beams >= 10,
+            f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
+        )
+
+
+@dataclass
+class SftConfig(CommonConfig):
+    """Settings of supervised fine-tuning."""
+
+    sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
+    model: str = field(
+        default="scratch", metadata={"help": "hub name or directory of a causal language model, or `scratch`"}
+    )
+    hidden_size: int = field(default=256, metadata={"help": "scratch: width"})
+    layers: int = field(default=4, metadata={"help": "scratch: transformer blocks"})
+    heads: int = field(default=4, metadata={"help": "scratch: attention heads"})
+    kv_heads: int = field(default=4, metadata={"help": "scratch: key and value heads"})
+    inner_size: int = field(default=768, metadata={"help": "scratch: width of the feed-forward layer"})
+    text_vocabulary: int = field(default=1000, metadata={"help": "scratch: tokens trained on the corpus's texts"})
+    tied: bool = field(default=True, metadata={"help": "scratch: output head shares the input embedding"})
+    dropout: float = field(default=0.0, metadata={"help": "dropout behind embedding, attention and feed-forward"})
+    wording: str = field(default="compact", metadata={"help": "prompt wording: compact, prose, or a YAML file"})
+    all_positions: bool = field(
+        default=False,
+        metadata={
+            "help": "next_sid: one row a user window with a loss at every item, instead of one row an interaction; "
+            "needs a wording whose prompt is the bare history"
+        },
+    )
+    batch_size: int = field(default=64, metadata={"help": "examples an optimiser step, over all devices"})
+    device_batch_size: int = field(default=64, metadata={"help": "examples a device computes at a time"})
+    select_by: str = field(
+        default="loss", metadata={"help": "best checkpoint: lowest validation loss, or highest ndcg"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        _check(self.select_by in SELECT, f"unknown select_by {self.select_by!r}; known: {', '.join(SELECT)}.")
+        _check(
+            self.select_by == "loss" or self.eval_rows != 0,
+            "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
+        )
+        _check(
+            not self.all_positions or "next_sid" in parse_tasks(self.tasks),
+            f"all_positions is about the task next_sid, which is not among the tasks {self.tasks}.",
+        )
+
+
+@dataclass
+class GrpoConfig(CommonConfig):
+    """Settings of GRPO."""
+
+    checkpoint: str = field(default="runs/demo/sft", metadata={"help": "checkpoint to start from (scripts/sft.py)"})
+    reward: str = field(default="ranking", metadata={"help": "reward: rule, ranking, ranking_only"})
+    generations: int = field(default=16, metadata={"help": "rollouts of each prompt (G): the beams, best first"})
+    prompts_per_step: int = field(default=64, metadata={"help": "prompts an optimiser step, over all devices"})
+    prompts_per_device: int = field(default=64, metadata={"help": "prompts a device computes at a time"})
+    beta: float = field(default=1e-3, metadata={"help": "weight of the KL term; 0 does without a reference model"})
+    sync_reference: bool = field(default=True, metadata={"help": "move the reference towards the policy"})
+    sync_steps: int = field(default=512, metadata={"help": "optimiser steps between two such moves"})
+    sync_share: float = field(default=0.6, metadata={"help": "share of the policy in the moved reference"})
+    max_steps: int = field(default=-1, metadata={"help": "stop after this many optimiser steps; -1: after the epochs"})
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
+        _check(self.beta >= 0, f"beta is {self.beta}; it must be 0 or above.")
+        _check(
+            not (self.beta == 0 and self.sync_reference),
+            "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise.",
+        )
+        _check(self.eval_rows != 0, "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows.")

@@ -1,0 +1,308 @@
+"""GRPO on ranked beams: a thin subclass of TRL's trainer through its overridable methods.
+
+Rollouts are the project's own constrained beam search: G distinct SIDs of the catalogue for each prompt, best first.
+They are not samples of the policy; the probability mass that the beam holds is logged, so that one can see how far the
+two are apart. Source of the recipe: Kong et al., "MiniOneRec" (2025); GRPO: Shao et al., "DeepSeekMath" (2024), eq. 3.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from safetensors.torch import load_model, save_model
+from transformers import EarlyStoppingCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from minionerec.backbone.build import resolve_dtype
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.core.artefacts import is_current, read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import decode_prompts
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.prompts.wording import COMPLETION_FIELD
+from minionerec.rewards.ranking import make_rewards
+from minionerec.training.common import (
+    RankingEvaluation,
+    TrainingResult,
+    accumulation_steps,
+    choose_examples,
+    finish_run,
+    open_work_folder,
+    quiet_progress,
+    replace_printer,
+    result_settings,
+    sid_numbers,
+    steps_between_evaluations,
+    validation_set,
+)
+from minionerec.training.config import GrpoConfig, parse_tasks
+from minionerec.training.shared_prefix import shared_prefix_logps
+
+logger = get_logger(__name__)
+
+REFERENCE_FILE = "reference.safetensors"
+
+
+class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
+    """TRL's GRPO trainer with beam rollouts, shared-prefix scoring and validation by ranking.
+
+    Each row of its dataset has `prompt` (text), `target` (SID number in the trie), `tail` (token ids that follow the
+    SID in a completion) and the columns that rewards read. `bundle`, `trie` and `sid_tokens` (token ids of each SID
+    number) are set before training.
+    """
+
+    measures_loss = False
+    bundle: Bundle
+    trie: Trie
+    sid_tokens: list[list[int]]
+    _rows: list[dict[str, Any]]
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return encode_prompt(self.processing_class, prompts, self.bundle.max_prompt_length), None, {}
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._rows = inputs
+        return super()._generate_and_score_completions(inputs)
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: Any, num_generations: int, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
+        """Each prompt comes G times in a row; decode it once and give its G best SIDs, best first."""
+        model = self.accelerator.unwrap_model(self.model)
+        with self.accelerator.autocast():
+            sids, scores = decode_prompts(
+                model, prompt_ids[::num_generations], self.trie, num_generations, batch_size=64
+            )
+        rows = self._rows[::num_generations]
+        completions = [
+            self.sid_tokens[sid] + row["tail"] for found, row in zip(sids.tolist(), rows, strict=True) for sid in found
+        ]
+        hits = (sids == np.array([row["target"] for row in rows])[:, None]).any(1)
+        figures = torch.tensor([hits.mean(), np.exp(scores).sum(1).mean()], device=self.accelerator.device)
+        hit, mass = self.accelerator.reduce(figures.float(), "mean").tolist()
+        self._metrics["train"]["hit@g"].append(hit)
+        self._metrics["train"]["beam_mass"].append(mass)
+        return completions, None
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        with self.accelerator.autocast():
+            backbone = self.accelerator.unwrap_model(self.model)
+            logps, entropies = shared_prefix_logps(model, backbone, input_ids, attention_mask, logits_to_keep)
+        return logps, entropies if compute_entropy else None, None
+
+
+class KeepReference(TrainerCallback):
+    """Saves the reference model with every checkpoint, and takes it back on resume: syncing changes it during a run."""
+
+    def __init__(self, trainer: SidGrpoTrainer, resumed_from: str | None):
+        self.trainer, self.resumed_from = trainer, resumed_from
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the reference of the checkpoint that training goes on from."""
+        if self.resumed_from is not None:
+            reference = self.trainer.accelerator.unwrap_model(self.trainer.ref_model)
+            load_model(reference, Path(self.resumed_from) / REFERENCE_FILE, device=str(reference.device))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put the reference beside the policy."""
+        if state.is_world_process_zero:
+            reference = self.trainer.accelerator.unwrap_model(self.trainer.ref_model)
+            save_model(reference, str(Path(args.output_dir) / f"checkpoint-{state.global_step}" / REFERENCE_FILE))
+
+
+def grpo_rows(
+    builder: ExampleBuilder, tokenizer: Any, config: GrpoConfig
+) -> tuple[dict[str, list[Any]], dict[str, int]]:
+    """The prompts to train on, each with its own target as a column, and the number of prompts of each task.
+
+    Rows are filled up to whole steps by repeating some of a fixed random order, so that none is dropped.
+
+    Raises:
+        ConfigError: If a task's completion is not an SID.
+    """
+    rows: dict[str, list[Any]] = {"prompt": [], "target": [], "target_sid": [], "tail": [], "task": []}
+    numbers = sid_numbers(builder.table)
+    counts = {}
+    for task, weight in parse_tasks(config.tasks).items():
+        if COMPLETION_FIELD.get(task, "sid") != "sid":
+            raise ConfigError(
+                f"task {task!r} answers with a {COMPLETION_FIELD[task]}; GRPO needs tasks that answer with an SID."
+            )
+        examples = builder.build(task, "train")
+        chosen = choose_examples(len(examples), weight, config.seed)
+        counts[task] = len(chosen)
+        for place in chosen:
+            example = examples[place]
+            sid = builder.table.sids[example.target]
+            rows["prompt"].append(example.prompt)
+            rows["target"].append(int(numbers[example.target]))
+            rows["target_sid"].append(sid)
+            rows["tail"].append(encode_completion(tokenizer, [example.completion[len(sid) :]])[0])
+            rows["task"].append(task)
+    total = len(rows["prompt"])
+    missing = -total % config.prompts_per_step
+    again = np.random.default_rng(config.seed).permutation(total)
+    extra = np.resize(again, missing)
+    return {name: values + [values[place] for place in extra] for name, values in rows.items()}, counts
+
+
+def run_grpo(config: GrpoConfig) -> TrainingResult:
+    """Sharpen a checkpoint by GRPO; resumes an unfinished run, does nothing if it is done.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        Where the best checkpoint (by validation NDCG@10) lies.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+    """
+    inputs = {"corpus": config.corpus, "checkpoint": config.checkpoint}
+    output = Path(config.output)
+    settings = result_settings(config)
+    read_manifest(config.checkpoint, "checkpoint")
+    if is_current(output, "checkpoint", settings, inputs):
+        logger.info("%s is up to date.", output)
+        return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
+    corpus = Corpus.load(config.corpus)
+    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    table, tokenizer = bundle.table, bundle.tokenizer
+    if table.n_unique < config.generations:
+        raise ConfigError(
+            f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
+        )
+    builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(tokenizer))
+    rows, task_counts = grpo_rows(builder, tokenizer, config)
+    trie = Trie.build(table.codes, bundle.code_ids)
+    longest_tail = max(map(len, rows["tail"]))
+
+    args = GRPOConfig(
+        output_dir=str(output.with_name(f"{output.name}.partial")),
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps,
+        per_device_train_batch_size=config.prompts_per_device * config.generations,
+        per_device_eval_batch_size=config.generations,
+        steps_per_generation=1,
+        num_generations=config.generations,
+        max_completion_length=table.levels + longest_tail,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        bf16=config.mixed_bf16,
+        gradient_checkpointing=config.gradient_checkpointing,
+        loss_type="grpo",
+        beta=config.beta,
+        use_bias_correction_kl=False,
+        scale_rewards="group",
+        temperature=1.0,
+        sync_ref_model=config.sync_reference,
+        ref_model_sync_steps=config.sync_steps,
+        ref_model_mixup_alpha=config.sync_share,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_ndcg@10",
+        greater_is_better=True,
+        eval_on_start=True,
+        restore_callback_states_from_checkpoint=True,
+        seed=config.seed,
+        data_seed=config.seed,
+        remove_unused_columns=False,
+        disable_tqdm=quiet_progress(),
+        report_to=["tensorboard"] if config.tensorboard else [],
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    accumulation = accumulation_steps(
+        config.prompts_per_step, config.prompts_per_device, args.world_size, "prompts_per_step and prompts_per_device"
+    )
+    total = len(rows["prompt"])
+    steps_per_epoch = total // config.prompts_per_step
+    args.gradient_accumulation_steps = accumulation
+    args.eval_steps = args.save_steps = steps_between_evaluations(steps_per_epoch, config.evals_per_epoch)
+    args.logging_steps = max(1, args.eval_steps // 10)
+    logger.info(
+        "GRPO on %s prompts (%s), %d filled up; %d rollouts each; reward %s.",
+        f"{sum(task_counts.values()):,}",
+        ", ".join(f"{task} {count:,}" for task, count in task_counts.items()),
+        total - sum(task_counts.values()),
+        config.generations,
+        config.reward,
+    )
+    logger.info(
+        "A step is %d prompts = %d a device x %d device(s) x %d; %d steps an epoch, %s epochs, validating each %d.",
+        config.prompts_per_step,
+        config.prompts_per_device,
+        args.world_size,
+        accumulation,
+        steps_per_epoch,
+        f"{config.epochs:g}",
+        args.eval_steps,
+    )
+    _, checkpoint = open_work_folder(config, inputs, args.should_save)
+    args.eval_on_start = checkpoint is None
+    trainer = SidGrpoTrainer(
+        model=bundle.model,
+        reward_funcs=make_rewards(config.reward, config.generations),
+        args=args,
+        train_dataset=Dataset.from_dict(rows),
+        eval_dataset=Dataset.from_dict({"prompt": ["-"]}),
+        processing_class=tokenizer,
+        callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+    )
+    numbers = sid_numbers(table)
+    tokens = {
+        int(n): tokenizer.convert_tokens_to_ids(list(t)) for n, t in zip(numbers, table.token_tuples, strict=True)
+    }
+    trainer.bundle, trainer.trie = bundle, trie.to(bundle.model.device)
+    trainer.sid_tokens = [tokens[number] for number in range(table.n_unique)]
+    trainer.validation = validation_set(
+        tokenizer,
+        builder,
+        trie,
+        numbers,
+        rows=config.eval_rows,
+        num_beams=config.eval_beams,
+        max_prompt_length=bundle.max_prompt_length,
+        seed=config.seed,
+    )
+    if config.sync_reference:
+        trainer.add_callback(KeepReference(trainer, checkpoint))
+    replace_printer(trainer)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    keep_start_if_better(trainer, config)
+    return finish_run(trainer, bundle, config, settings, inputs, {"rows": task_counts})
+
+
+def keep_start_if_better(trainer: SidGrpoTrainer, config: GrpoConfig) -> None:
+    """Go back to the starting weights where no later validation beat the one before the first step."""
+    start = next(row["eval_ndcg@10"] for row in trainer.state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
+    if trainer.state.best_metric is None or start >= trainer.state.best_metric:
+        logger.warning(
+            "GRPO did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
+            "of %s. Try a lower learning rate, a higher beta or another reward.",
+            start,
+            trainer.state.best_metric,
+            config.checkpoint,
+        )
+        before = load_bundle(config.checkpoint, dtype=trainer.model.dtype).model
+        trainer.accelerator.unwrap_model(trainer.model).load_state_dict(before.state_dict())
+        trainer.state.best_global_step, trainer.state.best_metric = 0, start

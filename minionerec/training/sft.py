@@ -1,0 +1,255 @@
+"""Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
+from trl import SFTConfig, SFTTrainer
+
+from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
+from minionerec.backbone.bundle import Bundle
+from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
+from minionerec.core.artefacts import is_current, read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.examples import (
+    Example,
+    ExampleBuilder,
+    encode_completion,
+    encode_prompt,
+    special_texts,
+    user_windows,
+)
+from minionerec.prompts.wording import Wording, load_wording
+from minionerec.sid.table import SidTable
+from minionerec.training.common import (
+    RankingEvaluation,
+    TrainingResult,
+    accumulation_steps,
+    choose_examples,
+    finish_run,
+    open_work_folder,
+    quiet_progress,
+    replace_printer,
+    result_settings,
+    sid_numbers,
+    steps_between_evaluations,
+    validation_set,
+)
+from minionerec.training.config import SftConfig, parse_tasks
+from minionerec.training.regularise import add_dropout
+
+logger = get_logger(__name__)
+
+
+class SidSftTrainer(RankingEvaluation, SFTTrainer):
+    """TRL's SFT trainer that also ranks validation rows at every evaluation."""
+
+
+def tokenise_examples(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int
+) -> dict[str, list[list[int]]]:
+    """Token ids, and labels that are -100 at prompt tokens, of examples.
+
+    Returns:
+        Columns `input_ids` and `labels`.
+    """
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    completions = encode_completion(tokenizer, [example.completion for example in examples])
+    return {
+        "input_ids": [p + c for p, c in zip(prompts, completions, strict=True)],
+        "labels": [[-100] * len(p) + c for p, c in zip(prompts, completions, strict=True)],
+    }
+
+
+def check_all_positions(builder: ExampleBuilder) -> None:
+    """Check that a history with its target is again a prompt, so that one row can hold a loss at every item.
+
+    Raises:
+        ConfigError: If the wording puts anything but the history into the prompt, or marks the end of completions.
+    """
+    first = builder.prompt("next_sid", history=[])
+    item = 0
+    grown = first + builder.completion("next_sid", item)
+    again = builder.prompt("next_sid", history=[item])
+    if grown != again or again + builder.completion("next_sid", item) != builder.prompt(
+        "next_sid", history=[item, item]
+    ):
+        raise ConfigError(
+            f"all_positions needs a wording whose prompt is the bare history, but in {builder.wording.name!r} the "
+            f"prompt and completion of an item ({grown!r}) are not the next prompt ({again!r}). Use wording compact."
+        )
+
+
+def tokenise_windows(
+    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, corpus: Corpus
+) -> dict[str, list[list[int]]]:
+    """User windows as rows with a loss at every target item (`user_windows`).
+
+    Returns:
+        Columns `input_ids` and `labels`.
+    """
+    check_all_positions(builder)
+    start = encode_prompt(tokenizer, [builder.prompt("next_sid", history=[])], None)[0]
+    items = [tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in builder.table.token_tuples]
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for window in user_windows(corpus):
+        ids, labels = list(start), [-100] * len(start)
+        for place, item in enumerate(window.items.tolist()):
+            ids += items[item]
+            labels += items[item] if place >= window.first_target else [-100] * len(items[item])
+        columns["input_ids"].append(ids)
+        columns["labels"].append(labels)
+    return columns
+
+
+def training_columns(
+    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, corpus: Corpus, config: SftConfig
+) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
+    """The training rows of all tasks by their weights, and the number of rows of each task."""
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    counts = {}
+    for task, weight in parse_tasks(config.tasks).items():
+        if task == "next_sid" and config.all_positions:
+            rows = tokenise_windows(tokenizer, builder, corpus)
+        else:
+            rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)
+        chosen = choose_examples(len(rows["input_ids"]), weight, config.seed)
+        counts[task] = len(chosen)
+        for name, values in rows.items():
+            columns[name] += [values[place] for place in chosen]
+    return columns, counts
+
+
+def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording) -> tuple[Any, Any]:
+    titles = corpus.items["title"].tolist()
+    if config.model == "scratch":
+        words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
+        tokenizer = train_tokenizer([*titles, *corpus.items["description"], *words], config.text_vocabulary)
+        add_code_tokens(tokenizer, table)
+        names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
+        shape = ScratchShape(**{name: getattr(config, name) for name in names})
+        model = scratch_model(tokenizer, shape, config.seed).to(resolve_dtype(config.dtype))
+        return model, tokenizer
+    model, tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
+    add_code_tokens(tokenizer, table)
+    initialise_code_rows(model, tokenizer, table, titles, config.seed)
+    return model, tokenizer
+
+
+def run_sft(config: SftConfig) -> TrainingResult:
+    """Train a checkpoint that speaks the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        Where the checkpoint lies.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+    """
+    inputs = {"corpus": config.corpus, "sids": config.sids}
+    read_manifest(config.sids, "sids")
+    output = Path(config.output)
+    settings = result_settings(config)
+    if is_current(output, "checkpoint", settings, inputs):
+        logger.info("%s is up to date.", output)
+        return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
+    corpus = Corpus.load(config.corpus)
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    wording = load_wording(config.wording)
+    model, tokenizer = _backbone(config, corpus, table, wording)
+    builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
+    bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length)
+    trie = Trie.build(table.codes, bundle.code_ids)
+    columns, task_counts = training_columns(tokenizer, builder, corpus, config)
+    heldout = tokenise_examples(tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
+
+    work = output.with_name(f"{output.name}.partial")
+    args = SFTConfig(
+        output_dir=str(work),
+        num_train_epochs=config.epochs,
+        per_device_train_batch_size=config.device_batch_size,
+        per_device_eval_batch_size=config.device_batch_size,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        bf16=config.mixed_bf16,
+        gradient_checkpointing=config.gradient_checkpointing,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss" if config.select_by == "loss" else "eval_ndcg@10",
+        greater_is_better=config.select_by == "ndcg",
+        restore_callback_states_from_checkpoint=True,
+        seed=config.seed,
+        data_seed=config.seed,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        disable_tqdm=quiet_progress(),
+        report_to=["tensorboard"] if config.tensorboard else [],
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    count = len(columns["input_ids"])
+    accumulation = accumulation_steps(
+        config.batch_size, config.device_batch_size, args.world_size, "batch_size and device_batch_size"
+    )
+    steps_per_epoch = -(-count // config.batch_size)
+    args.gradient_accumulation_steps = accumulation
+    args.eval_steps = args.save_steps = steps_between_evaluations(steps_per_epoch, config.evals_per_epoch)
+    args.logging_steps = args.eval_steps
+    tokens = sum(map(len, columns["input_ids"]))
+    losses = sum(sum(label >= 0 for label in row) for row in columns["labels"])
+    logger.info(
+        "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
+        f"{model.num_parameters():,}",
+        f"{count:,}",
+        ", ".join(f"{task} {rows:,}" for task, rows in task_counts.items()),
+        f"{tokens:,}",
+        f"{losses:,}",
+    )
+    logger.info(
+        "A step is %d rows = %d a device x %d device(s) x %d; %d steps an epoch, %s epochs, validation every %d steps.",
+        config.batch_size,
+        config.device_batch_size,
+        args.world_size,
+        accumulation,
+        steps_per_epoch,
+        f"{config.epochs:g}",
+        args.eval_steps,
+    )
+    _, checkpoint = open_work_folder(config, inputs, args.should_save)
+    add_dropout(model, config.dropout)
+    trainer = SidSftTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_dict(columns),
+        eval_dataset=Dataset.from_dict(heldout),
+        processing_class=tokenizer,
+        callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+    )
+    trainer.validation = validation_set(
+        tokenizer,
+        builder,
+        trie,
+        sid_numbers(table),
+        rows=config.eval_rows,
+        num_beams=config.eval_beams,
+        max_prompt_length=config.max_prompt_length,
+        seed=config.seed,
+    )
+    replace_printer(trainer)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return finish_run(
+        trainer, bundle, config, settings, inputs, {"rows": task_counts, "tokens": tokens, "losses": losses}
+    )
