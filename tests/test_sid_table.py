@@ -1,0 +1,108 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.sid.table import LEVELS, SidTable, code_token, split_sid
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), min_size=1, max_size=8),
+    st.integers(0, 2**31),
+)
+def test_round_trip_of_index_json(tmp_path_factory, sids, salt):
+    path = tmp_path_factory.mktemp("round") / "index.json"
+    content = {
+        f"item {salt + place}": [f"<{LEVELS[level]}_{code}>" for level, code in enumerate(codes)]
+        for place, codes in enumerate(sids)
+    }
+    write(path, content)
+    table = SidTable.load_index(path)
+    assert [[code for code in row if code >= 0] for row in table.codes.tolist()] == sids
+    again = path.with_name("again.json")
+    table.save_index(again)
+    assert again.read_text() == path.read_text()
+    assert SidTable.load_index(again).fingerprint == table.fingerprint
+
+
+def test_variable_length():
+    table = SidTable(np.array([[3, 1, 0], [3, 2, -1], [3, 1, 1], [3, 2, -1]]), ["w", "x", "y", "z"])
+    assert table.sids == ["<a_3><b_1><c_0>", "<a_3><b_2>", "<a_3><b_1><c_1>", "<a_3><b_2>"]
+    assert (table.levels, len(table), table.n_unique) == (3, 4, 3)
+    assert table.items_of("<a_3><b_2>") == [1, 3] and table.items_of("<a_3>") == []
+    assert table.tokens == ["<a_3>", "<b_1>", "<b_2>", "<c_0>", "<c_1>"]
+
+
+def test_order_is_the_corpus_order(tmp_path):
+    path = write(tmp_path / "index.json", {"x": ["<a_1>"], "y": ["<a_2>"], "other": ["<a_3>"]})
+    assert SidTable.load_index(tmp_path, ["y", "x"]).codes.tolist() == [[2], [1]]
+    assert SidTable.load_index(path).item_ids == ("x", "y", "other")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[], ["<b_1>"], ["<a_1>", "<a_2>"], ["<a_1>", "<c_2>"], ["a_1"], ["<a_-1>"], ["<a_1> <b_2>"], "<a_1>", [1], None],
+)
+def test_bad_tokens_name_file_and_item(tmp_path, tokens):
+    path = write(tmp_path / "index.json", {"x": ["<a_1>", "<b_1>"], "y": tokens})
+    with pytest.raises(DataError, match=r"index\.json: item 'y' has .*, expected token strings such as"):
+        SidTable.load_index(path)
+
+
+def test_missing_item_and_bad_files(tmp_path):
+    path = write(tmp_path / "index.json", {"x": ["<a_1>"]})
+    with pytest.raises(DataError, match=r"index\.json: item 'y' has no SID\. Build SIDs"):
+        SidTable.load_index(path, ["x", "y"])
+    with pytest.raises(DataError, match="expected an object of item id → token strings, got list"):
+        SidTable.load_index(write(tmp_path / "list.json", "[]"))
+    with pytest.raises(ArtefactError, match="not valid JSON"):
+        SidTable.load_index(write(tmp_path / "half.json", '{"x": ["<a_1'))
+    with pytest.raises(ArtefactError, match="no such file"):
+        SidTable.load_index(tmp_path / "none.json")
+
+
+def test_check_items():
+    table = SidTable(np.array([[0], [1]]), ["x", "y"])
+    table.check_items(["x", "y"], "corpus")
+    with pytest.raises(DataError, match="corpus: 1 items, but the SID table has 2"):
+        table.check_items(["x"], "corpus")
+    with pytest.raises(DataError, match="corpus: item 1 is 'z', in the SID table 'y'"):
+        table.check_items(["x", "z"], "corpus")
+
+
+@pytest.mark.parametrize(
+    ("codes", "ids", "message"),
+    [
+        ([[0, 1]], ["x", "y"], r"codes have shape \(1, 2\); expected \(2,"),
+        ([[-1, 1]], ["x"], r"item 'x' has codes \[-1, 1\]: a level is missing"),
+        ([[0, -1, 1]], ["x"], "a level is missing"),
+        (np.zeros((0, 2)), [], "the SID table is empty"),
+        (np.zeros((1, 27)), ["x"], "1 to 26 levels"),
+    ],
+)
+def test_bad_codes(codes, ids, message):
+    with pytest.raises(DataError, match=message):
+        SidTable(np.array(codes), ids)
+
+
+def test_fingerprint_tells_tables_apart():
+    codes = np.array([[0, 1], [1, 0]])
+    table = SidTable(codes, ["x", "y"])
+    assert table.fingerprint == SidTable(codes.astype(np.int64), ["x", "y"]).fingerprint
+    others = [SidTable(codes[::-1], ["x", "y"]), SidTable(codes, ["y", "x"]), SidTable(codes[:, :1], ["x", "y"])]
+    assert table.fingerprint not in {other.fingerprint for other in others}
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=26))
+def test_split_sid_inverts_joining(codes):
+    tokens = tuple(code_token(level, code) for level, code in enumerate(codes))
+    assert split_sid(f" {''.join(tokens)}\n") == tokens
+    assert split_sid("".join(tokens) + "x") is None
