@@ -1,0 +1,297 @@
+"""Ranking metrics from `Predictions`: HR@K, NDCG@K, MRR@K, invalid predictions, catalogue coverage.
+
+Every row has one relevant item, the target. Metrics come in two readings, and tables name which one they show:
+
+* SID-level: a hit is the target's SID. Items that share an SID are one candidate, so each counts for the others.
+* item-level: a hit is the target item itself, in the list that ranks the items of a shared SID by the stated rule.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.core.artefacts import MANIFEST, read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.statistics import bootstrap_interval
+
+DEFAULT_KS = (1, 3, 5, 10, 20, 50)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over rows with its 95 % bootstrap interval.
+
+    Attributes:
+        mean: Mean of the per-row values.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All metrics of one recommender on the rows of one split.
+
+    Attributes:
+        rows: Number of rows, R; the denominator of every mean, rows with an empty list included.
+        ks: The cut-offs.
+        width: Number of candidates that a list may hold (beams); no K exceeds it.
+        sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
+        item: Metric name to item-level estimate; None where the target item of some row is not known.
+        predictions: Number of entries in all lists together, items that share an SID each counted.
+        invalid: How many of those entries bear an SID of no item; None if the valid SIDs were not given.
+        invalid_until_hit: The same, counting a row only up to its first hit: the published system's reading, which
+            undercounts.
+        empty: Rows whose list holds nothing.
+        coverage: K to the share of the catalogue that is in the first K items of some row; None if the size of the
+            catalogue was not given or items are not known.
+    """
+
+    rows: int
+    ks: tuple[int, ...]
+    width: int
+    sid: Mapping[str, Estimate] | None
+    item: Mapping[str, Estimate] | None
+    predictions: int
+    invalid: int | None
+    invalid_until_hit: int | None
+    empty: int
+    coverage: Mapping[int, float] | None
+
+    def metrics(self, level: str = "sid") -> Mapping[str, Estimate]:
+        """The estimates of one reading ("sid" or "item"); empty where that reading does not apply."""
+        return (self.sid if level == "sid" else self.item) or {}
+
+    def mean(self, name: str, level: str = "sid") -> float:
+        """One mean by name, e.g. `mean("NDCG@10")`.
+
+        Raises:
+            ConfigError: If it was not computed; the message lists what was.
+        """
+        known = self.metrics(level)
+        if name not in known:
+            raise ConfigError(
+                f"metric {name!r} was not computed at {level} level; computed: {', '.join(known) or 'none'}."
+            )
+        return known[name].mean
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready object: unrounded means and intervals as [mean, low, high]."""
+
+        def plain(metrics: Mapping[str, Estimate] | None) -> dict[str, list[float]] | None:
+            return None if metrics is None else {name: [e.mean, e.low, e.high] for name, e in metrics.items()}
+
+        return {
+            "rows": self.rows,
+            "ks": list(self.ks),
+            "width": self.width,
+            "sid": plain(self.sid),
+            "item": plain(self.item),
+            "predictions": self.predictions,
+            "invalid": self.invalid,
+            "invalid_until_hit": self.invalid_until_hit,
+            "empty": self.empty,
+            "coverage": None if self.coverage is None else {str(k): value for k, value in self.coverage.items()},
+        }
+
+
+def distinct_sids(predictions: Predictions) -> list[list[str]]:
+    """Each row's SIDs, best first, later duplicates dropped: the candidates as the search ranked them."""
+    return [list(dict.fromkeys(row)) for row in predictions.sids]
+
+
+def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
+    """Number of candidates that a list may hold.
+
+    Args:
+        predictions: The ranked lists.
+        path: The directory they were read from, if any: its manifest says how many beams were asked for.
+
+    Returns:
+        The manifest's `beams`; without it, the length of the longest list; 0 without rows.
+    """
+    if path is not None and (Path(path) / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        for place in (manifest["config"], manifest["counts"]):
+            beams = place.get("beams") if isinstance(place, dict) else None
+            if isinstance(beams, int):
+                return beams
+    return max((len(row) for row in predictions.items), default=0)
+
+
+def sid_ranks(predictions: Predictions) -> np.ndarray:
+    """Rank of each target's SID among the distinct SIDs of its row.
+
+    Returns:
+        int64 (R,): 1 is best; 0 where the list does not hold the SID, or the target has none.
+
+    Example:
+        >>> rows = Predictions(["u"], np.array([2]), ["<a_2>"], [[0, 1, 2]], [["<a_0>", "<a_0>", "<a_2>"]], [[3, 2, 1]])
+        >>> sid_ranks(rows).tolist(), item_ranks(rows).tolist()
+        ([2], [3])
+    """
+    ranks = np.zeros(len(predictions), dtype=np.int64)
+    for row, (target, sids) in enumerate(zip(predictions.target_sids, predictions.sids, strict=True)):
+        if target and target in sids:
+            ranks[row] = len(set(sids[: list(sids).index(target)])) + 1
+    return ranks
+
+
+def item_ranks(predictions: Predictions) -> np.ndarray:
+    """Rank of each target item among the distinct items of its row.
+
+    Entries that are no item (-1) keep their place.
+
+    Returns:
+        int64 (R,): 1 is best; 0 where the list does not hold the item, or the target is not known.
+    """
+    ranks = np.zeros(len(predictions), dtype=np.int64)
+    for row, (target, items) in enumerate(
+        zip(np.asarray(predictions.targets).tolist(), predictions.items, strict=True)
+    ):
+        if target >= 0 and target in items:
+            before = list(items)[: list(items).index(target)]
+            known = [item for item in before if item >= 0]
+            ranks[row] = len(before) - len(known) + len(set(known)) + 1
+    return ranks
+
+
+def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
+    """Check cut-offs and bring them into ascending order.
+
+    Args:
+        ks: Cut-offs.
+        width: Number of candidates in the lists (beams); not checked if None.
+
+    Raises:
+        ConfigError: If there is none, one is below 1, or one exceeds `width`; the message names both numbers.
+    """
+    if not ks or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in ks):
+        raise ConfigError(f"ks is {list(ks)!r}; expected whole numbers from 1, such as 1 5 10.")
+    ordered = tuple(sorted({int(k) for k in ks}))
+    if width is not None and ordered[-1] > width:
+        raise ConfigError(
+            f"K = {ordered[-1]} is larger than the lists, which hold {width} candidates (beams). "
+            f"Give a K of at most {width}, or predict with at least {ordered[-1]} beams."
+        )
+    return ordered
+
+
+def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], width: int | None = None) -> dict[str, np.ndarray]:
+    """Per-row values of HR@K and NDCG@K at every K, and MRR at the largest K.
+
+    Args:
+        ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
+        ks: Cut-offs.
+        width: Number of candidates in the lists (beams), if known: a K beyond it is an error.
+
+    Returns:
+        Metric name to float64 (R,). HR@K is 1 if 1 <= rank <= K; NDCG@K is 1 / log2(1 + rank) there (the ideal gain is
+        1); MRR@K is 1 / rank there; all are 0 elsewhere. The order is HR by K, NDCG by K, MRR.
+
+    Raises:
+        ConfigError: If `ks` is empty, holds a number below 1, or exceeds `width`.
+
+    Example:
+        >>> {name: values.tolist() for name, values in ranking_metrics(np.array([1, 3, 0]), [1, 3]).items()}
+        {'HR@1': [1.0, 0.0, 0.0], 'HR@3': [1.0, 1.0, 0.0], 'NDCG@1': [1.0, 0.0, 0.0], 'NDCG@3': [1.0, 0.5, 0.0], 'MRR@3': [1.0, 0.3333333333333333, 0.0]}
+    """  # noqa: E501
+    ordered = check_ks(ks, width)
+    ranks = np.asarray(ranks, dtype=np.int64)
+    safe = np.maximum(ranks, 1).astype(np.float64)
+    hits = {k: ((ranks >= 1) & (ranks <= k)).astype(np.float64) for k in ordered}
+    values = {f"HR@{k}": hit for k, hit in hits.items()}
+    values.update({f"NDCG@{k}": hit / np.log2(1 + safe) for k, hit in hits.items()})
+    values[f"MRR@{ordered[-1]}"] = hits[ordered[-1]] / safe
+    return values
+
+
+def coverage(predictions: Predictions, k: int, n_items: int) -> float:
+    """Share of the catalogue that stands among the first `k` items of at least one row.
+
+    Args:
+        predictions: The ranked lists.
+        k: How many items of each list count.
+        n_items: Size of the catalogue, N.
+    """
+    return len({item for row in predictions.items for item in row[:k] if item >= 0}) / n_items
+
+
+def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at_hit: bool = False) -> int:
+    """Number of predictions whose SID belongs to no item.
+
+    Args:
+        predictions: The ranked lists.
+        valid_sids: The SIDs of the catalogue.
+        stop_at_hit: Count each row only up to its first hit. The published system counts so; it undercounts, because
+            what follows a hit is not looked at. For comparison with its numbers alone.
+    """
+    valid = set(valid_sids)
+    count = 0
+    for target, sids in zip(predictions.target_sids, predictions.sids, strict=True):
+        looked_at = sids[: list(sids).index(target)] if stop_at_hit and target and target in sids else sids
+        count += sum(sid not in valid for sid in looked_at)
+    return count
+
+
+def estimate(values: Mapping[str, np.ndarray], seed: int = 0, resamples: int = 2000) -> dict[str, Estimate]:
+    """Mean and 95 % interval of every metric, all from the same resamples of rows."""
+    table = np.stack(list(values.values()), axis=1)  # (R, M)
+    low, high = bootstrap_interval(table, seed, resamples)
+    means = table.mean(axis=0)
+    return {name: Estimate(float(means[i]), float(low[i]), float(high[i])) for i, name in enumerate(values)}
+
+
+def evaluate_predictions(
+    predictions: Predictions,
+    ks: Sequence[int] = DEFAULT_KS,
+    *,
+    valid_sids: Collection[str] | None = None,
+    n_items: int | None = None,
+    width: int | None = None,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Evaluation:
+    """All metrics of ranked lists, with intervals.
+
+    Args:
+        predictions: The ranked lists.
+        ks: Cut-offs.
+        valid_sids: The SIDs of the catalogue, for the invalid count.
+        n_items: Size of the catalogue, for coverage.
+        width: Number of candidates that were asked for (beams); the longest list's if None.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
+
+    Raises:
+        ConfigError: If a K is larger than the width.
+        DataError: If there is no row.
+    """
+    width = list_width(predictions) if width is None else width
+    ordered = check_ks(ks, width)
+    has_sids = any(predictions.target_sids)
+    items_known = bool((np.asarray(predictions.targets) >= 0).all())
+    counted = has_sids and valid_sids is not None
+    return Evaluation(
+        rows=len(predictions),
+        ks=ordered,
+        width=width,
+        sid=estimate(ranking_metrics(sid_ranks(predictions), ordered), seed, resamples) if has_sids else None,
+        item=estimate(ranking_metrics(item_ranks(predictions), ordered), seed, resamples) if items_known else None,
+        predictions=sum(len(row) for row in predictions.items),
+        invalid=invalid_count(predictions, valid_sids) if counted and valid_sids is not None else None,
+        invalid_until_hit=(
+            invalid_count(predictions, valid_sids, stop_at_hit=True) if counted and valid_sids is not None else None
+        ),
+        empty=sum(len(row) == 0 for row in predictions.items),
+        coverage={k: coverage(predictions, k, n_items) for k in ordered} if n_items and items_known else None,
+    )

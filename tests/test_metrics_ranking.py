@@ -1,0 +1,180 @@
+"""Ranking metrics and their intervals, against brute force and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import (
+    coverage,
+    evaluate_predictions,
+    invalid_count,
+    item_ranks,
+    list_width,
+    ranking_metrics,
+    sid_ranks,
+)
+from minionerec.metrics.statistics import bootstrap_interval, bootstrap_means, paired_bootstrap, paired_differences
+
+
+def make(targets, items, sid_of) -> Predictions:
+    return Predictions(
+        users=[str(row) for row in range(len(targets))],
+        targets=np.array(targets, dtype=np.int32),
+        target_sids=[sid_of(target) for target in targets],
+        items=items,
+        sids=[[sid_of(item) for item in row] for row in items],
+        scores=[[-float(place) for place in range(len(row))] for row in items],
+    )
+
+
+def pair_sid(item: int) -> str:
+    """Items 0 and 1 share an SID, 2 and 3 share one, and so on."""
+    return f"<a_{item // 2}>" if item >= 0 else "<a_999>"
+
+
+lists = st.lists(st.lists(st.integers(0, 11), max_size=12), min_size=1, max_size=8)
+
+
+@given(lists, st.data())
+def test_ranks_equal_a_walk_over_the_list(items, data):
+    targets = [data.draw(st.integers(0, 11)) for _ in items]
+    predictions = make(targets, items, pair_sid)
+    for found, name in ((sid_ranks(predictions), pair_sid), (item_ranks(predictions), lambda item: item)):
+        for target, row, rank in zip(targets, items, found, strict=True):
+            seen = []
+            for item in row:
+                if name(item) not in seen:
+                    seen.append(name(item))
+            assert rank == (seen.index(name(target)) + 1 if name(target) in seen else 0)
+
+
+def test_unknown_targets_are_never_hits():
+    predictions = Predictions(["u"], np.array([-1]), [""], [[-1, 3]], [["", "<a_1>"]], [[0.0, -1.0]])
+    assert sid_ranks(predictions).tolist() == [0]
+    assert item_ranks(predictions).tolist() == [0]
+
+
+def test_entries_that_are_no_item_keep_their_place():
+    assert item_ranks(make([4], [[-1, -1, 2, 2, 4]], pair_sid)).tolist() == [4]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
+def test_metrics_equal_scikit_learn_and_brute_force(ranks):
+    from sklearn.metrics import ndcg_score
+
+    ks = [1, 3, 10, 50]
+    values = ranking_metrics(np.array(ranks), ks)
+    for row, rank in enumerate(ranks):
+        relevance = np.zeros((1, 61))
+        relevance[0, (rank or 61) - 1] = 1.0  # an absent target is ranked behind everything
+        order = -np.arange(61, dtype=float)[None]
+        for k in ks:
+            assert values[f"HR@{k}"][row] == (1 <= rank <= k)
+            assert values[f"NDCG@{k}"][row] == pytest.approx(ndcg_score(relevance, order, k=k))
+            assert values[f"NDCG@{k}"][row] == pytest.approx(1 / math.log2(1 + rank) if 1 <= rank <= k else 0)
+        assert values["MRR@50"][row] == pytest.approx(1 / rank if 1 <= rank <= 50 else 0)
+
+
+def test_a_cut_off_beyond_the_lists_names_both_numbers():
+    with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
+        ranking_metrics(np.array([1]), [1, 50], width=20)
+    with pytest.raises(ConfigError, match=r"K = 5 .* hold 2 candidates"):
+        evaluate_predictions(make([0], [[0, 2]], pair_sid), [5])
+    with pytest.raises(ConfigError, match=r"ks is \[0\]"):
+        ranking_metrics(np.array([1]), [0])
+    with pytest.raises(ConfigError, match=r"ks is \[\]"):
+        ranking_metrics(np.array([1]), [])
+
+
+def test_invalid_predictions_are_counted_in_all_rows_and_behind_hits():
+    predictions = make([0, 4, 2], [[-1, 0, -1, -1], [-1, 2], []], pair_sid)
+    valid = {pair_sid(item) for item in range(12)}
+    assert invalid_count(predictions, valid) == 4
+    assert invalid_count(predictions, valid, stop_at_hit=True) == 2
+
+
+def test_coverage_counts_distinct_items_of_the_first_k():
+    predictions = make([0, 0], [[1, 2, 3], [1, -1, 5]], pair_sid)
+    assert coverage(predictions, 1, 10) == 0.1
+    assert coverage(predictions, 3, 10) == 0.4
+
+
+def test_evaluation_by_hand():
+    predictions = make([0, 3, 8], [[0, 1, 2], [2, 3, 4], []], pair_sid)
+    found = evaluate_predictions(predictions, [1, 2], valid_sids=["<a_0>", "<a_1>", "<a_4>"], n_items=10)
+    assert found.sid["HR@1"].mean == pytest.approx(2 / 3)
+    assert found.item["HR@1"].mean == pytest.approx(1 / 3)
+    assert found.item["NDCG@2"].mean == pytest.approx((1 + 1 / math.log2(3)) / 3)
+    assert found.item["MRR@2"].mean == pytest.approx(0.5)
+    assert (found.rows, found.empty, found.predictions, found.invalid, found.width) == (3, 1, 6, 1, 3)
+    assert found.coverage == {1: 0.2, 2: 0.4}
+    assert found.mean("NDCG@1") == found.to_json()["sid"]["NDCG@1"][0]
+    assert found.sid["HR@1"].low <= found.sid["HR@1"].mean <= found.sid["HR@1"].high
+    with pytest.raises(ConfigError, match=r"'HR@7' was not computed at item level; computed: HR@1, HR@2"):
+        found.mean("HR@7", "item")
+
+
+def test_readings_that_do_not_apply_are_none():
+    no_sids = make([1], [[1, 2]], lambda item: "")
+    assert evaluate_predictions(no_sids, [1]).sid is None
+    no_items = Predictions(["u"], np.array([-1]), ["<a_1>"], [[-1]], [["<a_1>"]], [[0.0]])
+    found = evaluate_predictions(no_items, [1], n_items=5)
+    assert found.item is None and found.coverage is None and found.sid["HR@1"].mean == 1.0
+
+
+def test_width_is_what_the_manifest_says(tmp_path):
+    predictions = make([0], [[0, 1, 2]], pair_sid)
+    predictions.save(tmp_path / "p", config={"beams": 2}, inputs={})
+    assert list_width(predictions) == 3
+    assert list_width(predictions, tmp_path / "p") == 2
+
+
+def test_bootstrap_matches_a_plain_loop():
+    values = np.random.default_rng(1).random((7, 2))
+    means = bootstrap_means(values, seed=5, resamples=11)
+    rng = np.random.default_rng(5)
+    expected = values[rng.integers(0, 7, size=(11, 7))].mean(axis=1)
+    np.testing.assert_allclose(means, expected)
+    np.testing.assert_allclose(bootstrap_means(values[:, 1], seed=5, resamples=11), expected[:, 1])
+
+
+def test_bootstrap_is_the_same_with_little_memory(monkeypatch):
+    values = np.random.default_rng(1).random(50)
+    whole = bootstrap_means(values, resamples=100)
+    monkeypatch.setattr("minionerec.metrics.statistics._DRAWS_AT_ONCE", 170)
+    np.testing.assert_array_equal(bootstrap_means(values, resamples=100), whole)
+
+
+def test_interval_has_the_width_of_theory():
+    hits = (np.arange(4000) < 560).astype(float)
+    low, high = bootstrap_interval(hits)
+    sigma = math.sqrt(0.14 * 0.86 / 4000)
+    assert (high - low) / 2 == pytest.approx(1.96 * sigma, rel=0.08)
+    assert low < 0.14 < high
+
+
+def test_paired_difference_sees_what_separate_intervals_hide():
+    rng = np.random.default_rng(0)
+    first = (rng.random(2000) < 0.3).astype(float)
+    second = first.copy()
+    second[np.flatnonzero(first)[:12]] = 0.0
+    found = paired_bootstrap(first, second)
+    assert found.difference == pytest.approx(0.006)
+    assert 0 < found.low < found.difference < found.high and found.p < 0.01
+    assert bootstrap_interval(first)[0] < second.mean()
+    assert paired_bootstrap(first, first) == (0.0, 0.0, 0.0, 1.0)
+    both = paired_differences({"x": first, "y": second, "z": first}, {"x": second, "y": second})
+    assert both["x"] == found and list(both) == ["x", "y"]
+
+
+def test_bootstrap_errors():
+    with pytest.raises(DataError, match=r"at least one row, got 0"):
+        bootstrap_interval(np.zeros(0))
+    with pytest.raises(DataError, match=r"\(3,\) against \(4,\)"):
+        paired_bootstrap(np.zeros(3), np.zeros(4))
