@@ -1,0 +1,1 @@
+"""From a model to a report: prediction, floors, tables, plots and the report that a person reads."""

@@ -1,0 +1,130 @@
+"""Tables of metrics as plain text, for terminals and logs."""
+
+from collections.abc import Mapping, Sequence
+
+from minionerec.metrics.levels import LevelAnalysis
+from minionerec.metrics.ranking import Estimate, Evaluation
+
+MISSING = "-"
+
+
+def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in [headers, *rows]) for column in range(len(headers))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cells[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)),
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(headers), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])
+
+
+def format_estimate(estimate: Estimate | None) -> str:
+    """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]"; "-" where there is none."""
+    return MISSING if estimate is None else f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+
+
+def metric_names(evaluations: Mapping[str, Evaluation], level: str) -> list[str]:
+    """Names of the metrics that any of the evaluations has at this level: HR by K, NDCG by K, MRR."""
+    names = {name for evaluation in evaluations.values() for name in evaluation.metrics(level)}
+    kinds = ("HR", "NDCG", "MRR")
+
+    def key(name: str) -> tuple[int, int]:
+        kind, k = name.split("@")
+        return kinds.index(kind), int(k)
+
+    return sorted(names, key=key)
+
+
+def format_metrics_table(evaluations: Mapping[str, Evaluation], level: str = "sid", title: str = "") -> str:
+    """Metrics of several recommenders side by side, each mean with its 95 % interval.
+
+    Args:
+        evaluations: Display name to evaluation; columns come in this order.
+        level: "sid" or "item": which reading of a hit.
+        title: A line above the table, e.g. naming the split.
+
+    Returns:
+        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and rows.
+    """
+    rows = [
+        [name, *(format_estimate(evaluation.metrics(level).get(name)) for evaluation in evaluations.values())]
+        for name in metric_names(evaluations, level)
+    ]
+    rows.append(["invalid", *(format_share(e.invalid, e.predictions) for e in evaluations.values())])
+    rows.append(["coverage", *(format_coverage(e) for e in evaluations.values())])
+    rows.append(["rows", *(f"{e.rows:,}" for e in evaluations.values())])
+    reading = "SID-level" if level == "sid" else "item-level"
+    head = f"{title}\n" if title else ""
+    return head + text_table([reading, *evaluations], rows)
+
+
+def format_share(count: int | None, total: int) -> str:
+    """A count out of a total, e.g. "0 of 226,650"; "-" where it was not counted."""
+    return MISSING if count is None else f"{count:,} of {total:,}"
+
+
+def format_coverage(evaluation: Evaluation) -> str:
+    """Catalogue coverage at the largest K, e.g. "0.4312 @50"; "-" where it is not known."""
+    if not evaluation.coverage:
+        return MISSING
+    k = max(evaluation.coverage)
+    return f"{evaluation.coverage[k]:.4f} @{k}"
+
+
+def independent_rows(analysis: LevelAnalysis) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows of the independent hit rates."""
+    headers = ["K", *(f"L{level}" for level in range(1, analysis.levels + 1)), "exact"]
+    return headers, [
+        [str(k), *(f"{value:.4f}" for value in values)]
+        for k, values in zip(analysis.ks, analysis.independent, strict=True)
+    ]
+
+
+def cumulative_rows(analysis: LevelAnalysis) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows of the cumulative accuracy."""
+    headers = ["K", *("+".join(f"L{n}" for n in range(1, level + 1)) for level in range(1, analysis.levels + 1))]
+    return headers, [
+        [str(k), *(f"{value:.4f}" for value in values)]
+        for k, values in zip(analysis.ks, analysis.cumulative, strict=True)
+    ]
+
+
+def transition_label(name: str) -> str:
+    """A readable name of one number of the drop-off, e.g. "L1 → L2 kept"."""
+    levels = [part.upper() for part in name.split("_to_")]
+    return f"{levels[0]} accuracy" if len(levels) == 1 else f"{levels[0]} → {levels[1]} kept"
+
+
+def format_percent(value: float | None) -> str:
+    """A share as a percentage with two digits; "-" where it is not defined."""
+    return MISSING if value is None else f"{100 * value:.2f} %"
+
+
+def format_level_tables(analysis: LevelAnalysis) -> str:
+    """The three tables of a per-level analysis as text."""
+    dropoff = [
+        [transition_label(name), format_percent(value)]
+        for name, value in zip(analysis.transitions, analysis.dropoff, strict=True)
+    ]
+    counts = f"{analysis.rows:,} rows"
+    if analysis.excluded:
+        counts += f"; {analysis.excluded:,} left out (their target is not a semantic ID of {analysis.levels} levels)"
+    counts += f"; {analysis.unparsable:,} of {analysis.looked_at:,} predictions are no semantic ID"
+    return "\n".join(
+        [
+            "Independent hit rate: any of the first K predictions has the target's code at that level",
+            text_table(*independent_rows(analysis)),
+            "",
+            "Cumulative accuracy: one of the first K predictions has the target's codes up to that level",
+            text_table(*cumulative_rows(analysis)),
+            "",
+            "Drop-off at K = 1",
+            text_table(["level", "share"], dropoff),
+            "",
+            counts,
+        ]
+    )

@@ -1,0 +1,110 @@
+"""The published system's file of predictions: a JSON list of {"input", "output", "predict"}."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.core.errors import DataError
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import distinct_sids
+
+KEYS = ("input", "output", "predict")
+
+
+def _load(path: Path) -> list[object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{path}: no such file. Give the path of a JSON file of predictions.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path}: not valid JSON ({error}). Write the file again.") from None
+    if not isinstance(content, list):
+        raise DataError(f"{path}: expected a list of entries with {', '.join(KEYS)}; got {type(content).__name__}.")
+    if not content:
+        raise DataError(f"{path}: the list is empty; expected at least one entry. Write the file again.")
+    return content
+
+
+def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str) -> None:
+    """Check that every entry has as many predictions as the largest K asks for.
+
+    Raises:
+        DataError: Naming the first entry (from 1) that has fewer.
+    """
+    for number, row in enumerate(lists, start=1):
+        if len(row) < needed:
+            raise DataError(
+                f"{where}: entry {number} has {len(row)} predictions, fewer than the largest K, {needed}. "
+                f"Predict with at least {needed} beams, or give a smaller K (--ks)."
+            )
+
+
+def read_published_json(path: str | os.PathLike[str], needed: int | None = None) -> Predictions:
+    """Read predictions that the published system, or `write_published_json`, wrote.
+
+    Lists are taken as they stand, duplicates and unparsable strings included; white space around each string is
+    removed. The file does not say which items are meant, so items and targets are -1, and it holds no scores, so each
+    score is minus the position. Users are named by entry number, from "1".
+
+    Args:
+        path: The JSON file.
+        needed: Fewest predictions that every entry must have: the largest K; not checked if None.
+
+    Raises:
+        DataError: If the file is missing, is not JSON, is not a list, lacks a key, has a value of another type, or has
+            fewer predictions than needed; the message names file and entry (from 1).
+    """
+    path = Path(path)
+    targets, lists = [], []
+    for number, entry in enumerate(_load(path), start=1):
+        if not isinstance(entry, dict):
+            raise DataError(
+                f"{path}: entry {number} is {type(entry).__name__}, expected an object with {', '.join(KEYS)}."
+            )
+        for key in KEYS[1:]:
+            if key not in entry:
+                raise DataError(
+                    f"{path}: entry {number} has no key {key!r}; expected {', '.join(KEYS)}. Write the file again."
+                )
+        target, predicted = entry["output"], entry["predict"]
+        if not isinstance(target, str):
+            raise DataError(f"{path}: entry {number}: 'output' is {target!r}, expected a string. Write the file again.")
+        if not isinstance(predicted, list) or not all(isinstance(text, str) for text in predicted):
+            raise DataError(f"{path}: entry {number}: 'predict' must be a list of strings. Write the file again.")
+        targets.append(target.strip())
+        lists.append([text.strip() for text in predicted])
+    if needed is not None:
+        require_predictions(lists, needed, str(path))
+    return Predictions(
+        users=[str(number) for number in range(1, len(targets) + 1)],
+        targets=np.full(len(targets), -1, dtype=np.int32),
+        target_sids=targets,
+        items=[[-1] * len(row) for row in lists],
+        sids=lists,
+        scores=[[-float(place) for place in range(1, len(row) + 1)] for row in lists],
+    )
+
+
+def write_published_json(path: str | os.PathLike[str], predictions: Predictions, inputs: Sequence[str]) -> None:
+    """Write predictions in the published form, indented by 4, in one piece.
+
+    Args:
+        path: File to write.
+        predictions: The ranked lists; items that share an SID become one prediction.
+        inputs: The R prompts.
+
+    Raises:
+        DataError: If there is not one input per row.
+        ArtefactError: If the place cannot be written.
+    """
+    if len(inputs) != len(predictions):
+        raise DataError(f"{path}: {len(inputs)} inputs for {len(predictions)} rows of predictions; expected one each.")
+    content = [
+        {"input": text, "output": f"{target}\n", "predict": sids}
+        for text, target, sids in zip(inputs, predictions.target_sids, distinct_sids(predictions), strict=True)
+    ]
+    write_text_atomic(path, json.dumps(content, indent=4))
