@@ -1,0 +1,153 @@
+"""Plots as SVG text that takes the colours of the page it stands in. The one module that imports matplotlib."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from io import StringIO
+from typing import Any
+
+import numpy as np
+
+COLOURS = ("#3b82c4", "#e08214", "#2a9d5c", "#a263c7", "#c94f4f", "#8a8f98", "#b8860b", "#d36fa0")
+_INK = "#010203"  # stands for the page's text colour until the SVG is written
+_STYLE: Any = {
+    "svg.hashsalt": "minionerec",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.parse_math": False,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#888888",
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+}
+
+
+def available() -> bool:
+    """Whether matplotlib is installed (the extra `plots`)."""
+    return find_spec("matplotlib") is not None
+
+
+def _svg(figure: Any, name: str) -> str:
+    """The figure as an SVG element to be set inline: no prolog, no name spaces, ids that begin with `name`."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(figure)
+    buffer = StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'href="#', f'href="#{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    return text.replace(_INK, "currentColor").strip()
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def hit_rate_curves(
+    series: Mapping[str, Mapping[int, tuple[float, float, float]]], dashed: Mapping[str, Mapping[int, float]]
+) -> str:
+    """HR@K over K.
+
+    Args:
+        series: Display name to K to (mean, low, high); the interval is a band.
+        dashed: Display name to K to value, for lines without intervals (a ceiling, published numbers).
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 4.0)
+        axes = figure.add_subplot()
+        ks = sorted({k for points in [*series.values(), *dashed.values()] for k in points})
+        for number, (name, points) in enumerate(series.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            x = sorted(points)
+            mean, low, high = np.array([points[k] for k in x]).T
+            axes.plot(x, mean, marker="o", markersize=4, color=colour, label=name)
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        for number, (name, values) in enumerate(dashed.items()):
+            colour = COLOURS[(len(series) + number) % len(COLOURS)]
+            x = sorted(values)
+            axes.plot(x, [values[k] for k in x], linestyle="--", marker=".", color=colour, label=name)
+        axes.set_xscale("log")
+        axes.set_xticks(ks, [str(k) for k in ks])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("K")
+        axes.set_ylabel("HR@K")
+        axes.legend(loc="upper left")
+        return _svg(figure, "hr")
+
+
+def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequence[str]) -> str:
+    """Cumulative accuracy by level as grouped bars, one panel per K.
+
+    Args:
+        panels: Panel title to display name to accuracies by level.
+        levels: Names of the levels.
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 3.3)
+        for place, (title, bars) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), place + 1)
+            width = 0.8 / len(bars)
+            for number, (name, values) in enumerate(bars.items()):
+                x = np.arange(len(levels)) - 0.4 + width * (number + 0.5)
+                axes.bar(x, values, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
+            axes.set_xticks(np.arange(len(levels)), levels)
+            axes.set_title(title, fontsize=10)
+            if place == 0:
+                axes.set_ylabel("share of rows")
+                axes.legend(loc="upper right", fontsize=9)
+        return _svg(figure, "levels")
+
+
+def codebook_use(counts: Sequence[np.ndarray]) -> str:
+    """Items per code, codes sorted by use, one panel per level.
+
+    Args:
+        counts: Per level, int (used codes,), how many items bear each.
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 2.6)
+        for level, used in enumerate(counts):
+            axes = figure.add_subplot(1, len(counts), level + 1)
+            heights = np.sort(used)[::-1]
+            axes.fill_between(np.arange(len(heights) + 1), np.append(heights, heights[-1:]), step="post",
+                              color=COLOURS[level % len(COLOURS)], alpha=0.75, linewidth=0)  # fmt: skip
+            axes.set_title(f"level {level + 1}: {len(heights)} codes", fontsize=10)
+            axes.set_xlabel("codes, by use")
+            axes.set_ylim(bottom=0)
+            if level == 0:
+                axes.set_ylabel("items")
+        return _svg(figure, "codes")
