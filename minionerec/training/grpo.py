@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.backbone.build import resolve_dtype
@@ -62,6 +62,17 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
     sid_tokens: list[list[int]]
     _rows: list[dict[str, Any]]
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the reference model too, which syncing changes during a run; before the checkpoint counts as whole."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.sync_ref_model and output_dir is not None and self.args.should_save:
+            save_model(self.accelerator.unwrap_model(self.ref_model), str(Path(output_dir) / REFERENCE_FILE))
+
+    def restore_reference(self, checkpoint: str) -> None:
+        """Take the reference model of the checkpoint that training goes on from."""
+        reference = self.accelerator.unwrap_model(self.ref_model)
+        load_model(reference, Path(checkpoint) / REFERENCE_FILE, device=str(reference.device))
+
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return encode_prompt(self.processing_class, prompts, self.bundle.max_prompt_length), None, {}
 
@@ -103,25 +114,6 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
             backbone = self.accelerator.unwrap_model(self.model)
             logps, entropies = shared_prefix_logps(model, backbone, input_ids, attention_mask, logits_to_keep)
         return logps, entropies if compute_entropy else None, None
-
-
-class KeepReference(TrainerCallback):
-    """Saves the reference model with every checkpoint, and takes it back on resume: syncing changes it during a run."""
-
-    def __init__(self, trainer: SidGrpoTrainer, resumed_from: str | None):
-        self.trainer, self.resumed_from = trainer, resumed_from
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the reference of the checkpoint that training goes on from."""
-        if self.resumed_from is not None:
-            reference = self.trainer.accelerator.unwrap_model(self.trainer.ref_model)
-            load_model(reference, Path(self.resumed_from) / REFERENCE_FILE, device=str(reference.device))
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Put the reference beside the policy."""
-        if state.is_world_process_zero:
-            reference = self.trainer.accelerator.unwrap_model(self.trainer.ref_model)
-            save_model(reference, str(Path(args.output_dir) / f"checkpoint-{state.global_step}" / REFERENCE_FILE))
 
 
 def grpo_rows(
@@ -284,8 +276,8 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         max_prompt_length=bundle.max_prompt_length,
         seed=config.seed,
     )
-    if config.sync_reference:
-        trainer.add_callback(KeepReference(trainer, checkpoint))
+    if config.sync_reference and checkpoint is not None:
+        trainer.restore_reference(checkpoint)
     replace_printer(trainer)
     trainer.train(resume_from_checkpoint=checkpoint)
     keep_start_if_better(trainer, config)
