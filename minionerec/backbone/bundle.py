@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError
@@ -110,13 +111,14 @@ def load_bundle(
         ArtefactError: If the directory is not a checkpoint, or was made with another SID table.
         DataError: If the tokenizer does not have one token for each code.
     """
+    quiet_libraries()
     path = Path(path)
     counts = read_manifest(path, KIND)["counts"]
     own = SidTable.load_index(path / INDEX_FILE)
     if table is not None and table.fingerprint != own.fingerprint:
         raise ArtefactError(
-            f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the given "
-            f"table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give the table it was trained on, or train again."
+            f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the "
+            f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

@@ -17,6 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.artefacts import is_current, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
@@ -166,6 +167,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         ConfigError: If settings contradict each other or the data.
     """
     inputs = {"corpus": config.corpus, "checkpoint": config.checkpoint}
+    quiet_libraries()
     output = Path(config.output)
     settings = result_settings(config)
     read_manifest(config.checkpoint, "checkpoint")
@@ -199,7 +201,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         bf16=config.mixed_bf16,
-        gradient_checkpointing=config.gradient_checkpointing,
+        activation_checkpointing=config.gradient_checkpointing,
         loss_type="grpo",
         beta=config.beta,
         use_bias_correction_kl=False,

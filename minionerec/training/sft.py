@@ -11,6 +11,7 @@ from trl import SFTConfig, SFTTrainer
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle
+from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.artefacts import is_current, read_manifest
 from minionerec.core.errors import ConfigError
@@ -157,6 +158,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
     """
     inputs = {"corpus": config.corpus, "sids": config.sids}
     read_manifest(config.sids, "sids")
+    quiet_libraries()
     output = Path(config.output)
     settings = result_settings(config)
     if is_current(output, "checkpoint", settings, inputs):
@@ -184,7 +186,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         bf16=config.mixed_bf16,
-        gradient_checkpointing=config.gradient_checkpointing,
+        activation_checkpointing=config.gradient_checkpointing,
         eval_strategy="steps",
         save_strategy="steps",
         save_total_limit=1,

@@ -1,0 +1,28 @@
+"""Less noise from libraries: no progress bars off a terminal, no warnings about what this project cannot change."""
+
+import logging
+import os
+import sys
+import warnings
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+
+class _TiedHead(logging.Filter):
+    """Drops the warning that a tied output head is not in a checkpoint: it is the input embedding."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
+
+
+def quiet_libraries() -> None:
+    """Silence bars off a terminal, and messages about deprecated names between the libraries themselves."""
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
+    trainer_logger = logging.getLogger("transformers.trainer")
+    if not any(isinstance(known, _TiedHead) for known in trainer_logger.filters):
+        trainer_logger.addFilter(_TiedHead())
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
