@@ -1,32 +1,44 @@
 """The trie of a catalogue's SIDs as flat arrays; the children of a batch of nodes are found by gathers."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+
+_FORMAT = "minionerec trie 1"
+_ARRAYS = ("first_child", "code", "sid", "code_tokens")
 
 
 @dataclass(frozen=True)
 class Trie:
     """All SIDs of a catalogue; node 0 is the root, nodes are numbered level by level, siblings side by side.
 
+    Twelve bytes a node: ten million items of three levels take about 120 MB.
+
     Attributes:
-        first_child: int64 (M + 1,); the children of node n are the nodes first_child[n] to first_child[n + 1] - 1.
+        first_child: int32 (M + 1,); the children of node n are the nodes first_child[n] to first_child[n + 1] - 1.
         code: int32 (M,), code of each node, local to its level; -1 at the root.
-        token: int64 (M,), vocabulary id of each node; -1 at the root.
-        depth: int16 (M,), level of each node counted from 1; 0 at the root.
-        sid: int64 (M,), number of the SID that ends at the node, -1 where none does.
+        sid: int32 (M,), number of the SID that ends at the node, -1 where none does.
+        code_tokens: int64 (L, C), vocabulary id of each code of each level, -1 where there is none.
+        level_start: L + 2 numbers: the nodes of depth d are level_start[d] to level_start[d + 1] - 1.
         n_sids: Number of distinct SIDs.
         levels: Most codes that an SID has, L.
     """
 
     first_child: torch.Tensor
     code: torch.Tensor
-    token: torch.Tensor
-    depth: torch.Tensor
     sid: torch.Tensor
+    code_tokens: torch.Tensor
+    level_start: tuple[int, ...]
     n_sids: int
     levels: int
 
@@ -42,60 +54,97 @@ class Trie:
             The trie. Distinct SIDs are numbered in lexicographic order of their codes, as `numpy.unique` does.
 
         Raises:
-            DataError: If there is no SID, or a code has no vocabulary id.
+            DataError: If there is no SID, a row has a gap, or a code has no vocabulary id.
+
+        Example:
+            >>> trie = Trie.build(np.array([[0, 1], [2, 0], [0, 1]]), np.array([[5, 6, 7], [8, 9, 10]]))
+            >>> trie.n_sids, trie.children(torch.tensor([0]))[0].tolist(), trie.token.tolist()
+            (2, [[1, 2]], [-1, 5, 7, 9, 8])
         """
-        codes = np.asarray(codes)
+        codes, token_ids = np.asarray(codes), np.asarray(token_ids)
         if codes.ndim != 2 or 0 in codes.shape:
             raise DataError(f"cannot build a trie over codes of shape {codes.shape}; it needs at least one SID.")
-        unique = np.unique(codes, axis=0)
-        n, levels = unique.shape
-        node_of = np.zeros(n, dtype=np.int64)
-        parents: list[np.ndarray] = []
-        code, token, depth = [np.array([-1])], [np.array([-1])], [np.array([0])]
-        sid_nodes, total = np.full(n, -1, dtype=np.int64), 1
-        for level in range(levels):
-            alive = unique[:, level] >= 0
-            rows = np.flatnonzero(alive)
-            if len(rows) == 0:
-                break
-            changed = np.ones(len(rows), dtype=bool)
-            changed[1:] = (node_of[rows[1:]] != node_of[rows[:-1]]) | (
-                unique[rows[1:], level] != unique[rows[:-1], level]
-            )
-            heads = rows[changed]
-            parents.append(node_of[heads])
-            new = total + np.cumsum(changed) - 1
-            level_codes = unique[heads, level]
-            tokens = token_ids[level, level_codes] if level < len(token_ids) else np.full(len(heads), -1)
-            if (tokens < 0).any():
-                raise DataError(
-                    f"code {level_codes[tokens < 0][0]} of level {level + 1} has no token in the vocabulary."
-                )
-            code.append(level_codes)
-            token.append(tokens)
-            depth.append(np.full(len(heads), level + 1))
-            node_of[rows] = new
-            total += len(heads)
-            ends = rows if level + 1 == levels else rows[unique[rows, level + 1] < 0]
-            sid_nodes[ends] = node_of[ends]
-        # Nodes are numbered level by level in order of their parents, so all parents in a row are sorted.
-        first_child = 1 + np.searchsorted(np.concatenate(parents), np.arange(total + 1))
-        sid = np.full(total, -1, dtype=np.int64)
-        sid[sid_nodes] = np.arange(n)
+        columns = _sorted_distinct(codes)
+        n, levels = len(columns[0]), len(columns)
+        code_tokens = np.full((levels, token_ids.shape[1]), -1, dtype=np.int64)
+        code_tokens[: len(token_ids)] = token_ids[:levels]
+        deepest = np.zeros(n, dtype=np.int32)  # deepest node so far on each SID's path
+        changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the SID before it
+        changed[0] = True
+        level_codes, child_counts, level_start = [np.array([-1], np.int32)], [], [0, 1]
+        for level, column in enumerate(columns):
+            changed[1:] |= column[1:] != column[:-1]
+            alive = column >= 0
+            fresh = changed & alive  # the first SID of each node of this level
+            _check_tokens(column[fresh], code_tokens[level], level)
+            level_codes.append(column[fresh])
+            parents = deepest[fresh] - level_start[-2]
+            child_counts.append(np.bincount(parents, minlength=level_start[-1] - level_start[-2]))
+            numbers = np.cumsum(fresh, dtype=np.int32)
+            level_start.append(level_start[-1] + int(numbers[-1]))
+            numbers += level_start[-2] - 1
+            np.copyto(deepest, numbers, where=alive)
+        total, inner = level_start[-1], level_start[-2]
+        first_child = np.full(total + 1, total, dtype=np.int32)
+        first_child[0] = 1
+        np.cumsum(np.concatenate(child_counts), out=first_child[1 : inner + 1])
+        first_child[1 : inner + 1] += 1
+        sid = np.full(total, -1, dtype=np.int32)
+        sid[deepest] = np.arange(n, dtype=np.int32)
         return cls(
             first_child=torch.from_numpy(first_child),
-            code=torch.from_numpy(np.concatenate(code).astype(np.int32)),
-            token=torch.from_numpy(np.concatenate(token).astype(np.int64)),
-            depth=torch.from_numpy(np.concatenate(depth).astype(np.int16)),
+            code=torch.from_numpy(np.concatenate(level_codes)),
             sid=torch.from_numpy(sid),
+            code_tokens=torch.from_numpy(code_tokens),
+            level_start=tuple(level_start),
             n_sids=n,
             levels=levels,
         )
 
+    @cached_property
+    def depth(self) -> torch.Tensor:
+        """Level of each node counted from 1, 0 at the root: int16 (M,)."""
+        counts = torch.tensor(self.level_start).diff()
+        return torch.arange(self.levels + 1, dtype=torch.int16).repeat_interleave(counts).to(self.code.device)
+
+    @cached_property
+    def token(self) -> torch.Tensor:
+        """Vocabulary id of each node, -1 at the root: int64 (M,)."""
+        return torch.cat(
+            [self.code[:1].long()] + [self.tokens(nodes, level + 1) for level, nodes in enumerate(self._level_nodes())]
+        )
+
+    def _level_nodes(self) -> list[torch.Tensor]:
+        bounds = self.level_start[1:]
+        return [torch.arange(a, b, device=self.code.device) for a, b in pairwise(bounds)]
+
+    @cached_property
+    def max_token(self) -> int:
+        """Largest vocabulary id that the trie speaks of."""
+        return int(self.code_tokens.max())
+
+    @cached_property
+    def mixed_ends(self) -> bool:
+        """Whether an SID is the beginning of another one."""
+        return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())
+
+    def check_vocabulary(self, size: int) -> None:
+        """Check that a model with a vocabulary of `size` tokens can speak of every code.
+
+        Raises:
+            ConfigError: If a code's token lies outside of it.
+        """
+        if self.max_token >= size:
+            raise ConfigError(
+                f"the trie speaks of token {self.max_token}, but the model has {size} tokens (0 to {size - 1}): they "
+                "belong to different vocabularies. Build the trie with the tokenizer of the model's own checkpoint."
+            )
+
     def to(self, device: torch.device | str) -> "Trie":
         """The same trie on a device."""
-        names = ("first_child", "code", "token", "depth", "sid")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        if self.code.device == torch.device(device):
+            return self
+        return replace(self, **{name: getattr(self, name).to(device) for name in _ARRAYS})
 
     def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Children of a batch of nodes.
@@ -109,8 +158,181 @@ class Trie:
         """
         safe = nodes.clamp(min=0)
         first = self.first_child[safe]
-        count = torch.where(nodes >= 0, self.first_child[safe + 1] - first, 0)
+        count = (self.first_child[safe + 1] - first).masked_fill(nodes < 0, 0)
         width = max(1, int(count.max())) if count.numel() else 1
         offsets = torch.arange(width, device=nodes.device)
         present = offsets < count.unsqueeze(-1)
-        return torch.where(present, first.unsqueeze(-1) + offsets, 0), present
+        return (first.unsqueeze(-1) + offsets).masked_fill(~present, 0), present
+
+    def tokens(self, nodes: torch.Tensor, depth: int | None = None) -> torch.Tensor:
+        """Vocabulary ids of nodes.
+
+        Args:
+            nodes: int64 (...), node numbers, none negative.
+            depth: The depth of all of them (the root, as a filler, may be among them); found node by node if None.
+
+        Returns:
+            int64 (...); 0 or another id of the vocabulary for fillers, -1 for the root where `depth` is None.
+        """
+        code = self.code[nodes].long()
+        if depth is not None:
+            return self.code_tokens[depth - 1][code].clamp(min=0)
+        bounds = torch.tensor(self.level_start[1:], device=nodes.device)
+        level = torch.bucketize(nodes, bounds, right=True) - 1
+        return self.code_tokens[level.clamp(min=0), code].masked_fill(level < 0, -1)
+
+    def codes(self) -> np.ndarray:
+        """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
+        counts = self.first_child.cpu().diff().numpy()
+        parent = np.concatenate([np.zeros(1, np.int32), np.repeat(np.arange(len(counts), dtype=np.int32), counts)])
+        sid, code = self.sid.cpu().numpy(), self.code.cpu().numpy()
+        node = np.zeros(self.n_sids, dtype=np.int32)
+        node[sid[sid >= 0]] = np.flatnonzero(sid >= 0)
+        found = np.full((self.n_sids, self.levels), -1, dtype=np.int32)
+        for level in reversed(range(self.levels)):
+            here = node >= self.level_start[level + 1]  # as deep as this level
+            found[here, level] = code[node[here]]
+            node = np.where(here, parent[node], node)
+        return found
+
+    def with_tail(self, tail: Sequence[int]) -> "Trie":
+        """The trie of the same SIDs, each followed by the same fixed tokens (a newline, an end token).
+
+        Decoding over it scores those tokens as stock `generate` does when a completion goes on behind the SID. Without
+        it they are never run through the model. SIDs keep their numbers; codes are moved up by `len(tail)`.
+
+        Args:
+            tail: Vocabulary ids that follow every SID.
+        """
+        if not tail:
+            return self
+        size, codes = len(tail), self.codes()
+        longer = np.full((len(codes), self.levels + size), -1, dtype=np.int32)
+        longer[:, : self.levels] = np.where(codes >= 0, codes + size, -1)
+        lengths = (codes >= 0).sum(1)
+        for place in range(size):
+            longer[np.arange(len(codes)), lengths + place] = place
+        own = self.code_tokens.cpu().numpy()
+        token_ids = np.full((self.levels + size, own.shape[1] + size), -1, dtype=np.int64)
+        token_ids[:, :size] = np.asarray(tail)
+        token_ids[: self.levels, size:] = own
+        return Trie.build(longer, token_ids).to(self.code.device)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, beside its place and renamed.
+
+        Raises:
+            ArtefactError: If the place cannot be written.
+        """
+        path = Path(path)
+        fresh = path.with_name(f".{path.name}.writing")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(
+                {name: getattr(self, name).contiguous() for name in _ARRAYS}
+                | {"level_start": torch.tensor(self.level_start)},
+                fresh,
+                metadata={"format": _FORMAT},
+            )
+            fresh.replace(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtefactError(f"{path}: cannot be written ({error}). Choose another place.") from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], token_ids: np.ndarray | None = None) -> "Trie":
+        """Read a file that `save` wrote.
+
+        Args:
+            path: The file.
+            token_ids: int64 (L, C), what the reader's vocabulary calls each code; not compared if None.
+
+        Raises:
+            ArtefactError: If it is not such a file, or was built for another vocabulary.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                if (file.metadata() or {}).get("format") != _FORMAT:
+                    raise ArtefactError(f"{path}: is not a trie of this version. Build it again.")
+                arrays = {name: file.get_tensor(name) for name in (*_ARRAYS, "level_start")}
+        except (OSError, SafetensorError) as error:
+            raise ArtefactError(f"{path}: cannot be read as a trie ({error}). Build it again.") from None
+        level_start = tuple(arrays.pop("level_start").tolist())
+        n_sids = int((arrays["sid"] >= 0).sum())
+        trie = cls(**arrays, level_start=level_start, n_sids=n_sids, levels=len(level_start) - 2)
+        if token_ids is not None:
+            trie._check_same_vocabulary(np.asarray(token_ids), path)
+        return trie
+
+    def _check_same_vocabulary(self, token_ids: np.ndarray, where: str | os.PathLike[str]) -> None:
+        own = self.code_tokens.numpy()
+        wanted = np.full(own.shape, -1, dtype=np.int64)
+        rows, columns = (min(a, b) for a, b in zip(own.shape, token_ids.shape, strict=True))
+        wanted[:rows, :columns] = token_ids[:rows, :columns]
+        different = np.argwhere(own != wanted)
+        if token_ids.shape != own.shape or len(different):
+            level, code = different[0] if len(different) else (min(rows, self.levels - 1), 0)
+            raise ArtefactError(
+                f"{where}: was built for another vocabulary: code {code} of level {level + 1} is token "
+                f"{own[level, code]} there and {wanted[level, code]} here. Build it again for this checkpoint."
+            )
+
+
+def _check_tokens(codes: np.ndarray, tokens: np.ndarray, level: int) -> None:
+    """Raise where a code of one level has no vocabulary id."""
+    known = np.zeros(max(len(tokens), int(codes.max()) + 1), dtype=bool)
+    known[: len(tokens)] = tokens >= 0
+    missing = ~known[codes]
+    if missing.any():
+        raise DataError(f"code {codes[missing][0]} of level {level + 1} has no token in the vocabulary.")
+
+
+def _sorted_distinct(codes: np.ndarray) -> list[np.ndarray]:
+    """The distinct rows in lexicographic order, as one int32 array a level; levels that no row reaches are left out.
+
+    Rows are packed into as few 63-bit words as hold them and the words are sorted: for one word that is a plain sort
+    of integers.
+    """
+    levels = codes.shape[1]
+    if codes.min() < 0:
+        codes = np.maximum(codes, -1)
+        gap = codes[:, 0] < 0
+        for level in range(1, levels):
+            gap |= (codes[:, level] >= 0) & (codes[:, level - 1] < 0)
+        if gap.any():
+            row = int(np.flatnonzero(gap)[0])
+            raise DataError(f"row {row} of the codes is {codes[row].tolist()}: a level is missing.")
+    highest = codes.max(0)
+    while highest[levels - 1] < 0:
+        levels -= 1
+    words: list[np.ndarray] = []
+    members: list[list[int]] = []  # levels in each word
+    room = 0
+    for level in range(levels):
+        radix = int(highest[level]) + 2
+        if room < radix:
+            words.append(np.zeros(len(codes), dtype=np.int64))
+            members.append([])
+            room = 2**63 - 1
+        words[-1] *= radix
+        words[-1] += codes[:, level]
+        words[-1] += 1
+        members[-1].append(level)
+        room //= radix
+    if len(words) == 1:
+        words[0].sort()
+    else:
+        order = np.lexsort(words[::-1])
+        words = [word[order] for word in words]
+    keep = np.zeros(len(codes), dtype=bool)
+    keep[0] = True
+    for word in words:
+        keep[1:] |= word[1:] != word[:-1]
+    columns: dict[int, np.ndarray] = {}
+    while words:
+        word, inside = words.pop()[keep], members.pop()
+        for level in reversed(inside):
+            radix = int(highest[level]) + 2
+            rest = word // radix
+            columns[level] = (word - rest * radix - 1).astype(np.int32)
+            word = rest
+    return [columns[level] for level in range(levels)]
