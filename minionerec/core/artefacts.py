@@ -127,6 +127,34 @@ def is_current(
     return manifest["kind"] == kind and manifest["config"] == to_plain(config) and made_from == now
 
 
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Check, before long work, that an artefact can be written to a place later.
+
+    Raises:
+        ArtefactError: If the place cannot be written, or holds something that is not an artefact.
+    """
+    path = Path(path)
+    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ArtefactError(
+            f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
+        )
+    _fresh_folder(path).rmdir()
+
+
+def _fresh_folder(path: Path) -> Path:
+    """An empty folder beside a place, to write into before renaming."""
+    fresh = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+    except OSError as error:
+        raise ArtefactError(
+            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
+        ) from None
+    return fresh
+
+
 @contextmanager
 def write_artefact(
     path: str | os.PathLike[str],
@@ -157,20 +185,8 @@ def write_artefact(
         ArtefactError: If the place cannot be written, or holds something that is not an artefact.
     """
     path = Path(path)
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ArtefactError(
-            f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
-        )
-    fresh = path.with_name(f".{path.name}.writing")
-    old = path.with_name(f".{path.name}.old")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-    except OSError as error:
-        raise ArtefactError(
-            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
-        ) from None
+    require_writable(path)
+    fresh, old = _fresh_folder(path), path.with_name(f".{path.name}.old")
     recorded = input_record(inputs or {})
     try:
         yield fresh

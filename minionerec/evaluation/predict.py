@@ -10,7 +10,7 @@ import pandas as pd
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.core.artefacts import is_current, read_json, read_manifest, to_plain, write_artefact
+from minionerec.core.artefacts import is_current, read_json, read_manifest, require_writable, to_plain, write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
@@ -135,6 +135,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
     if is_current(output, "predictions", settings, inputs):
         logger.info("%s is up to date.", output)
         return EvalResult(output, (output / TABLE_FILE).read_text(encoding="utf-8"), read_json(output / METRICS_FILE))
+    require_writable(output)
     read_manifest(config.checkpoint, "checkpoint")
     corpus = Corpus.load(config.corpus)
     rows = corpus.rows(config.split)

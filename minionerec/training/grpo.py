@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.quiet import quiet_libraries
-from minionerec.core.artefacts import is_current, read_manifest
+from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
@@ -174,6 +174,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     if is_current(output, "checkpoint", settings, inputs):
         logger.info("%s is up to date.", output)
         return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
+    require_writable(output)
     corpus = Corpus.load(config.corpus)
     bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
     table, tokenizer = bundle.table, bundle.tokenizer

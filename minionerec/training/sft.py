@@ -13,7 +13,7 @@ from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dty
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
-from minionerec.core.artefacts import is_current, read_manifest
+from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
@@ -164,6 +164,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
     if is_current(output, "checkpoint", settings, inputs):
         logger.info("%s is up to date.", output)
         return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
+    require_writable(output)
     corpus = Corpus.load(config.corpus)
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
