@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.prefix import candidate_scores, check_backbone, extend, prefill
+from minionerec.decoding.prefix import candidate_scores, check_backbone, check_prompts, extend, prefill
 from minionerec.decoding.trie import Trie
 
 SCORES = ("full", "renormalised")
@@ -58,15 +58,44 @@ def beam_search(
         Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer.
 
     Raises:
-        ConfigError: If a setting is out of range.
-        DataError: If the model gives scores that are not numbers; the message names the prompt.
+        ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
+        DataError: If a prompt is empty or foreign, or the model gives scores that are not numbers; the message names
+            the prompt's row.
     """
     if num_beams < 1:
         raise ConfigError(f"num_beams is {num_beams}; it must be at least 1.")
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     check_backbone(model)
+    check_prompts(prompts, model.config.vocab_size)
+    trie.check_vocabulary(model.config.vocab_size)
     trie = trie.to(model.device)
+    place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
+    places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
+    if not places:
+        return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
+    try:
+        result = _search(model, list(place_of), trie, num_beams, normaliser)
+    except _NotANumber as error:
+        raise DataError(
+            f"the model's scores for prompt {places.index(error.place)} of the batch are not numbers; "
+            "its weights may be broken."
+        ) from None
+    if len(place_of) == len(places):
+        return result
+    order = torch.tensor(places, device=result.sids.device)
+    return BeamResult(result.sids[order], result.scores[order])
+
+
+class _NotANumber(Exception):
+    def __init__(self, place: int):
+        self.place = place
+
+
+def _search(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str
+) -> BeamResult:
+    """The search itself, for distinct prompts."""
     batch, device = len(prompts), model.device
     state = prefill(model, prompts)
     hidden = state.hidden.unsqueeze(1)  # (B, 1, D)
@@ -81,18 +110,17 @@ def beam_search(
         scores = candidate_scores(
             model,
             hidden.flatten(0, 1),
-            trie.token[children].clamp(min=0).flatten(0, 1),
+            trie.tokens(children, depth + 1).flatten(0, 1),
             present.flatten(0, 1),
             normaliser,
         ).view(batch, -1, width)
         if torch.isnan(scores).any():
-            row = int(torch.isnan(scores).flatten(1).any(1).nonzero()[0])
-            raise DataError(
-                f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
-            )
+            raise _NotANumber(int(torch.isnan(scores).flatten(1).any(1).nonzero()[0]))
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
         flat_children = torch.where(present, children, -1).flatten(1)
-        ends = trie.sid[flat_children.clamp(min=0)].masked_fill(flat_children < 0, -1)
+        ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
+        if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
+            ends = ends.masked_fill(totals < _best(totals, num_beams)[0][:, -1:], -1)
         done_scores, order = _best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:
@@ -110,7 +138,7 @@ def beam_search(
             ancestors = seen.gather(1, parents.unsqueeze(-1).expand(-1, -1, seen.shape[-1]))
         else:
             ancestors = torch.zeros(batch, nodes.shape[1], 0, dtype=torch.bool, device=device)
-        hidden = extend(model, state, trie.token[nodes.clamp(min=0)].clamp(min=0), ancestors, depth)
+        hidden = extend(model, state, trie.tokens(nodes.clamp(min=0), depth + 1), ancestors, depth)
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
 
 

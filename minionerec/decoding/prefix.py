@@ -16,9 +16,14 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
 
 _HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+# Padding tokens that a prefill may spend for each prompt token, and tokens that fill a device whatever their padding.
+_PADDING_SHARE = 0.1
+_FULL_PASS = {"cpu": 128, "cuda": 4096}
+# Logits held at a time while the head's normaliser is summed up: 8 MiB in float32 stay in a CPU's cache.
+_LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**26}
 
 
 @dataclass
@@ -42,8 +47,10 @@ def check_backbone(model: PreTrainedModel) -> None:
     """Check that logits are a plain linear map of hidden states, as the scores computed here assume.
 
     Raises:
-        ConfigError: If the model caps or scales its logits.
+        ConfigError: If the model caps or scales its logits, or sees only a window of its prompt.
     """
+    if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
+        raise ConfigError(f"{type(model).__name__} uses sliding-window attention; set use_sliding_window to false.")
     for name in _HEAD_EXTRAS:
         if getattr(model.config, name, None) not in (None, 1.0):
             raise ConfigError(
@@ -98,8 +105,57 @@ def prompt_visibility(mask: torch.Tensor) -> torch.Tensor:
     return (causal & mask.unsqueeze(1)) | itself
 
 
+def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
+    """Check that prompts can be embedded.
+
+    Raises:
+        DataError: If a prompt is empty or holds a token outside of the vocabulary; the message names its row.
+    """
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise DataError(f"prompt {row} of the batch is empty; a prompt needs at least one token.")
+        if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+            raise DataError(
+                f"prompt {row} of the batch holds token {wrong}, but the model has {vocabulary} tokens. "
+                "Use the tokenizer of the model's own checkpoint."
+            )
+
+
+def length_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
+    """Split prompts into groups that are prefilled together, so that little is spent on padding.
+
+    A prompt joins the group of the next longer ones while the group's padding stays under a tenth of its tokens, or
+    while the whole group is too small to fill the device anyway.
+
+    Args:
+        lengths: Prompt lengths.
+        full_pass: Tokens that fill the device.
+
+    Returns:
+        Groups of places, longest prompts first; equal lengths stay in their order.
+
+    Example:
+        >>> length_groups([5, 80, 76, 300], full_pass=0)
+        [[3], [1, 2], [0]]
+    """
+    groups: list[list[int]] = []
+    longest = tokens = 0
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        padded = longest * (len(groups[-1]) + 1) if groups else 0
+        if groups and (padded <= (1 + _PADDING_SHARE) * (tokens + lengths[place]) or padded <= full_pass):
+            groups[-1].append(place)
+            tokens += lengths[place]
+        else:
+            groups.append([place])
+            longest = tokens = lengths[place]
+    return groups
+
+
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptState:
     """Run each prompt once.
+
+    Prompts of very different length are run in several passes, so that padding costs little.
 
     Args:
         model: Causal language model.
@@ -108,6 +164,35 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
     Returns:
         The state that `extend` goes on from.
     """
+    device = torch.device(model.device)
+    groups = length_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
+    states = [_prefill_together(model, [prompts[place] for place in group]) for group in groups]
+    if len(states) == 1:
+        order = torch.tensor(groups[0], device=device).argsort()
+        if groups[0] != list(range(len(prompts))):
+            states[0].cache.batch_select_indices(order)
+        state = states[0]
+        return PromptState(state.cache, state.mask[order], state.lengths[order], state.hidden[order])
+    order = torch.tensor([place for group in groups for place in group], device=device).argsort()
+    width = max(state.mask.shape[1] for state in states)
+    cache = DynamicCache(config=model.config)
+    for layer in range(len(states[0].cache.layers)):
+        keys, values = (
+            torch.cat(
+                [
+                    torch.nn.functional.pad(part, (0, 0, width - part.shape[2], 0))
+                    for part in (getattr(state.cache.layers[layer], name) for state in states)
+                ]
+            )[order]
+            for name in ("keys", "values")
+        )
+        cache.update(keys, values, layer)
+    mask = torch.cat([torch.nn.functional.pad(state.mask, (width - state.mask.shape[1], 0)) for state in states])[order]
+    return PromptState(cache, mask, mask.sum(-1), torch.cat([state.hidden for state in states])[order])
+
+
+def _prefill_together(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptState:
+    """One pass over a batch of prompts, padded to the longest."""
     ids, mask = pad_left(prompts, model.device)
     cache = DynamicCache(config=model.config)
     output = model.get_decoder()(
@@ -121,7 +206,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
 
 
 def extend(
-    model: PreTrainedModel, state: PromptState, tokens: torch.Tensor, ancestors: torch.Tensor, depth: int
+    model: PreTrainedModel, state: PromptState, tokens: torch.Tensor, ancestors: torch.Tensor, depth: int | torch.Tensor
 ) -> torch.Tensor:
     """Run one more token for each branch of each prompt, in place on the cache.
 
@@ -130,7 +215,8 @@ def extend(
         state: Prefilled prompts; its cache grows by K positions.
         tokens: int64 (B, K), one token a branch.
         ancestors: bool (B, K, E), which of the E branch positions added before each branch descends from.
-        depth: How many branch tokens lie between the prompt and these (0 for the first call).
+        depth: How many branch tokens lie between the prompt and these (0 for the first call); int64 (B, K) where they
+            differ.
 
     Returns:
         Hidden states (B, K, D).
@@ -142,7 +228,7 @@ def extend(
     output = model.get_decoder()(
         input_ids=tokens,
         attention_mask=attention_mask_4d(visible, model),
-        position_ids=(state.lengths + depth).unsqueeze(1).expand(batch, beams),
+        position_ids=(state.lengths.unsqueeze(1) + depth).expand(batch, beams),
         past_key_values=state.cache,
         use_cache=True,
     )
@@ -155,9 +241,12 @@ def candidate_scores(
     tokens: torch.Tensor,
     present: torch.Tensor,
     normaliser: str = "full",
-    chunk: int = 512,
+    temperature: float = 1.0,
 ) -> torch.Tensor:
-    """Log-probabilities of candidate next tokens, without keeping logits over the vocabulary for all rows at once.
+    """Log-probabilities of candidate next tokens, without ever keeping logits over the vocabulary for all rows.
+
+    The candidates' logits come from their own rows of the head. The normaliser over the whole vocabulary is summed up
+    over slices of the head; over the candidates alone the rest of the head is not touched.
 
     Args:
         model: Causal language model.
@@ -166,16 +255,49 @@ def candidate_scores(
         present: bool (R, W), which of them exist.
         normaliser: "full": log-softmax over the whole vocabulary, as stock beam search scores; "renormalised": over
             the row's candidates only.
-        chunk: Rows whose logits are computed at a time.
+        temperature: Logits are divided by it.
 
     Returns:
         float32 (R, W), minus infinity where there is no candidate.
     """
-    head = model.get_output_embeddings()
+    head: torch.nn.Module = model.get_output_embeddings()
+    size = model.config.vocab_size
+    at_once = _LOGITS_AT_ONCE.get(hidden.device.type, 2**26)
+    plain = head if isinstance(head, torch.nn.Linear) and head.weight.shape[0] == size else None
+    if plain is None or (normaliser == "full" and hidden.shape[0] * size <= at_once):
+        parts = []
+        rows_at_once = max(1, at_once // size)
+        for rows, ids in zip(hidden.split(rows_at_once), tokens.split(rows_at_once), strict=True):
+            logits = head(rows).float() / temperature
+            parts.append((logits.gather(1, ids), logits.logsumexp(-1, keepdim=True)))
+        scores, total = (torch.cat(part) for part in zip(*parts, strict=True))
+    else:
+        weight, bias = plain.weight, plain.bias
+        wanted = torch.zeros(size, dtype=torch.bool, device=tokens.device)
+        wanted[tokens] = True
+        ids = wanted.nonzero().squeeze(1)  # (I,) distinct candidates
+        column = wanted.cumsum(0) - 1
+        own = torch.nn.functional.linear(hidden, weight[ids], None if bias is None else bias[ids])
+        scores = own.float().gather(1, column[tokens]) / temperature
+        if normaliser == "full":
+            total = _log_normaliser(hidden, weight, bias, temperature, at_once)
+    scores = scores.masked_fill(~present, -torch.inf)
+    if normaliser != "full":
+        total = scores.logsumexp(-1, keepdim=True)
+    return (scores - total).masked_fill(~present, -torch.inf)
+
+
+def _log_normaliser(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, at_once: int
+) -> torch.Tensor:
+    """Log of the summed exponentials of all logits of each row, float32 (R, 1), `at_once` logits at a time."""
     parts = []
-    for rows, ids, exists in zip(hidden.split(chunk), tokens.split(chunk), present.split(chunk), strict=True):
-        logits = head(rows).float()
-        scores = logits.gather(1, ids).masked_fill(~exists, -torch.inf)
-        total = logits.logsumexp(-1, keepdim=True) if normaliser == "full" else scores.logsumexp(-1, keepdim=True)
-        parts.append((scores - total).masked_fill(~exists, -torch.inf))
+    for rows in hidden.split(1024):
+        total = torch.full((len(rows), 1), -torch.inf, device=hidden.device)
+        step = max(256, at_once // len(rows))
+        for start in range(0, len(weight), step):
+            piece = slice(start, start + step)
+            logits = torch.nn.functional.linear(rows, weight[piece], None if bias is None else bias[piece]).float()
+            total = torch.logaddexp(total, (logits / temperature if temperature != 1 else logits).logsumexp(-1, True))
+        parts.append(total)
     return torch.cat(parts)
