@@ -15,7 +15,7 @@ from minionerec.sid.table import SidTable, code_token
 def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
     """Add every SID token of a table to a tokenizer, in string order, as ordinary (not special) tokens."""
     tokens = [AddedToken(token, normalized=False, special=False) for token in table.tokens]
-    tokenizer.add_tokens(tokens)  # type: ignore[arg-type]
+    tokenizer.add_tokens(tokens)
     verify_code_tokens(tokenizer, table)
 
 
@@ -70,13 +70,15 @@ def initialise_code_rows(
         titles: Title of each item, in item order.
         seed: Seed of the noise.
     """
-    old_size = model.get_input_embeddings().weight.shape[0]
+    embedding: Any = model.get_input_embeddings()
+    old_size = embedding.weight.shape[0]
     if len(tokenizer) > old_size:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        embedding = model.get_input_embeddings()
     ids = code_token_ids(tokenizer, table)
     new = {int(i) for i in ids[ids >= 0]}
     encoded = tokenizer(list(titles), add_special_tokens=False)["input_ids"]
-    matrices: list[Any] = [model.get_input_embeddings().weight]
+    matrices: list[Any] = [embedding.weight]
     head = model.get_output_embeddings()
     if head is not None and head.weight is not matrices[0]:
         matrices.append(head.weight)

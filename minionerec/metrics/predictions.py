@@ -46,7 +46,9 @@ class Predictions:
         lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)
         repeat = np.repeat(np.arange(len(self)), lengths)
         empty = [len(row) == 0 for row in self.items]
-        ranks = np.concatenate([np.arange(1, n + 1) * (not e) for n, e in zip(lengths, empty, strict=True)] or [[]])
+        ranks = np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(1, n + 1) * (not e) for n, e in zip(lengths, empty, strict=True))]
+        )
         return pd.DataFrame(
             {
                 "row": repeat.astype(np.int32),

@@ -159,11 +159,13 @@ class RankingEvaluation(Trainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         else:
-            output = EvalLoopOutput(predictions=None, label_ids=None, metrics={}, num_samples=len(dataloader.dataset))
+            nothing = np.zeros(0)
+            output = EvalLoopOutput(nothing, None, metrics={}, num_samples=len(dataloader.dataset))
         if self.validation is not None:
             model = self.accelerator.unwrap_model(self.model)
             ranked = rank_validation(model, self.validation, self.accelerator)
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in ranked.items()})
+            added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
+            output = output._replace(metrics={**(output.metrics or {}), **added})
         return output
 
 

@@ -57,6 +57,7 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
     number) are set before training.
     """
 
+    args: GRPOConfig
     measures_loss = False
     bundle: Bundle
     trie: Trie
@@ -75,14 +76,19 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
         load_model(reference, Path(checkpoint) / REFERENCE_FILE, device=str(reference.device))
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return encode_prompt(self.processing_class, prompts, self.bundle.max_prompt_length), None, {}
+        return encode_prompt(self.bundle.tokenizer, prompts, self.bundle.max_prompt_length), None, {}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._rows = inputs
         return super()._generate_and_score_completions(inputs)
 
     def _generate_single_turn(
-        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: Any, num_generations: int, **kwargs: Any
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: Any,
+        num_generations: int,
+        has_tool_images: bool = False,
     ) -> tuple[list[list[int]], None]:
         """Each prompt comes G times in a row; decode it once and give its G best SIDs, best first."""
         model = self.accelerator.unwrap_model(self.model)
@@ -256,7 +262,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     args.eval_on_start = checkpoint is None
     trainer = SidGrpoTrainer(
         model=bundle.model,
-        reward_funcs=make_rewards(config.reward, config.generations),
+        reward_funcs=[*make_rewards(config.reward, config.generations)],
         args=args,
         train_dataset=Dataset.from_dict(rows),
         eval_dataset=Dataset.from_dict({"prompt": ["-"]}),
@@ -264,9 +270,8 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
     )
     numbers = sid_numbers(table)
-    tokens = {
-        int(n): tokenizer.convert_tokens_to_ids(list(t)) for n, t in zip(numbers, table.token_tuples, strict=True)
-    }
+    vocabulary = tokenizer.get_vocab()
+    tokens = {int(n): [vocabulary[t] for t in sid] for n, sid in zip(numbers, table.token_tuples, strict=True)}
     trainer.bundle, trainer.trie = bundle, trie.to(bundle.model.device)
     trainer.sid_tokens = [tokens[number] for number in range(table.n_unique)]
     trainer.validation = validation_set(
@@ -298,6 +303,6 @@ def keep_start_if_better(trainer: SidGrpoTrainer, config: GrpoConfig) -> None:
             trainer.state.best_metric,
             config.checkpoint,
         )
-        before = load_bundle(config.checkpoint, dtype=trainer.model.dtype).model
-        trainer.accelerator.unwrap_model(trainer.model).load_state_dict(before.state_dict())
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model.load_state_dict(load_bundle(config.checkpoint, dtype=model.dtype).model.state_dict())
         trainer.state.best_global_step, trainer.state.best_metric = 0, start

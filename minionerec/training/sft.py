@@ -135,12 +135,12 @@ def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wordi
         add_code_tokens(tokenizer, table)
         names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
-        model = scratch_model(tokenizer, shape, config.seed).to(resolve_dtype(config.dtype))
-        return model, tokenizer
-    model, tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
-    add_code_tokens(tokenizer, table)
-    initialise_code_rows(model, tokenizer, table, titles, config.seed)
-    return model, tokenizer
+        scratch: Any = scratch_model(tokenizer, shape, config.seed)
+        return scratch.to(resolve_dtype(config.dtype)), tokenizer
+    model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
+    add_code_tokens(pretrained_tokenizer, table)
+    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed)
+    return model, pretrained_tokenizer
 
 
 def run_sft(config: SftConfig) -> TrainingResult:
