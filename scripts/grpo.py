@@ -1,18 +1,6 @@
-"""Reinforcement learning: `accelerate launch scripts/grpo.py --config configs/demo/grpo.yaml`."""
+"""Reinforcement learning: `accelerate launch scripts/grpo.py [--config FILE.yaml]`."""
 
-from minionerec.core.config import parse_config, run_command
-from minionerec.training.config import GrpoConfig
-
-DEMO = "configs/demo/grpo.yaml"
-
-
-def main() -> None:
-    config = parse_config(GrpoConfig, "Sharpen a checkpoint by GRPO under ranking rewards.", demo=DEMO)
-    from minionerec.training.grpo import run_grpo
-
-    result = run_grpo(config)
-    print(f"checkpoint: {result.output}")
-
+from minionerec.cli.stages import main
 
 if __name__ == "__main__":
-    run_command(main)
+    main("grpo")

@@ -72,7 +72,8 @@ def parse_config(
         for key in read_yaml(words[place]):
             if key not in known:
                 raise ConfigError(f"{words[place]}: unknown key {key!r}. Known keys: {', '.join(known)}.")
-    parser = TrlParser([config_class], description=description, exit_on_error=False)
+    classes: list[Any] = [config_class]
+    parser = TrlParser(classes, description=description, exit_on_error=False)
     parser.add_argument("--config", help="YAML file with any of the settings below; flags win over it")
     try:
         (config,) = parser.parse_args_and_config(words)[:1]

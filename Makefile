@@ -1,0 +1,57 @@
+# make quickstart   set up and run the whole pipeline on the demo shop
+# make test         set up and run linters and tests
+# make industrial   run the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
+# make slow         the tests that take minutes
+# make lint, make format, make venv, make clean
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := dev,plots,tensorboard,peft
+# Tests and the pipelines of the demo and of Industrial need no network.
+OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=1 TOKENIZERS_PARALLELISM=false
+FIND_PYTHON := for name in python3.11 python3 python; do \
+	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
+
+.PHONY: quickstart test industrial venv lint format slow clean
+
+quickstart: venv
+	$(OFFLINE) $(BIN)/minionerec run configs/demo
+
+test: lint
+	$(OFFLINE) $(BIN)/python -m pytest
+
+slow: venv
+	$(OFFLINE) $(BIN)/python -m pytest -m slow
+
+industrial: venv
+	$(OFFLINE) $(BIN)/minionerec run configs/industrial
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+venv: $(STAMP)
+
+# Torch first, on its own: some packages look at the installed torch while they are installed.
+$(STAMP): pyproject.toml constraints.txt
+	@python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ]; then \
+		echo "error: no Python of version 3.11 or later was found (python3.11, python3, python). Install one." >&2; exit 2; \
+	fi; \
+	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find minionerec scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,191 @@
+"""The command of each stage: parse its configuration, run it, say where things went.
+
+`scripts/sft.py` and `minionerec sft` are both `main("sft")`. Whatever is heavy to import is imported when a stage runs,
+so that `--help` answers at once.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from minionerec.cli.pipeline import DEMO, ensure_before
+from minionerec.core.config import parse_config, run_command
+
+
+@dataclass(frozen=True)
+class Command:
+    """One stage as a command.
+
+    Attributes:
+        script: File that runs it, relative to the project.
+        summary: What it does, for `--help`.
+        settings: Its configuration class, as "module:class".
+        run: Runs the stage with a configuration and prints what came out.
+        demo: File of the demo configuration that is taken when no `--config` is given, in `configs/demo`.
+    """
+
+    script: str
+    summary: str
+    settings: str
+    run: Callable[[Any], None]
+    demo: str | None = None
+
+    def config_class(self) -> type[Any]:
+        """The configuration class."""
+        module, name = self.settings.split(":")
+        return getattr(import_module(module), name)
+
+
+def _prepare_data(config: Any) -> None:
+    from minionerec.data.prepare import run_prepare
+
+    print(f"corpus: {run_prepare(config).output}")
+
+
+def _embed_items(config: Any) -> None:
+    from minionerec.embed.vectors import run_embed
+
+    result = run_embed(config)
+    print(f"vectors of {result.counts['items']} items, {result.counts['dimensions']} wide: {result.output}")
+
+
+def _build_sids(config: Any) -> None:
+    from minionerec.sid.build import run_build_sids
+
+    result = run_build_sids(config)
+    print(f"{result.table.n_unique} distinct SIDs of {len(result.table)} items: {result.output}")
+
+
+def _sft(config: Any) -> None:
+    from minionerec.training.sft import run_sft
+
+    _print_checkpoint(run_sft(config).output)
+
+
+def _grpo(config: Any) -> None:
+    from minionerec.training.grpo import run_grpo
+
+    _print_checkpoint(run_grpo(config).output)
+
+
+def _print_checkpoint(output: Any) -> None:
+    from minionerec.core.log import is_main_process
+
+    if is_main_process():
+        print(f"checkpoint: {output}")
+
+
+def _eval_beam(config: Any) -> None:
+    from minionerec.evaluation.predict import run_eval
+
+    result = run_eval(config)
+    print(result.table)
+    print(f"predictions: {result.output}")
+
+
+def _levels(config: Any) -> None:
+    from minionerec.metrics.levels import run_levels
+
+    analysis = run_levels(config)
+    if config.json:
+        print(json.dumps(analysis.to_json()))
+        return
+    from minionerec.evaluation.metrics_table import format_level_tables
+
+    print(format_level_tables(analysis))
+
+
+def _report(config: Any) -> None:
+    from minionerec.evaluation.report import run_report
+
+    result = run_report(config)
+    print(result.table)
+    print(f"Report: {result.html} (and {result.markdown})")
+
+
+COMMANDS = {
+    "prepare-data": Command(
+        "scripts/prepare_data.py",
+        "Turn a source of items and interactions into a corpus: checked, indexed and split.",
+        "minionerec.data.prepare:PrepareConfig",
+        _prepare_data,
+        "data.yaml",
+    ),
+    "embed-items": Command(
+        "scripts/embed_items.py",
+        "Turn the text of each item into a vector.",
+        "minionerec.embed.vectors:EmbedConfig",
+        _embed_items,
+    ),
+    "build-sids": Command(
+        "scripts/build_sids.py",
+        "Give every item of a corpus a semantic ID.",
+        "minionerec.sid.build:SidConfig",
+        _build_sids,
+        "sids.yaml",
+    ),
+    "sft": Command(
+        "scripts/sft.py",
+        "Teach a language model to speak semantic IDs (supervised fine-tuning).",
+        "minionerec.training.config:SftConfig",
+        _sft,
+        "sft.yaml",
+    ),
+    "grpo": Command(
+        "scripts/grpo.py",
+        "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
+        "minionerec.training.config:GrpoConfig",
+        _grpo,
+        "grpo.yaml",
+    ),
+    "eval-beam": Command(
+        "scripts/eval_beam.py",
+        "Recommend by constrained beam search, and measure.",
+        "minionerec.evaluation.config:EvalConfig",
+        _eval_beam,
+        "eval_grpo.yaml",
+    ),
+    "levels": Command(
+        "calc_level.py",
+        "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
+        "minionerec.metrics.levels:LevelsConfig",
+        _levels,
+        "levels.yaml",
+    ),
+    "report": Command(
+        "scripts/report.py",
+        "Write report.md and report.html from finished predictions, and print the table.",
+        "minionerec.evaluation.report:ReportConfig",
+        _report,
+        "report.yaml",
+    ),
+}
+
+
+def run_stage(name: str) -> None:
+    """Run one stage with the words of the command line.
+
+    With no `--config` it takes the demo configuration, and first makes what that configuration reads where that is
+    missing or stale.
+
+    Args:
+        name: Key of `COMMANDS`.
+    """
+    command = COMMANDS[name]
+    given = {word.split("=")[0] for word in sys.argv[1:]}
+    demo = None if command.demo is None else f"{DEMO}/{command.demo}"
+    if name == "levels" and given & {"--path", "--predictions"}:
+        demo = None  # its only input is on the command line
+    config: Any = parse_config(command.config_class(), command.summary, demo=demo)
+    if demo is not None and "--config" not in given:
+        ensure_before(DEMO, config)
+    command.run(config)
+
+
+def main(name: str) -> None:
+    """The whole of a stage's script."""
+    run_command(partial(run_stage, name))
