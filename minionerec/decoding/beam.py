@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.prefix import candidate_scores, check_backbone, check_prompts, extend, prefill
+from minionerec.decoding.prefix import Branches, candidate_scores, check_backbone, check_prompts
 from minionerec.decoding.trie import Trie
 
 SCORES = ("full", "renormalised")
@@ -97,11 +97,10 @@ def _search(
 ) -> BeamResult:
     """The search itself, for distinct prompts."""
     batch, device = len(prompts), model.device
-    state = prefill(model, prompts)
-    hidden = state.hidden.unsqueeze(1)  # (B, 1, D)
+    branches = Branches(model, prompts, trie.levels)
+    hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
     running = torch.zeros(batch, 1, device=device)
-    ancestors = torch.zeros(batch, 1, 0, dtype=torch.bool, device=device)  # (B, K, branch positions in the cache)
     done_scores = torch.full((batch, 0), -torch.inf, device=device)
     done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
     for depth in range(trie.levels):
@@ -120,29 +119,24 @@ def _search(
         flat_children = torch.where(present, children, -1).flatten(1)
         ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
         if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
-            ends = ends.masked_fill(totals < _best(totals, num_beams)[0][:, -1:], -1)
-        done_scores, order = _best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
+            ends = ends.masked_fill(totals < best(totals, num_beams)[0][:, -1:], -1)
+        done_scores, order = best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:
             break
         inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
-        running, order = _best(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
+        running, order = best(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
         if (nodes < 0).all():
             break
-        parents = order // width  # (B, K), place of each beam's parent in the level before
-        if depth > 0:
-            seen = torch.cat(
-                [ancestors, torch.eye(ancestors.shape[1], dtype=torch.bool, device=device).expand(batch, -1, -1)], -1
-            )
-            ancestors = seen.gather(1, parents.unsqueeze(-1).expand(-1, -1, seen.shape[-1]))
-        else:
-            ancestors = torch.zeros(batch, nodes.shape[1], 0, dtype=torch.bool, device=device)
-        hidden = extend(model, state, trie.tokens(nodes.clamp(min=0), depth + 1), ancestors, depth)
+        parents = order // width + branches.count - hidden.shape[1]  # slots of the level before
+        if depth == 0:
+            parents = torch.full_like(parents, -1)
+        hidden = branches.run(trie.tokens(nodes.clamp(min=0), depth + 1), parents, depth)
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
 
 
-def _best(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def best(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `width` highest scores of each row, best first, and their places."""
     best = scores.topk(min(width, scores.shape[1]), dim=1)
     return best.values, best.indices

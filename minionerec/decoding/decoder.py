@@ -11,6 +11,17 @@ from minionerec.decoding.beam import beam_search
 from minionerec.decoding.trie import Trie
 
 
+def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
+    """Places of prompts in batches of similar length, the shortest first.
+
+    Example:
+        >>> length_batches([[1, 2, 3], [4], [5, 6], [7]], 2)
+        [[1, 3], [2, 0]]
+    """
+    order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), place))
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
 def decode_prompts(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -39,8 +50,7 @@ def decode_prompts(
     """
     sids = np.full((len(prompts), num_beams), -1, dtype=np.int64)
     scores = np.full((len(prompts), num_beams), -np.inf, dtype=np.float32)
-    order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), place))
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches = length_batches(prompts, batch_size)
     trie = trie.to(model.device)
     training = model.training
     model.eval()

@@ -235,6 +235,53 @@ def extend(
     return output.last_hidden_state
 
 
+class Branches:
+    """A batch of prompts and the tree of branch tokens behind each of them.
+
+    Args:
+        model: Causal language model.
+        prompts: B token id lists, none empty; each is run once, here.
+        levels: Most branch tokens on one path.
+
+    Attributes:
+        hidden: (B, D), last hidden state of each prompt's last token.
+        count: Branch tokens that have been run for each prompt; the next to run get the slots from here on.
+    """
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], levels: int):
+        self.model = model
+        self.state = prefill(model, prompts)
+        self.hidden = self.state.hidden
+        self.count = 0
+        # Slots of the ancestors of each branch token, by depth; -1 where there is none.
+        self.paths = torch.full((len(prompts), 0, levels), -1, dtype=torch.long, device=self.hidden.device)
+
+    def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
+        """Run one more token behind each of K branches.
+
+        Args:
+            tokens: int64 (B, K).
+            parents: int64 (B, K), slots of the tokens before them; -1 behind the prompt itself.
+            depth: Branch tokens before them on their paths: one number, or int64 (B, K).
+
+        Returns:
+            Hidden states (B, K, D).
+        """
+        if self.count:
+            index = parents.clamp(min=0).unsqueeze(-1).expand(-1, -1, self.paths.shape[2])
+            paths = self.paths.gather(1, index).masked_fill(parents.unsqueeze(-1) < 0, -1)
+        else:
+            paths = self.paths.new_full((*tokens.shape, self.paths.shape[2]), -1)
+        place = torch.as_tensor(depth, device=tokens.device).expand_as(tokens).unsqueeze(-1)
+        paths = paths.scatter(2, (place - 1).clamp(min=0), parents.unsqueeze(-1))
+        seen = torch.zeros(*tokens.shape, self.count + 1, dtype=torch.bool, device=tokens.device)
+        ancestors = seen.scatter_(2, paths.masked_fill(paths < 0, self.count), True)[..., :-1]
+        hidden = extend(self.model, self.state, tokens, ancestors, depth)
+        self.paths = torch.cat([self.paths, paths], dim=1)
+        self.count += tokens.shape[1]
+        return hidden
+
+
 def candidate_scores(
     model: PreTrainedModel,
     hidden: torch.Tensor,

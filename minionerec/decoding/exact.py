@@ -1,0 +1,228 @@
+"""The true best K SIDs of the whole catalogue under a model, and how far beam search falls short of them.
+
+A prefix's score bounds the scores of all SIDs below it, for log-probabilities are never positive. So the search opens
+prefixes best first, some at a time, and stops when no unopened prefix beats the K-th best complete SID.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import progress
+from minionerec.decoding.beam import SCORES, BeamResult, best
+from minionerec.decoding.decoder import length_batches, target_ranks
+from minionerec.decoding.prefix import Branches, candidate_scores, check_backbone, check_prompts
+from minionerec.decoding.trie import Trie
+
+# Rounding may lift a score a little over its prefix's.
+_SLACK = 1e-5
+
+
+@dataclass(frozen=True)
+class ExactResult(BeamResult):
+    """The best SIDs of the catalogue for a batch of prompts.
+
+    Attributes:
+        opened: int64 (B,), prefixes whose children were scored, the empty one included.
+    """
+
+    opened: torch.Tensor
+
+
+@torch.no_grad()
+def exact_search(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    normaliser: str = "full",
+    width: int = 32,
+) -> ExactResult:
+    """Rank the best K SIDs of the whole catalogue.
+
+    Args:
+        model: Causal language model in evaluation mode.
+        prompts: B token id lists, none empty.
+        trie: SIDs of the catalogue.
+        k: Length of the lists.
+        normaliser: "full" or "renormalised", see `beam_search`.
+        width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
+            the fewest passes through the model; the lists are the same.
+
+    Returns:
+        min(K, SIDs of the catalogue) SIDs a prompt, best first, and the number of prefixes opened.
+
+    Raises:
+        ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
+        DataError: If a prompt is empty or foreign, or scores are not numbers; the message names the prompt's row.
+    """
+    if k < 1 or width < 1:
+        raise ConfigError(f"k is {k} and width {width}; both must be at least 1.")
+    if normaliser not in SCORES:
+        raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
+    check_backbone(model)
+    check_prompts(prompts, model.config.vocab_size)
+    trie.check_vocabulary(model.config.vocab_size)
+    trie = trie.to(model.device)
+    batch, device = len(prompts), model.device
+    branches = Branches(model, prompts, trie.levels)
+    bounds = torch.tensor(trie.level_start[1:], device=device)
+    done_scores = torch.full((batch, k), -torch.inf, device=device)
+    done_sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
+    # Prefixes not yet opened: score, node, and the slot of the token before theirs.
+    waiting = torch.full((batch, 0), -torch.inf, device=device)
+    waiting_nodes = waiting_slots = torch.zeros(batch, 0, dtype=torch.long, device=device)
+    opened = torch.ones(batch, dtype=torch.long, device=device)
+    scores = torch.zeros(batch, 1, device=device)
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
+    slots = torch.full((batch, 1), -1, dtype=torch.long, device=device)
+    hidden = branches.hidden.unsqueeze(1)
+    while True:
+        children, present = trie.children(nodes)  # (B, K, W)
+        fan = children.shape[-1]
+        steps = candidate_scores(
+            model, hidden.flatten(0, 1), _tokens(trie, children).flatten(0, 1), present.flatten(0, 1), normaliser
+        ).view(batch, -1, fan)
+        if torch.isnan(steps).any():
+            row = int(torch.isnan(steps).flatten(1).any(1).nonzero()[0])
+            raise DataError(
+                f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
+            )
+        totals = (scores.unsqueeze(-1) + steps).flatten(1)
+        children, present = children.flatten(1), present.flatten(1)
+        ends = trie.sid[children].long().masked_fill(~present, -1)
+        done_scores, order = best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), k)
+        done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
+        bar = done_scores[:, -1:] - _SLACK
+        inner = present & (trie.first_child[children + 1] > trie.first_child[children])
+        waiting = torch.cat([waiting, totals.masked_fill(~inner, -torch.inf)], 1)
+        waiting_nodes = torch.cat([waiting_nodes, children], 1)
+        waiting_slots = torch.cat([waiting_slots, slots.repeat_interleave(fan, dim=1)], 1)
+        hopeful = waiting > bar
+        most = int(hopeful.sum(1).max())
+        if most == 0:
+            break
+        waiting, order = best(waiting.masked_fill(~hopeful, -torch.inf), most)
+        waiting_nodes, waiting_slots = waiting_nodes.gather(1, order), waiting_slots.gather(1, order)
+        scores, waiting = waiting.tensor_split([width], dim=1)
+        nodes, waiting_nodes = waiting_nodes.tensor_split([width], dim=1)
+        parents, waiting_slots = waiting_slots.tensor_split([width], dim=1)
+        nodes = nodes.masked_fill(scores == -torch.inf, -1)
+        opened = opened + (nodes >= 0).sum(1)
+        safe = nodes.clamp(min=0)
+        depth = (torch.bucketize(safe, bounds, right=True) - 1).clamp(min=0)
+        slots = branches.count + torch.arange(nodes.shape[1], device=device).expand_as(nodes)
+        hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
+    done_sids = done_sids.masked_fill(done_scores == -torch.inf, -1)
+    return ExactResult(done_sids, done_scores, opened)
+
+
+def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:
+    """Vocabulary ids of nodes of any depth; fillers (the root) get token 0."""
+    return trie.tokens(nodes).clamp(min=0)
+
+
+def exact_prompts(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    *,
+    batch_size: int = 8,
+    normaliser: str = "full",
+    width: int = 32,
+    description: str | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`exact_search` for many prompts, those of similar length together.
+
+    Returns:
+        SID numbers int64 (R, K), -1 behind the end of shorter lists, scores float32 (R, K), and prefixes opened
+        int64 (R,), in prompt order.
+    """
+    sids = np.full((len(prompts), k), -1, dtype=np.int64)
+    scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
+    opened = np.zeros(len(prompts), dtype=np.int64)
+    batches = length_batches(prompts, batch_size)
+    training = model.training
+    model.eval()
+    try:
+        for batch in progress(batches, description, unit="batch") if description else batches:
+            result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
+            sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
+            opened[batch] = result.opened.cpu().numpy()
+    finally:
+        model.train(training)
+    return sids, scores, opened
+
+
+@dataclass(frozen=True)
+class SearchError:
+    """What a search loses against the exact one.
+
+    Attributes:
+        rows: Number of lists compared, R.
+        lists_differ: Share of rows whose ranked lists are not the same.
+        sets_differ: Share of rows whose lists do not hold the same SIDs.
+        missed: Share of the exact lists' SIDs that the search did not find.
+        hr: HR@K of the search less that of the exact lists, by K; empty without targets.
+        ndcg: NDCG@K likewise.
+    """
+
+    rows: int
+    lists_differ: float
+    sets_differ: float
+    missed: float
+    hr: dict[int, float]
+    ndcg: dict[int, float]
+
+
+def search_error(
+    found: np.ndarray, exact: np.ndarray, targets: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
+) -> SearchError:
+    """Compare the lists of a search with the exact ones.
+
+    Args:
+        found: int64 (R, K), SID numbers, best first, -1 behind the end.
+        exact: int64 (R, K), likewise.
+        targets: int64 (R,), SID number of each row's target, for HR and NDCG.
+        ks: Cut-offs.
+
+    Raises:
+        DataError: If the shapes do not match.
+
+    Example:
+        >>> error = search_error(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [4, 5]]), np.array([1, 4]), ks=[1, 2])
+        >>> error.lists_differ, error.missed, error.hr
+        (0.5, 0.25, {1: -0.5, 2: 0.0})
+    """
+    if found.shape != exact.shape or len(found) == 0 or (targets is not None and len(targets) != len(found)):
+        raise DataError(
+            f"lists of shape {found.shape} cannot be compared with lists of shape {exact.shape}"
+            + ("." if targets is None else f" and {len(targets)} targets.")
+        )
+    known = exact >= 0
+    missed = known & ~(found[:, :, None] == exact[:, None, :]).any(1)
+    extra = (found >= 0) & ~(found[:, :, None] == exact[:, None, :]).any(2)
+    hr: dict[int, float] = {}
+    ndcg: dict[int, float] = {}
+    if targets is not None:
+        ranks = [target_ranks(lists, targets) for lists in (found, exact)]
+        for k in ks:
+            hits = [(rank > 0) & (rank <= k) for rank in ranks]
+            gains = [
+                np.where(hit, 1 / np.log2(1 + np.maximum(rank, 1)), 0.0) for hit, rank in zip(hits, ranks, strict=True)
+            ]
+            hr[k] = float(hits[0].mean() - hits[1].mean())
+            ndcg[k] = float(gains[0].mean() - gains[1].mean())
+    return SearchError(
+        rows=len(found),
+        lists_differ=float((found != exact).any(1).mean()),
+        sets_differ=float((missed.any(1) | extra.any(1)).mean()),
+        missed=float(missed.sum() / max(1, known.sum())),
+        hr=hr,
+        ndcg=ndcg,
+    )
