@@ -20,7 +20,7 @@ from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, is_main_process
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts
 from minionerec.decoding.trie import Trie
@@ -180,7 +180,8 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     if is_current(output, "checkpoint", settings, inputs):
         logger.info("%s is up to date.", output)
         return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
-    require_writable(output)
+    if is_main_process():
+        require_writable(output)
     corpus = Corpus.load(config.corpus)
     bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
     table, tokenizer = bundle.table, bundle.tokenizer

@@ -15,7 +15,7 @@ from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, is_main_process
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import (
@@ -164,7 +164,8 @@ def run_sft(config: SftConfig) -> TrainingResult:
     if is_current(output, "checkpoint", settings, inputs):
         logger.info("%s is up to date.", output)
         return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
-    require_writable(output)
+    if is_main_process():
+        require_writable(output)
     corpus = Corpus.load(config.corpus)
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
