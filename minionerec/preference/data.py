@@ -1,0 +1,233 @@
+"""The data contract: comparisons and item features, read, checked and counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import DataError
+
+TOO_MANY = 0.05
+_KEYS = ("comparison_id", "user_id", "item_a", "item_b")
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Answers, one row per comparison and target, all rows of the first target first.
+
+    Attributes:
+        features: float32 (N, D), row i = item i.
+        items: Item ids, N of them.
+        users: User ids in order of first appearance, U of them.
+        targets: Names of the questions, T of them.
+        ids: Comparison ids.
+        comparison: int64 (R,), index into `ids`.
+        user: int64 (R,).
+        a: int64 (R,), the first item.
+        b: int64 (R,), the second item.
+        target: int64 (R,).
+        y: float64 (R,), 1 if the first item was chosen, 0 if the second; ties and blanks are no rows.
+        pair: int64 (R,), number of the unordered pair of items.
+        time: float64 (R,) or None.
+        counts: What was read and what was left out, see `read_comparisons`.
+    """
+
+    features: np.ndarray
+    items: Sequence[str]
+    users: Sequence[str]
+    targets: Sequence[str]
+    ids: Sequence[str]
+    comparison: np.ndarray
+    user: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+    target: np.ndarray
+    y: np.ndarray
+    pair: np.ndarray
+    time: np.ndarray | None
+    counts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: np.ndarray) -> "Comparisons":
+        """These rows alone, with all users, items and targets."""
+        names = ("comparison", "user", "a", "b", "target", "y", "pair")
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, **columns, time=None if self.time is None else self.time[rows])
+
+
+def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
+    """Item ids and their vectors, float32 (N, D).
+
+    Raises:
+        DataError: If the file is missing or a pickle, ids repeat, or vectors differ in width or hold NaN or infinity.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Give --features an npz or parquet file.")
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                items, rows = arrays["item_id"].astype(str).tolist(), list(arrays["features"])
+        elif path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+            items, rows = table["item_id"].astype(str).tolist(), list(table["vector"])
+        else:
+            raise DataError(f"{path}: features must be .npz or .parquet (pickles are not read). Convert the file.")
+    except (KeyError, ValueError, OSError) as error:
+        raise DataError(
+            f"{path}: expected item_id and features (npz, no objects) or item_id and vector (parquet): {error}."
+        ) from None
+    widths = [np.size(row) for row in rows]
+    if not rows or len(items) != len(rows) or len(set(items)) < len(items):
+        raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
+    for item, row, width in zip(items, rows, widths, strict=True):
+        if width != widths[0]:
+            raise DataError(f"{path}: item {item!r} has {width} numbers, item {items[0]!r} has {widths[0]}. Mend it.")
+        if not np.isfinite(row).all():
+            raise DataError(f"{path}: item {item!r} has NaN or infinity among its features. Remove or mend it.")
+    return items, np.stack(rows).astype(np.float32)
+
+
+def _text(value: Any) -> str:
+    """A cell as text: missing is "", whole floats lose their point (a column with gaps turns 2 into 2.0)."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
+    try:
+        if path.suffix == ".csv":
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        elif path.suffix == ".jsonl":
+            table = pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+        elif path.suffix == ".parquet":
+            table = pd.read_parquet(path)
+        else:
+            raise DataError(f"{path}: expected .csv, .parquet or .jsonl. Convert the file.")
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}).") from None
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise DataError(
+            f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, table))}. Rename or set targets."
+        )
+    for name in columns:
+        table[name] = [_text(value) for value in table[name]]
+    return table
+
+
+def _times(table: pd.DataFrame, path: Path) -> np.ndarray | None:
+    if "timestamp" not in table:
+        return None
+    numbers = pd.to_numeric(table["timestamp"], errors="coerce")
+    if numbers.isna().any():
+        numbers = pd.to_datetime(table["timestamp"], errors="coerce", utc=True, format="ISO8601")
+        if numbers.isna().any():
+            bad = int(np.flatnonzero(numbers.isna())[0])
+            raise DataError(
+                f"{path}, row {bad + 1}: timestamp {table['timestamp'].iloc[bad]!r} is neither a number nor an ISO "
+                "date. Mend it or remove the column."
+            )
+        return numbers.astype("int64").to_numpy(np.float64)
+    return numbers.to_numpy(np.float64)
+
+
+def read_comparisons(
+    comparisons: str | Path, features: str | Path, targets: Sequence[str], label_map: Mapping[str, str]
+) -> Comparisons:
+    """Read and check comparisons and features.
+
+    Nothing is repaired silently. `counts` holds: comparisons read; those dropped for a missing user or item id, an
+    item without features, or an item compared with itself; answers read, of which blank, tie, invalid (a value of no
+    known meaning), repeated (the same user, pair and target again; the first one stays) and contradictory (repeated
+    the other way); `self_consistency`, the share of repeats that agree (None without repeats); rows kept; and users
+    whose kept answers are all alike (`one_class_users`).
+
+    Args:
+        comparisons: csv, parquet or jsonl, see `PreferenceConfig`.
+        features: npz or parquet, see `read_features`.
+        targets: Columns with the answers.
+        label_map: Raw code to "a", "b", "tie" or ""; empty if the file says a, b and tie itself.
+
+    Raises:
+        DataError: If a file is missing or malformed, an answer is a number and `label_map` is empty, more than one in
+            twenty answers is invalid, more than half of the comparisons lack features, or no row is left.
+    """
+    path = Path(comparisons)
+    items, matrix = read_features(features)
+    table = _read_table(path, [*_KEYS, *targets])
+    time = _times(table, path)
+    counts: dict[str, Any] = {"comparisons": len(table)}
+    index = {item: place for place, item in enumerate(items)}
+    a, b = (table[name].map(index).fillna(-1).to_numpy(np.int64) for name in ("item_a", "item_b"))
+    named = ((table["user_id"] != "") & (table["item_a"] != "") & (table["item_b"] != "")).to_numpy(bool)
+    known = (a >= 0) & (b >= 0)
+    other = (table["item_a"] != table["item_b"]).to_numpy(bool)
+    counts["without_user_or_item"] = int((~named).sum())
+    counts["without_features"] = int((named & ~known).sum())
+    counts["self_pairs"] = int((named & known & ~other).sum())
+    if counts["without_features"] > len(table) / 2:
+        bad = int(np.flatnonzero(named & ~known)[0])
+        lost = [table[name].iloc[bad] for name in ("item_a", "item_b") if table[name].iloc[bad] not in index]
+        raise DataError(
+            f"{path}: {counts['without_features']} of {len(table)} comparisons name items without features in "
+            f"{features}, first {lost[0]!r} in row {bad + 1}. Give the features of these items."
+        )
+    keep = np.flatnonzero(named & known & other)
+    users = list(dict.fromkeys(table["user_id"].iloc[keep]))
+    user = table["user_id"].map({name: place for place, name in enumerate(users)}).fillna(-1).to_numpy(np.int64)
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    parts = []
+    counts |= dict.fromkeys(("answers", "blank", "ties", "invalid", "repeated", "contradictory"), 0)
+    for number, name in enumerate(targets):
+        raw = table[name].iloc[keep]
+        if not label_map:
+            coded = raw[raw.str.fullmatch(r"[+-]?\d+(\.\d*)?")]
+            if len(coded):
+                raise DataError(
+                    f"{path}, row {coded.index[0] + 1}: {name} is {coded.iloc[0]!r}, a code without a meaning. Set "
+                    "label_map, for instance 1=a 2=b, as your data's description says which item a code stands for."
+                )
+        meaning = raw.map({value: value for value in ("a", "b", "tie", "")} | dict(label_map)).fillna("?")
+        counts["answers"] += len(raw)
+        for key, value in (("blank", ""), ("ties", "tie"), ("invalid", "?")):
+            counts[key] += int((meaning == value).sum())
+        chosen = np.flatnonzero(meaning.isin(["a", "b"]))
+        row = keep[chosen]
+        winner = np.where((meaning.iloc[chosen] == "a").to_numpy(), a[row], b[row])
+        part = pd.DataFrame({"row": row, "user": user[row], "low": low[row], "high": high[row], "chosen": winner})
+        part["target"] = number
+        parts.append(part)
+    if counts["invalid"] > TOO_MANY * counts["answers"]:
+        raise DataError(
+            f"{path}: {counts['invalid']} of {counts['answers']} answers are none of a, b, tie, blank or label_map's "
+            f"codes ({', '.join(label_map) or 'none'}). Complete label_map."
+        )
+    rows = pd.concat(parts, ignore_index=True)
+    keys = ["user", "low", "high", "target"]
+    again = rows.duplicated(keys).to_numpy()
+    against = again & (rows["chosen"] != rows.groupby(keys)["chosen"].transform("first")).to_numpy()
+    counts["repeated"], counts["contradictory"] = int(again.sum()), int(against.sum())
+    counts["self_consistency"] = None if not again.any() else 1 - counts["contradictory"] / counts["repeated"]
+    rows = rows[~again]
+    counts["rows"] = len(rows)
+    if not len(rows):
+        raise DataError(f"{path}: no usable answer is left of {counts}. Check targets, label_map and features.")
+    place = rows["row"].to_numpy()
+    y = (rows["chosen"].to_numpy() == a[place]).astype(np.float64)
+    mean = pd.Series(y).groupby(rows["user"].to_numpy()).mean()
+    counts["one_class_users"] = int(mean.isin([0.0, 1.0]).sum())
+    _, pair = np.unique(low[place] * len(items) + high[place], return_inverse=True)
+    return Comparisons(
+        features=matrix, items=items, users=users, targets=list(targets), ids=table["comparison_id"].tolist(),
+        comparison=place, user=user[place], a=a[place], b=b[place], target=rows["target"].to_numpy(np.int64), y=y,
+        pair=pair, time=None if time is None else time[place], counts=counts,
+    )  # fmt: skip
