@@ -80,11 +80,13 @@ def _print_checkpoint(output: Any) -> None:
 
 
 def _eval_beam(config: Any) -> None:
+    from minionerec.core.log import is_main_process
     from minionerec.evaluation.predict import run_eval
 
     result = run_eval(config)
-    print(result.table)
-    print(f"predictions: {result.output}")
+    if is_main_process():
+        print(result.table)
+        print(f"predictions: {result.output}")
 
 
 def _levels(config: Any) -> None:

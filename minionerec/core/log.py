@@ -3,8 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -30,7 +30,13 @@ def setup_logging() -> None:
     logger.setLevel(logging.INFO if is_main_process() else logging.WARNING)
 
 
-def progress(items: Iterable[T], description: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
+def progress(
+    items: Iterable[T],
+    description: str,
+    total: int | None = None,
+    unit: str = "it",
+    size: Callable[[T], int] | None = None,
+) -> Iterator[T]:
     """Iterate with a progress bar, which stays silent off a terminal and on every process but the first.
 
     Args:
@@ -38,6 +44,7 @@ def progress(items: Iterable[T], description: str, total: int | None = None, uni
         description: A few words shown before the bar.
         total: Number of items, where `items` has no length.
         unit: What one item is called in the rate, e.g. "rows".
+        size: How many units an item counts for (the rows of a batch); one each if None.
 
     Returns:
         An iterator over `items`.
@@ -45,4 +52,14 @@ def progress(items: Iterable[T], description: str, total: int | None = None, uni
     from tqdm import tqdm
 
     silent = not sys.stderr.isatty() or not is_main_process()
-    return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent))
+    if size is None:
+        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent))
+    items = list(items)
+    return _counted(items, size, tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent))
+
+
+def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator[T]:
+    with bar:
+        for item in items:
+            yield item
+            bar.update(size(item))

@@ -1,5 +1,6 @@
 """The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +56,7 @@ def decode_prompts(
     training = model.training
     model.eval()
     try:
-        for batch in progress(batches, description, unit="batch") if description else batches:
+        for batch in progress(batches, description, unit="rows", size=len) if description else batches:
             result = beam_search(model, [prompts[place] for place in batch], trie, num_beams, normaliser)
             width = result.sids.shape[1]
             sids[batch, :width] = result.sids.cpu().numpy()
@@ -80,5 +81,7 @@ def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def decoding_device() -> torch.device:
-    """The first GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """This process's GPU where there is one (the first, outside of a distributed launch), else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cpu")

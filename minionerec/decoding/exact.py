@@ -150,7 +150,7 @@ def exact_prompts(
     training = model.training
     model.eval()
     try:
-        for batch in progress(batches, description, unit="batch") if description else batches:
+        for batch in progress(batches, description, unit="rows", size=len) if description else batches:
             result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
             sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
             opened[batch] = result.opened.cpu().numpy()

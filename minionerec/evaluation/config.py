@@ -28,7 +28,14 @@ class EvalConfig:
         default="full",
         metadata={"help": "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children"},
     )
-    batch_size: int = field(default=64, metadata={"help": "prompts decoded at a time"})
+    batch_size: int = field(
+        default=64,
+        metadata={"help": "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two"},
+    )
+    score_end: bool = field(
+        default=False,
+        metadata={"help": "also score what follows the SID in a completion (newline, end token), as stock search does"},
+    )
     dtype: str = field(default="auto", metadata={"help": "dtype of the weights: auto, float32, bfloat16, float16"})
     resamples: int = field(default=2000, metadata={"help": "bootstrap resamples for the intervals"})
     seed: int = field(default=0, metadata={"help": "seed of the bootstrap"})
@@ -47,5 +54,7 @@ class EvalConfig:
                 f"ks {self.ks} with {self.beams} beams: each K must be from 1 to the number of beams. "
                 "Give fewer ks or more beams."
             )
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1.")
+        if self.batch_size < 0:
+            raise ConfigError(
+                f"batch_size is {self.batch_size}; it must be at least 1, or 0 to find it from the free memory."
+            )

@@ -1,28 +1,41 @@
 """Evaluation by constrained beam search: a checkpoint's ranked lists for a split, their metrics, and two floors."""
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.core.artefacts import is_current, read_json, read_manifest, require_writable, to_plain, write_artefact
+from minionerec.core.artefacts import (
+    input_record,
+    is_current,
+    package_versions,
+    read_json,
+    read_manifest,
+    require_writable,
+    to_plain,
+    write_artefact,
+)
 from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, is_main_process
 from minionerec.data.corpus import Corpus
+from minionerec.decoding.beam import beam_search
 from minionerec.decoding.decoder import decode_prompts, decoding_device
 from minionerec.decoding.trie import Trie
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.floors import last_item_predictions, popularity_predictions
 from minionerec.evaluation.metrics_table import format_metrics_table
+from minionerec.evaluation.shards import decode_in_shards, fitting_batch_size, free_memory, wait_for_everyone
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
-from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -65,7 +78,15 @@ def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
 
 
 def predict(
-    bundle: Bundle, corpus: Corpus, rows: pd.DataFrame, *, beams: int, batch_size: int, scores: str = "full"
+    bundle: Bundle,
+    corpus: Corpus,
+    rows: pd.DataFrame,
+    *,
+    beams: int,
+    batch_size: int,
+    scores: str = "full",
+    score_end: bool = False,
+    shards: tuple[Path, Mapping[str, object]] | None = None,
 ) -> tuple[Predictions, list[str]]:
     """Ranked lists of a checkpoint for rows of a split.
 
@@ -74,8 +95,11 @@ def predict(
         corpus: Items, and training rows for popularity.
         rows: R rows with `user`, `history` and `target`.
         beams: Beam width.
-        batch_size: Prompts decoded at a time.
+        batch_size: Prompts decoded at a time; 0 finds it from the free memory.
         scores: "full" or "renormalised".
+        score_end: Whether to score what follows the SID in a completion too.
+        shards: Folder that keeps what is finished, and a record of all that decides the result; with it the work is
+            shared among the processes of the launch and survives a kill (`decode_in_shards`).
 
     Returns:
         The predictions, and the R prompts.
@@ -84,17 +108,36 @@ def predict(
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
     prompts = [builder.prompt("next_sid", history=history) for history in rows["history"]]
     ids = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
-    distinct = {tuple(prompt): place for place, prompt in enumerate(ids)}
-    order = {prompt: place for place, prompt in enumerate(distinct)}
-    found, found_scores = decode_prompts(
-        bundle.model,
-        list(distinct),
-        Trie.build(table.codes, bundle.code_ids),
-        beams,
-        batch_size=batch_size,
-        normaliser=scores,
-        description="recommending",
-    )
+    order: dict[tuple[int, ...], int] = {}
+    for prompt in ids:
+        order.setdefault(tuple(prompt), len(order))
+    distinct = list(order)
+    model = bundle.model
+    trie = Trie.build(table.codes, bundle.code_ids).to(model.device)
+    if score_end:
+        completion = builder.completion("next_sid", 0)
+        end = completion[completion.index(table.sids[0]) + len(table.sids[0]) :]
+        trie = trie.with_tail(encode_completion(bundle.tokenizer, [end])[0])
+
+    def find_batch_size() -> int:
+        found = batch_size or fitting_batch_size(
+            model, trie, max(map(len, distinct)), beams, free_memory(torch.device(model.device))
+        )
+        logger.info("%s distinct prompts, %d at a time.", f"{len(distinct):,}", found)
+        return found
+
+    if shards is None:
+        found, found_scores = decode_prompts(
+            model, distinct, trie, beams, batch_size=find_batch_size(), normaliser=scores, description="recommending"
+        )
+    else:
+        model.eval()
+
+        def decode(prompts: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+            result = beam_search(model, prompts, trie, beams, scores)
+            return result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
+
+        found, found_scores = decode_in_shards(*shards, distinct, beams, find_batch_size, decode)
     behind = ranked_items(table, corpus.popularity())
     items, sids, values = [], [], []
     for prompt in ids:
@@ -116,7 +159,9 @@ def predict(
 
 
 def run_eval(config: EvalConfig) -> EvalResult:
-    """Recommend for every row of a split and measure; does nothing if it is done.
+    """Recommend for every row of a split and measure; does nothing if it is done, goes on where it was cut off.
+
+    Under a distributed launch each process decodes its share; the predictions are the same for any number of processes.
 
     Writes `predictions.parquet`, `predictions.json` (the published form), `metrics.json` and `metrics.txt`.
 
@@ -148,10 +193,28 @@ def run_eval(config: EvalConfig) -> EvalResult:
             f"beams is {config.beams}, but the catalogue has {table.n_unique} distinct SIDs; "
             f"give --beams {table.n_unique} or fewer, and ks to match."
         )
-    bundle.model.to(decoding_device())
+    bundle.model.to(decoding_device())  # type: ignore[arg-type]
+    folder = output.with_name(f"{output.name}.partial")
+    decides = ("split", "beams", "scores", "score_end", "batch_size", "dtype")
+    record = {
+        "settings": {name: settings[name] for name in decides},
+        "inputs": {name: entry["sha256"] for name, entry in input_record(inputs).items()},
+        "device": bundle.model.device.type,
+        "versions": package_versions(),
+    }
     predictions, prompts = predict(
-        bundle, corpus, rows, beams=config.beams, batch_size=config.batch_size, scores=config.scores
+        bundle,
+        corpus,
+        rows,
+        beams=config.beams,
+        batch_size=config.batch_size,
+        scores=config.scores,
+        score_end=config.score_end,
+        shards=(folder, record),
     )
+    if not is_main_process():
+        wait_for_everyone()
+        return EvalResult(output, (output / TABLE_FILE).read_text(encoding="utf-8"), read_json(output / METRICS_FILE))
 
     def measure(lists: Predictions) -> Evaluation:
         return evaluate_predictions(
@@ -198,6 +261,8 @@ def run_eval(config: EvalConfig) -> EvalResult:
         write_published_json(place / JSON_FILE, predictions, prompts)
         (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
         (place / TABLE_FILE).write_text(text + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    wait_for_everyone()
     return EvalResult(output, text, metrics)
 
 
