@@ -43,6 +43,7 @@ class Stage:
         config: Its configuration file.
         settings: The file's content.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
+        threads: CPU threads of its process; the library's own choice if None.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stage:
     config: Path
     settings: Mapping[str, Any]
     launch: Path | None = None
+    threads: int | None = None
 
     @property
     def path(self) -> Path:
@@ -82,19 +84,22 @@ def read_pipeline(path: str | os.PathLike[str]) -> list[Stage]:
     if not file.is_file():
         raise ConfigError(f"{Path(path)}: no pipeline there; expected a folder with a {FILE}, such as {DEMO}.")
     content = read_yaml(file)
-    unknown = sorted(set(content) - {"stages", "launch"})
+    unknown = sorted(set(content) - {"stages", "launch", "threads"})
     if unknown:
-        raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: stages, launch.")
+        raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: stages, launch, threads.")
     entries = content.get("stages")
     if not isinstance(entries, list) or not all(isinstance(e, dict) and len(e) == 1 for e in entries) or not entries:
         raise ConfigError(f"{file}: expected `stages:` with a list of `script: configuration.yaml`.")
     launch = find_project_path(content["launch"]) if content.get("launch") else None
     if launch is not None and not launch.is_file():
         raise ConfigError(f"{file}: launch is {content['launch']!r}, but there is no such file.")
+    threads = content.get("threads")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise ConfigError(f"{file}: threads is {threads!r}; expected a whole number of CPU threads, at least 1.")
     stages: list[Stage] = []
     for script, name in (next(iter(entry.items())) for entry in entries):
         config = file.parent / str(name)
-        stage = Stage(config.stem, str(script), config, read_yaml(config), launch)
+        stage = Stage(config.stem, str(script), config, read_yaml(config), launch, threads)
         if not stage.path.is_file():
             raise ConfigError(f"{file}: no script {stage.script!r} ({stage.path}); give the name of one in scripts/.")
         if any(stage.name == other.name for other in stages):
@@ -114,7 +119,11 @@ def stage_command(stage: Stage) -> list[str]:
 
         launch = ROOT / "ds_configs" / ("single_gpu.yaml" if torch.cuda.is_available() else "cpu.yaml")
     # --quiet: the stage has said what was wrong; the launcher's own traceback would only hide it.
-    return [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(launch), *words]
+    launcher = ["-m", "accelerate.commands.launch", "--quiet", "--config_file", str(launch)]
+    threads = child_environment(stage).get("OMP_NUM_THREADS")
+    if threads:
+        launcher += ["--num_cpu_threads_per_process", threads]
+    return [sys.executable, *launcher, *words]
 
 
 def shown_command(command: Sequence[str]) -> str:
@@ -130,13 +139,19 @@ def _short(word: str) -> str:
     return word.removeprefix(here)
 
 
-def child_environment() -> dict[str, str]:
-    """This process's environment without what a distributed launcher put there."""
-    return {
+def child_environment(stage: Stage) -> dict[str, str]:
+    """The environment of a stage: this process's, without what a distributed launcher put there.
+
+    The stage's number of threads is added; an `OMP_NUM_THREADS` that is already set wins.
+    """
+    environment = {
         name: value
         for name, value in os.environ.items()
         if name not in _LAUNCHER_VARIABLES and not name.startswith(_LAUNCHER_PREFIXES)
     }
+    if stage.threads is not None:
+        environment.setdefault("OMP_NUM_THREADS", str(stage.threads))
+    return environment
 
 
 def stage_is_current(stage: Stage) -> bool:
@@ -160,7 +175,7 @@ def run_stage_process(stage: Stage, stdout: Any = None) -> subprocess.CompletedP
         stage: The stage.
         stdout: Where its standard output goes, as `subprocess.run` takes it.
     """
-    return subprocess.run(stage_command(stage), stdout=stdout, text=True, env=child_environment(), check=False)
+    return subprocess.run(stage_command(stage), stdout=stdout, text=True, env=child_environment(stage), check=False)
 
 
 def run_pipeline(path: str | os.PathLike[str], first: str | None = None, last: str | None = None) -> None:

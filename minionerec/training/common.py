@@ -31,7 +31,8 @@ RESUME_FILE = "resume.json"
 LOG_FILE = "training_log.json"
 # Settings that say how to go on, not what comes out.
 _NOT_PART_OF_RESULT = ("restart", "tensorboard")
-_VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu")
+# `train_loss` is the mean since the process began, so it differs where a run was cut off.
+_VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 
 
 def accumulation_steps(total: int, per_device: int, processes: int, what: str) -> int:
@@ -198,7 +199,7 @@ def quiet_progress() -> bool:
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:
     """The trainer's log as JSON text, without what differs between two runs of the same thing."""
     rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
-    return json.dumps(rows, indent=1) + "\n"
+    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
 
 
 def result_settings(config: CommonConfig) -> dict[str, Any]:

@@ -1,0 +1,6 @@
+"""`python -m minionerec.cli` is the `minionerec` command."""
+
+from minionerec.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What all tests share: no network, one thread a process, and where the published data lie."""
+
+import os
+from pathlib import Path
+
+# Before anything imports a library that reads them; child processes inherit them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if os.environ.get("MINIONEREC_DATA"):
+    os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of the published data; the test is skipped, saying so, where there is none."""
+    given = os.environ.get("MINIONEREC_DATA")
+    if not given or not (Path(given) / "Amazon").is_dir():
+        pytest.skip("MINIONEREC_DATA is not set to the published files; data/README.md says where to get them")
+    return Path(given)
