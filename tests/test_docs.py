@@ -302,7 +302,8 @@ FOLDERS = "scripts|configs|ds_configs|docs|data|minionerec|tests|benchmarks"
 
 @pytest.mark.parametrize("page", NAMES)
 def test_named_paths_and_modules_exist(page):
-    for name in re.findall(r"`([^`\n]+)`", prose(page)):
+    for span in re.findall(r"`([^`]+)`", prose(page)):
+        name = " ".join(span.split())
         if re.fullmatch(rf"(?:{FOLDERS})/[\w./*-]*", name):
             assert list(ROOT.glob(name.rstrip("/"))), f"{page}: no {name}"
         elif re.fullmatch(r"minionerec(\.\w+)+", name):
