@@ -70,6 +70,7 @@ def test_outputs_and_reports(small):
     places = [report.index(f"## {title}") for title in ("Model Configuration", "Performance Summary",
               "Test Accuracy by Target", "Test Accuracy by User", "Calibration", "Key Findings", "Experimental Details",
               "File Locations")]  # fmt: skip
+    assert "Error against the true probability" in report and "100.0% (" in report
     assert places == sorted(places) and "LEAK" in report and "rater's judgement" in report
     page = (Path(config.output) / "reports" / "halo-pair-bt_hier" / "report.html").read_text()
     assert page.count("<svg") == 2 and "LEAK" not in page

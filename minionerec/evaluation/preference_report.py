@@ -11,7 +11,7 @@ import numpy as np
 from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.config import ROOT
 from minionerec.evaluation import plots
-from minionerec.evaluation.document import Block, Figure, Paragraph, Section, Table, render_html, render_markdown
+from minionerec.evaluation.document import Block, Cell, Figure, Paragraph, Section, Table, render_html, render_markdown
 from minionerec.preference.config import FLOORS, PreferenceConfig
 from minionerec.preference.run import AGAINST, PREDICTIONS, RESULTS, Job, PreferenceResult
 
@@ -121,6 +121,12 @@ def run_report(results: dict[str, Any], against: dict[str, Any], run: Path) -> t
         ["Swap gap, mean of |P(a,b) + P(b,a) - 1|", _number(overall["swap_gap"])],
         ["Decided otherwise when shown swapped", _percent(overall["contradictory"])],
     ]
+    if truth:
+        measures += [
+            ["Bayes accuracy on these answers", _percent(truth["realised"])],
+            ["Bayes cross-entropy, nats", _number(truth["ce"])],
+            ["Error against the true probability", _number(truth["p_error"])],
+        ]
     ceilings = {row["user"]: row["expected"] for row in truth["users"]} if truth else {}
     names = results["users"]
     points = [
@@ -149,12 +155,25 @@ def run_report(results: dict[str, Any], against: dict[str, Any], run: Path) -> t
         Section("Calibration", calibration),
         Section("Key Findings", findings),
         Section("Experimental Details", [Table(["Detail", "Value"], details, text_columns=2)]),
+        Section("Agreement of Raters", [_agreement(results["agreement"])]),
         Section("File Locations", [Table(["What", "Where"], files, text_columns=2)]),
     ]
     if results.get("shots"):
         shown = [[k, _percent(v["accuracy"]), _number(v["ce"]), str(v["n"])] for k, v in results["shots"].items()]
         sections.insert(4, Section("New users", [Table(["Comparisons first given", "Accuracy", "CE", "N"], shown)]))
     return f"Preference model {results['model']}: performance", lead, sections
+
+
+def _agreement(matrix: dict[str, Any]) -> Table:
+    """Who chooses alike how often, on how many common answers; n/a where two have judged nothing in common."""
+    users = matrix["user"]
+    rows = [
+        [name, *(Cell(_percent(share), f"({n})") for share, n in zip(shares, counts, strict=True))]
+        for name, shares, counts in zip(users, matrix["share"], matrix["n"], strict=True)
+    ]
+    return Table(
+        ["User", *users], rows, "Share of common answers on which two agree, and how many they have in common."
+    )
 
 
 def run_findings(results: dict[str, Any], against: dict[str, Any]) -> list[str]:

@@ -96,8 +96,8 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
         for job in progress(waiting, "runs", unit="run"):
             _work(config, job)
     else:
-        # The longest first, so that no process is left alone with one at the end.
-        waiting.sort(key=lambda job: (job.model != "mlp_concat", job.unit != "row"))
+        # The first world before the controls, and the longest runs first, so that no process ends up alone with one.
+        waiting.sort(key=lambda job: (job.world != jobs[0].world, job.model != "mlp_concat", job.unit != jobs[0].unit))
         with ProcessPoolExecutor(config.workers, mp_context=get_context("spawn")) as pool:
             futures = [pool.submit(_work, config, job) for job in waiting]
             try:
