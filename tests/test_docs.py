@@ -29,7 +29,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 BY_SCRIPT = {command.script: command for command in COMMANDS.values()}
 FENCE = re.compile(r"(<!-- test: (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HARMLESS = {"cd", "export", "git", "source", ".", "mkdir", "ls", "cat", "cp", "diff", "less", "open", "xdg-open", "pip"}
-BLOCK_SECONDS = 500  # far more than any block needs on an idle machine
+BLOCK_SECONDS = 1000  # far more than any block needs on an idle machine
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def environment(project):
 
 
 @pytest.mark.end_to_end
+@pytest.mark.timeout(3 * BLOCK_SECONDS)
 @pytest.mark.parametrize("page", [name for name in NAMES if any(block.way == "run" for block in blocks(name))])
 def test_commands_run(page, project):
     outputs = []
