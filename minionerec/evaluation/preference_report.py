@@ -215,14 +215,16 @@ def _collect(config: PreferenceConfig, jobs: Sequence[Job]) -> dict[tuple[str, s
                                                    "recovery", "regret", "p_error", "spearman", "users")}  # fmt: skip
         row |= {"bayes_ce": truth.get("ce"), "sibling_ce": truth.get("sibling_ce"), "audit": results["split"]["audit"]}
         row |= {"seed": job.seed, "best_epoch": results["best_epoch"], "last_epoch": results["last_epoch"]}
+        if truth and truth["expected"] < 0.51:  # nothing to recover
+            row["recovery"] = None
         models = table.setdefault((job.world, job.unit), {})
         models.setdefault(job.model, []).append(row)
         if "last" in results:
             late = {**row, "ece": results["last"]["ece"], "contradictory": None, "users": None, "spearman": None}
             late |= {name: results["last"][name] for name in ("accuracy", "ce")}
             if truth:
-                late |= {"regret": late["ce"] - truth["ce"], "p_error": truth["last"]["p_error"],
-                         "recovery": (late["accuracy"] - 0.5) / (truth["realised"] - 0.5)}  # fmt: skip
+                late["regret"], late["p_error"] = late["ce"] - truth["ce"], truth["last"]["p_error"]
+                late["recovery"] = row["recovery"] and (late["accuracy"] - 0.5) / (truth["realised"] - 0.5)
             models.setdefault(LAST, []).append(late)
     return table
 
@@ -247,15 +249,18 @@ def _model_table(models: dict[str, list[dict[str, Any]]]) -> Table:
         ("CE regret", "regret", _number), ("Error of P", "p_error", _number), ("ECE", "ece", _number),
         ("Contradictory, %", "contradictory", _points), ("Rank corr.", "spearman", _number),
     ]  # fmt: skip
-    rows = [[name, *(_spread([run[key] for run in runs], show) for _, key, show in columns)]
-            for name, runs in sorted(models.items(), key=lambda item: sum(run["ce"] for run in item[1]))]  # fmt: skip
-    runs = next(iter(models.values()))
+    ranked = sorted(models.items(), key=lambda item: np.mean([run["ce"] for run in item[1]]))
+    rows = [
+        [name, str(len(runs)), *(_spread([run[key] for run in runs], show) for _, key, show in columns)]
+        for name, runs in ranked
+    ]
+    runs = max(models.values(), key=len)
     if runs[0]["realised"] is not None:
         for name, accuracy, ce in (("Bayes, features only", "realised", "bayes_ce"),
                                    ("Bayes, knowing siblings in train", "sibling_realised", "sibling_ce")):  # fmt: skip
             cells = [_spread([run[accuracy] for run in runs], _points), _spread([run[ce] for run in runs], _number)]
-            rows.append([name, *cells, *([""] * 6)])
-    return Table(["Model", *(title for title, _, _ in columns)], rows)
+            rows.append([name, str(len(runs)), *cells, *([""] * 6)])
+    return Table(["Model", "Seeds", *(title for title, _, _ in columns)], rows)
 
 
 def _gap(first: list[dict[str, Any]], second: list[dict[str, Any]], key: str) -> np.ndarray:
@@ -277,7 +282,8 @@ def _says(gap: np.ndarray, show: Callable[[float], str] = _points) -> str:
 
 def leak_findings(row: dict[str, list[dict[str, Any]]], pair: dict[str, list[dict[str, Any]]]) -> list[str]:
     """The finding about leaks, in plain words with this study's numbers."""
-    audit = row["bt_hier"][0]["audit"]
+    first = next(iter(row.values()))[0]
+    audit = first["audit"]
     texts = [
         f"Splitting single answers at random leaves {_percent(audit['same_user_pair'])} of the test answers with "
         "another answer by the same person on the same pair in train, and "
@@ -290,7 +296,7 @@ def leak_findings(row: dict[str, list[dict[str, Any]]], pair: dict[str, list[dic
                 f"split, and the error against the true probability changes by "
                 f"{_says(_gap(row[name], pair[name], 'p_error'), _number)}."
             )
-    if row["bt_hier"][0]["users"] and "mlp_concat" in row and "mlp_concat" in pair:
+    if first["users"] and "mlp_concat" in row and "mlp_concat" in pair:
         texts.append(
             f"A person's accuracy lies above that person's own ceiling, the best that features allow on the answers "
             f"drawn, in {_above(row['mlp_concat'])} under the row split, and in {_above(pair['mlp_concat'])} under the "
