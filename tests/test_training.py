@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from trl.trainer.utils import add_fused_lm_head
 
@@ -209,6 +210,13 @@ def test_an_unfinished_run_with_other_settings_is_not_mixed_in(tmp_path, monkeyp
         run_sft(other)
     assert (tmp_path / "sft.partial").is_dir()
     assert run_sft(replace(other, restart=True)).fresh
+
+
+def test_two_runs_do_not_write_one_output(tmp_path):
+    make_inputs(tmp_path)
+    with FileLock(tmp_path / ".sft.lock"), pytest.raises(ConfigError, match="sft: another run is writing it"):
+        run_sft(sft_config(tmp_path))
+    assert run_sft(sft_config(tmp_path)).fresh
 
 
 def test_a_half_written_checkpoint_is_left_out(tmp_path, monkeypatch):
@@ -460,6 +468,13 @@ def test_grpo_killed_and_repeated_equals_uninterrupted(trained, tmp_path, monkey
     assert same_weights(config.output, whole.output)
     logs = [json.loads((Path(r) / "training_log.json").read_text()) for r in (config.output, whole.output)]
     assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
+
+
+def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
+    folder, _ = trained
+    with caplog.at_level("WARNING", "minionerec"):
+        run_grpo(grpo_config(folder, output=str(tmp_path / "half"), dtype="bfloat16", max_steps=1))
+    assert "torch.bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -207,22 +209,36 @@ def result_settings(config: CommonConfig) -> dict[str, Any]:
     return {name: value for name, value in to_plain(config).items() if name not in _NOT_PART_OF_RESULT}
 
 
-def open_work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> tuple[Path, str | None]:
-    """The folder for an unfinished run beside its output, and the newest whole checkpoint in it.
+@contextmanager
+def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> Iterator[str | None]:
+    """Hold the folder for an unfinished run beside its output, against other runs, and find where to go on.
 
     Args:
         config: The stage's settings.
         inputs: Name to path of the stage's inputs.
         main_process: Whether this process may write.
 
-    Returns:
-        The folder, and the checkpoint to resume from, None to begin.
+    Yields:
+        The newest whole checkpoint, to resume from; None to begin.
 
     Raises:
-        ConfigError: If an unfinished run with other settings or inputs lies there.
+        ConfigError: If another run is at work there, or an unfinished run with other settings or inputs lies there.
     """
     output = Path(config.output)
     folder = output.with_name(f"{output.name}.partial")
+    lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
+    if main_process:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ConfigError(f"{output}: another run is writing it. Wait for it, or choose another output.") from None
+    try:
+        yield _resume_point(folder, config, inputs, main_process)
+    finally:
+        lock.release()
+
+
+def _resume_point(folder: Path, config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> str | None:
     record = {
         "settings": result_settings(config),
         "inputs": {name: entry["sha256"] for name, entry in input_record(inputs).items()},
@@ -244,10 +260,10 @@ def open_work_folder(config: CommonConfig, inputs: Mapping[str, str], main_proce
         checkpoint = _newest_whole_checkpoint(folder)
         if checkpoint is not None:
             logger.info("Going on from %s.", checkpoint)
-        return folder, checkpoint
+        return checkpoint
     if main_process:
         write_text_atomic(folder / RESUME_FILE, json.dumps(record, indent=1) + "\n")
-    return folder, None
+    return None
 
 
 def _newest_whole_checkpoint(folder: Path) -> str | None:

@@ -33,13 +33,13 @@ from minionerec.training.common import (
     accumulation_steps,
     choose_examples,
     finish_run,
-    open_work_folder,
     quiet_progress,
     replace_printer,
     result_settings,
     sid_numbers,
     steps_between_evaluations,
     validation_set,
+    work_folder,
 )
 from minionerec.training.config import GrpoConfig, parse_tasks
 from minionerec.training.shared_prefix import shared_prefix_logps
@@ -259,38 +259,45 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         f"{config.epochs:g}",
         args.eval_steps,
     )
-    _, checkpoint = open_work_folder(config, inputs, args.should_save)
-    args.eval_on_start = checkpoint is None
-    trainer = SidGrpoTrainer(
-        model=bundle.model,
-        reward_funcs=[*make_rewards(config.reward, config.generations)],
-        args=args,
-        train_dataset=Dataset.from_dict(rows),
-        eval_dataset=Dataset.from_dict({"prompt": ["-"]}),
-        processing_class=tokenizer,
-        callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
-    )
-    numbers = sid_numbers(table)
-    vocabulary = tokenizer.get_vocab()
-    tokens = {int(n): [vocabulary[t] for t in sid] for n, sid in zip(numbers, table.token_tuples, strict=True)}
-    trainer.bundle, trainer.trie = bundle, trie.to(bundle.model.device)
-    trainer.sid_tokens = [tokens[number] for number in range(table.n_unique)]
-    trainer.validation = validation_set(
-        tokenizer,
-        builder,
-        trie,
-        numbers,
-        rows=config.eval_rows,
-        num_beams=config.eval_beams,
-        max_prompt_length=bundle.max_prompt_length,
-        seed=config.seed,
-    )
-    if config.sync_reference and checkpoint is not None:
-        trainer.restore_reference(checkpoint)
-    replace_printer(trainer)
-    trainer.train(resume_from_checkpoint=checkpoint)
-    keep_start_if_better(trainer, config)
-    return finish_run(trainer, bundle, config, settings, inputs, {"rows": task_counts})
+    with work_folder(config, inputs, args.should_save) as checkpoint:
+        args.eval_on_start = checkpoint is None
+        trainer = SidGrpoTrainer(
+            model=bundle.model,
+            reward_funcs=[*make_rewards(config.reward, config.generations)],
+            args=args,
+            train_dataset=Dataset.from_dict(rows),
+            eval_dataset=Dataset.from_dict({"prompt": ["-"]}),
+            processing_class=tokenizer,
+            callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+        )
+        numbers = sid_numbers(table)
+        vocabulary = tokenizer.get_vocab()
+        tokens = {int(n): [vocabulary[t] for t in sid] for n, sid in zip(numbers, table.token_tuples, strict=True)}
+        trainer.bundle, trainer.trie = bundle, trie.to(bundle.model.device)
+        trainer.sid_tokens = [tokens[number] for number in range(table.n_unique)]
+        trainer.validation = validation_set(
+            tokenizer,
+            builder,
+            trie,
+            numbers,
+            rows=config.eval_rows,
+            num_beams=config.eval_beams,
+            max_prompt_length=bundle.max_prompt_length,
+            seed=config.seed,
+        )
+        if bundle.model.dtype != torch.float32 and not trainer.is_deepspeed_enabled:
+            logger.warning(
+                "The weights are %s without a float32 copy: at learning rate %g most of a step rounds to nothing. "
+                "Give --dtype float32 (with --mixed_bf16 true to compute in bfloat16), or launch with ZeRO-2.",
+                bundle.model.dtype,
+                config.learning_rate,
+            )
+        if config.sync_reference and checkpoint is not None:
+            trainer.restore_reference(checkpoint)
+        replace_printer(trainer)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        keep_start_if_better(trainer, config)
+        return finish_run(trainer, bundle, config, settings, inputs, {"rows": task_counts})
 
 
 def keep_start_if_better(trainer: SidGrpoTrainer, config: GrpoConfig) -> None:

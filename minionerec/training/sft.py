@@ -34,13 +34,13 @@ from minionerec.training.common import (
     accumulation_steps,
     choose_examples,
     finish_run,
-    open_work_folder,
     quiet_progress,
     replace_printer,
     result_settings,
     sid_numbers,
     steps_between_evaluations,
     validation_set,
+    work_folder,
 )
 from minionerec.training.config import SftConfig, parse_tasks
 from minionerec.training.regularise import add_dropout
@@ -232,28 +232,28 @@ def run_sft(config: SftConfig) -> TrainingResult:
         f"{config.epochs:g}",
         args.eval_steps,
     )
-    _, checkpoint = open_work_folder(config, inputs, args.should_save)
-    add_dropout(model, config.dropout)
-    trainer = SidSftTrainer(
-        model=model,
-        args=args,
-        train_dataset=Dataset.from_dict(columns),
-        eval_dataset=Dataset.from_dict(heldout),
-        processing_class=tokenizer,
-        callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
-    )
-    trainer.validation = validation_set(
-        tokenizer,
-        builder,
-        trie,
-        sid_numbers(table),
-        rows=config.eval_rows,
-        num_beams=config.eval_beams,
-        max_prompt_length=config.max_prompt_length,
-        seed=config.seed,
-    )
-    replace_printer(trainer)
-    trainer.train(resume_from_checkpoint=checkpoint)
-    return finish_run(
-        trainer, bundle, config, settings, inputs, {"rows": task_counts, "tokens": tokens, "losses": losses}
-    )
+    with work_folder(config, inputs, args.should_save) as checkpoint:
+        add_dropout(model, config.dropout)
+        trainer = SidSftTrainer(
+            model=model,
+            args=args,
+            train_dataset=Dataset.from_dict(columns),
+            eval_dataset=Dataset.from_dict(heldout),
+            processing_class=tokenizer,
+            callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+        )
+        trainer.validation = validation_set(
+            tokenizer,
+            builder,
+            trie,
+            sid_numbers(table),
+            rows=config.eval_rows,
+            num_beams=config.eval_beams,
+            max_prompt_length=config.max_prompt_length,
+            seed=config.seed,
+        )
+        replace_printer(trainer)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return finish_run(
+            trainer, bundle, config, settings, inputs, {"rows": task_counts, "tokens": tokens, "losses": losses}
+        )
