@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,89 @@ def accumulation_steps(total: int, per_device: int, processes: int, what: str) -
             f"{what}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
         )
     return total // at_once
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How examples become optimiser steps.
+
+    Attributes:
+        accumulation: Micro-batches an optimiser step.
+        steps_per_epoch: Optimiser steps an epoch; a last incomplete one counts.
+        eval_steps: Optimiser steps between two validations.
+    """
+
+    accumulation: int
+    steps_per_epoch: int
+    eval_steps: int
+
+
+def plan_steps(config: CommonConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
+    """Derive and log the arithmetic of batches, for the number of processes of this launch.
+
+    Args:
+        config: The stage's settings.
+        count: Examples an epoch.
+        total: Examples an optimiser step, over all devices.
+        per_device: Examples a device computes at a time.
+        what: The names of these two settings.
+        noun: What an example is called.
+
+    Raises:
+        ConfigError: If the settings do not divide.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation = accumulation_steps(total, per_device, processes, what)
+    steps = math.ceil(count / total)
+    plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)))
+    logger.info(
+        "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, validation every %d steps.",
+        total,
+        noun,
+        per_device,
+        processes,
+        accumulation,
+        steps,
+        config.epochs,
+        plan.eval_steps,
+    )
+    return plan
+
+
+def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> dict[str, Any]:
+    """What both trainers are told alike: optimisation, validation, the best checkpoint, seeds, quiet.
+
+    Args:
+        config: The stage's settings.
+        plan: The arithmetic of batches.
+        select_by: Best checkpoint: lowest "loss" or highest "ndcg".
+    """
+    return {
+        "output_dir": str(partial_folder(config)),
+        "num_train_epochs": config.epochs,
+        "gradient_accumulation_steps": plan.accumulation,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.schedule,
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": config.mixed_bf16,
+        "activation_checkpointing": config.gradient_checkpointing,
+        "eval_strategy": "steps",
+        "eval_steps": plan.eval_steps,
+        "save_strategy": "steps",
+        "save_steps": plan.eval_steps,
+        "save_total_limit": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss" if select_by == "loss" else "eval_ndcg@10",
+        "greater_is_better": select_by == "ndcg",
+        "restore_callback_states_from_checkpoint": True,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "disable_tqdm": not sys.stderr.isatty(),
+        "report_to": ["tensorboard"] if config.tensorboard else [],
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
 
 
 def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
@@ -193,11 +277,6 @@ def replace_printer(trainer: Trainer) -> None:
     trainer.add_callback(LogLines())
 
 
-def quiet_progress() -> bool:
-    """Whether progress bars are to stay silent: off a terminal."""
-    return not sys.stderr.isatty()
-
-
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:
     """The trainer's log as JSON text, without what differs between two runs of the same thing."""
     rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
@@ -207,6 +286,12 @@ def training_log(history: Sequence[Mapping[str, Any]]) -> str:
 def result_settings(config: CommonConfig) -> dict[str, Any]:
     """The settings that decide a run's result, for manifests and for telling whether a run may be resumed."""
     return {name: value for name, value in to_plain(config).items() if name not in _NOT_PART_OF_RESULT}
+
+
+def partial_folder(config: CommonConfig) -> Path:
+    """The folder of an unfinished run, beside its output."""
+    output = Path(config.output)
+    return output.with_name(f"{output.name}.partial")
 
 
 @contextmanager
@@ -225,7 +310,6 @@ def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: b
         ConfigError: If another run is at work there, or an unfinished run with other settings or inputs lies there.
     """
     output = Path(config.output)
-    folder = output.with_name(f"{output.name}.partial")
     lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
     if main_process:
         try:
@@ -233,7 +317,7 @@ def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: b
         except Timeout:
             raise ConfigError(f"{output}: another run is writing it. Wait for it, or choose another output.") from None
     try:
-        yield _resume_point(folder, config, inputs, main_process)
+        yield _resume_point(partial_folder(config), config, inputs, main_process)
     finally:
         lock.release()
 
@@ -278,11 +362,6 @@ def _newest_whole_checkpoint(folder: Path) -> str | None:
             continue
         return str(place)
     return None
-
-
-def steps_between_evaluations(steps_per_epoch: int, evals_per_epoch: float) -> int:
-    """Optimiser steps between two validations."""
-    return max(1, math.ceil(steps_per_epoch / evals_per_epoch))
 
 
 @dataclass(frozen=True)

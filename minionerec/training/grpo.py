@@ -30,14 +30,13 @@ from minionerec.rewards.ranking import make_rewards
 from minionerec.training.common import (
     RankingEvaluation,
     TrainingResult,
-    accumulation_steps,
     choose_examples,
     finish_run,
-    quiet_progress,
+    plan_steps,
     replace_printer,
     result_settings,
     sid_numbers,
-    steps_between_evaluations,
+    trainer_arguments,
     validation_set,
     work_folder,
 )
@@ -194,53 +193,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     trie = Trie.build(table.codes, bundle.code_ids)
     longest_tail = max(map(len, rows["tail"]))
 
-    args = GRPOConfig(
-        output_dir=str(output.with_name(f"{output.name}.partial")),
-        num_train_epochs=config.epochs,
-        max_steps=config.max_steps,
-        per_device_train_batch_size=config.prompts_per_device * config.generations,
-        per_device_eval_batch_size=config.generations,
-        steps_per_generation=1,
-        num_generations=config.generations,
-        max_completion_length=table.levels + longest_tail,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.schedule,
-        warmup_steps=config.warmup,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        bf16=config.mixed_bf16,
-        activation_checkpointing=config.gradient_checkpointing,
-        loss_type="grpo",
-        beta=config.beta,
-        use_bias_correction_kl=False,
-        scale_rewards="group",
-        temperature=1.0,
-        sync_ref_model=config.sync_reference,
-        ref_model_sync_steps=config.sync_steps,
-        ref_model_mixup_alpha=config.sync_share,
-        eval_strategy="steps",
-        save_strategy="steps",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_ndcg@10",
-        greater_is_better=True,
-        eval_on_start=True,
-        restore_callback_states_from_checkpoint=True,
-        seed=config.seed,
-        data_seed=config.seed,
-        remove_unused_columns=False,
-        disable_tqdm=quiet_progress(),
-        report_to=["tensorboard"] if config.tensorboard else [],
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-    accumulation = accumulation_steps(
-        config.prompts_per_step, config.prompts_per_device, args.world_size, "prompts_per_step and prompts_per_device"
-    )
     total = len(rows["prompt"])
-    steps_per_epoch = total // config.prompts_per_step
-    args.gradient_accumulation_steps = accumulation
-    args.eval_steps = args.save_steps = steps_between_evaluations(steps_per_epoch, config.evals_per_epoch)
-    args.logging_steps = max(1, args.eval_steps // 10)
     logger.info(
         "GRPO on %s prompts (%s), %d filled up; %d rollouts each; reward %s.",
         f"{sum(task_counts.values()):,}",
@@ -249,15 +202,26 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         config.generations,
         config.reward,
     )
-    logger.info(
-        "A step is %d prompts = %d a device x %d device(s) x %d; %d steps an epoch, %s epochs, validating each %d.",
-        config.prompts_per_step,
-        config.prompts_per_device,
-        args.world_size,
-        accumulation,
-        steps_per_epoch,
-        f"{config.epochs:g}",
-        args.eval_steps,
+    names = "prompts_per_step and prompts_per_device"
+    plan = plan_steps(config, total, config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    args = GRPOConfig(
+        **trainer_arguments(config, plan, "ndcg"),
+        max_steps=config.max_steps,
+        per_device_train_batch_size=config.prompts_per_device * config.generations,
+        per_device_eval_batch_size=config.generations,
+        logging_steps=max(1, plan.eval_steps // 10),
+        steps_per_generation=1,
+        num_generations=config.generations,
+        max_completion_length=table.levels + longest_tail,
+        loss_type="grpo",
+        beta=config.beta,
+        use_bias_correction_kl=False,
+        scale_rewards="group",
+        temperature=1.0,
+        sync_ref_model=config.sync_reference,
+        ref_model_sync_steps=config.sync_steps,
+        ref_model_mixup_alpha=config.sync_share,
+        remove_unused_columns=False,
     )
     with work_folder(config, inputs, args.should_save) as checkpoint:
         args.eval_on_start = checkpoint is None

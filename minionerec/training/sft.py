@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
@@ -31,14 +30,13 @@ from minionerec.sid.table import SidTable
 from minionerec.training.common import (
     RankingEvaluation,
     TrainingResult,
-    accumulation_steps,
     choose_examples,
     finish_run,
-    quiet_progress,
+    plan_steps,
     replace_printer,
     result_settings,
     sid_numbers,
-    steps_between_evaluations,
+    trainer_arguments,
     validation_set,
     work_folder,
 )
@@ -176,42 +174,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
     columns, task_counts = training_columns(tokenizer, builder, corpus, config)
     heldout = tokenise_examples(tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
 
-    work = output.with_name(f"{output.name}.partial")
-    args = SFTConfig(
-        output_dir=str(work),
-        num_train_epochs=config.epochs,
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=config.device_batch_size,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.schedule,
-        warmup_steps=config.warmup,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        bf16=config.mixed_bf16,
-        activation_checkpointing=config.gradient_checkpointing,
-        eval_strategy="steps",
-        save_strategy="steps",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_loss" if config.select_by == "loss" else "eval_ndcg@10",
-        greater_is_better=config.select_by == "ndcg",
-        restore_callback_states_from_checkpoint=True,
-        seed=config.seed,
-        data_seed=config.seed,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        disable_tqdm=quiet_progress(),
-        report_to=["tensorboard"] if config.tensorboard else [],
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
     count = len(columns["input_ids"])
-    accumulation = accumulation_steps(
-        config.batch_size, config.device_batch_size, args.world_size, "batch_size and device_batch_size"
-    )
-    steps_per_epoch = -(-count // config.batch_size)
-    args.gradient_accumulation_steps = accumulation
-    args.eval_steps = args.save_steps = steps_between_evaluations(steps_per_epoch, config.evals_per_epoch)
-    args.logging_steps = args.eval_steps
     tokens = sum(map(len, columns["input_ids"]))
     losses = sum(sum(label >= 0 for label in row) for row in columns["labels"])
     logger.info(
@@ -222,15 +185,15 @@ def run_sft(config: SftConfig) -> TrainingResult:
         f"{tokens:,}",
         f"{losses:,}",
     )
-    logger.info(
-        "A step is %d rows = %d a device x %d device(s) x %d; %d steps an epoch, %s epochs, validation every %d steps.",
-        config.batch_size,
-        config.device_batch_size,
-        args.world_size,
-        accumulation,
-        steps_per_epoch,
-        f"{config.epochs:g}",
-        args.eval_steps,
+    names = "batch_size and device_batch_size"
+    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "rows")
+    args = SFTConfig(
+        **trainer_arguments(config, plan, config.select_by),
+        per_device_train_batch_size=config.device_batch_size,
+        per_device_eval_batch_size=config.device_batch_size,
+        logging_steps=plan.eval_steps,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
     )
     with work_folder(config, inputs, args.should_save) as checkpoint:
         add_dropout(model, config.dropout)
