@@ -161,10 +161,10 @@ def test_eighty_random_cases(first):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(6000)
 @pytest.mark.parametrize("first", range(1000, 2100, 100))
-def test_eleven_hundred_random_cases(first, record_property):
+def test_eleven_hundred_random_cases(first):
     same = [check_beam(seed) for seed in range(first, first + 100)]
-    record_property("identical", int(np.sum(same)))
     print(f"cases {first} to {first + 99}: {int(np.sum(same))} of 100 identical in every place")
     assert np.mean(same) >= 0.95
     for seed in range(first, first + 100):
