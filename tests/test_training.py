@@ -21,7 +21,7 @@ from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.common import accumulation_steps, choose_examples, sid_numbers
+from minionerec.training.common import accumulation_steps, choose_examples
 from minionerec.training.config import GrpoConfig, SftConfig, parse_tasks
 from minionerec.training.grpo import SidGrpoTrainer, run_grpo
 from minionerec.training.regularise import add_dropout
@@ -423,7 +423,7 @@ def test_grpo_step_equals_the_written_out_formula(trained, tmp_path, monkeypatch
     bundle = load_bundle(folder / "sft")
     run_grpo(config)
     model = bundle.model.eval()
-    numbers = sid_numbers(bundle.table)
+    numbers = bundle.table.sid_numbers
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     assert trie.n_sids == N_ITEMS
     loss_rows = []

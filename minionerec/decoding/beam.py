@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.prefix import Branches, candidate_scores, check_backbone, check_prompts
+from minionerec.decoding.prefix import Branches, candidate_scores, check_search
 from minionerec.decoding.trie import Trie
 
 SCORES = ("full", "renormalised")
@@ -66,10 +66,7 @@ def beam_search(
         raise ConfigError(f"num_beams is {num_beams}; it must be at least 1.")
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
-    check_backbone(model)
-    check_prompts(prompts, model.config.vocab_size)
-    trie.check_vocabulary(model.config.vocab_size)
-    trie = trie.to(model.device)
+    trie = check_search(model, prompts, trie)
     place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
     places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
     if not places:

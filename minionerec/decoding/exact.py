@@ -15,7 +15,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.decoding.beam import SCORES, BeamResult, best
 from minionerec.decoding.decoder import length_batches, target_ranks
-from minionerec.decoding.prefix import Branches, candidate_scores, check_backbone, check_prompts
+from minionerec.decoding.prefix import Branches, candidate_scores, check_search
 from minionerec.decoding.trie import Trie
 
 # Rounding may lift a score a little over its prefix's.
@@ -64,10 +64,7 @@ def exact_search(
         raise ConfigError(f"k is {k} and width {width}; both must be at least 1.")
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
-    check_backbone(model)
-    check_prompts(prompts, model.config.vocab_size)
-    trie.check_vocabulary(model.config.vocab_size)
-    trie = trie.to(model.device)
+    trie = check_search(model, prompts, trie)
     batch, device = len(prompts), model.device
     branches = Branches(model, prompts, trie.levels)
     bounds = torch.tensor(trie.level_start[1:], device=device)

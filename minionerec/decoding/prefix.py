@@ -17,6 +17,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.decoding.trie import Trie
 
 _HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 # Padding tokens that a prefill may spend for each prompt token, and tokens that fill a device whatever their padding.
@@ -120,6 +121,22 @@ def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
                 f"prompt {row} of the batch holds token {wrong}, but the model has {vocabulary} tokens. "
                 "Use the tokenizer of the model's own checkpoint."
             )
+
+
+def check_search(model: PreTrainedModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Trie:
+    """Check that model, prompts and trie belong together, before any search.
+
+    Returns:
+        The trie, on the model's device.
+
+    Raises:
+        ConfigError: If the backbone is not one that is scored right here, or the trie is over another vocabulary.
+        DataError: If a prompt is empty or foreign.
+    """
+    check_backbone(model)
+    check_prompts(prompts, model.config.vocab_size)
+    trie.check_vocabulary(model.config.vocab_size)
+    return trie.to(model.device)
 
 
 def length_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.beam import best
-from minionerec.decoding.prefix import Branches, candidate_scores, check_backbone, check_prompts
+from minionerec.decoding.prefix import Branches, candidate_scores, check_search
 from minionerec.decoding.trie import Trie
 
 
@@ -68,10 +68,7 @@ def sample_search(
             "some SIDs begin other SIDs, so a step has no probability of ending there; sample over "
             "trie.with_tail([end token])."
         )
-    check_backbone(model)
-    check_prompts(prompts, model.config.vocab_size)
-    trie.check_vocabulary(model.config.vocab_size)
-    trie = trie.to(model.device)
+    trie = check_search(model, prompts, trie)
     batch, device = len(prompts), model.device
     branches = Branches(model, prompts, trie.levels)
     hidden = branches.hidden.unsqueeze(1)

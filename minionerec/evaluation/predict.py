@@ -70,7 +70,7 @@ def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
     Returns:
         One list for each SID number of the trie (distinct SIDs in order of their codes).
     """
-    numbers = np.unique(table.codes, axis=0, return_inverse=True)[1].reshape(-1)
+    numbers = table.sid_numbers
     lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
     for item in np.lexsort((np.arange(len(table)), -popularity)):
         lists[numbers[item]].append(int(item))

@@ -116,6 +116,11 @@ class SidTable:
         """Item indices that bear an SID, ascending; empty where none does."""
         return list(self._items_of.get(sid, ()))
 
+    @cached_property
+    def sid_numbers(self) -> np.ndarray:
+        """Number of each item's SID among the distinct SIDs in order of their codes, as in the trie: int64 (N,)."""
+        return np.unique(self.codes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
     @property
     def n_unique(self) -> int:
         """Number of distinct SIDs."""

@@ -25,7 +25,6 @@ from minionerec.core.log import get_logger
 from minionerec.decoding.decoder import decode_prompts, target_ranks
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.sid.table import SidTable
 from minionerec.training.config import CommonConfig
 
 logger = get_logger(__name__)
@@ -206,11 +205,6 @@ def validation_set(
     prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
     targets = sid_numbers[[example.target for example in examples]]
     return ValidationSet(prompts, targets, trie, num_beams)
-
-
-def sid_numbers(table: SidTable) -> np.ndarray:
-    """Number of each item's SID in the trie of the table: int64 (N,)."""
-    return np.unique(table.codes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Any) -> dict[str, float]:

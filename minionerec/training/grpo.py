@@ -35,7 +35,6 @@ from minionerec.training.common import (
     plan_steps,
     replace_printer,
     result_settings,
-    sid_numbers,
     trainer_arguments,
     validation_set,
     work_folder,
@@ -133,7 +132,7 @@ def grpo_rows(
         ConfigError: If a task's completion is not an SID.
     """
     rows: dict[str, list[Any]] = {"prompt": [], "target": [], "target_sid": [], "tail": [], "task": []}
-    numbers = sid_numbers(builder.table)
+    numbers = builder.table.sid_numbers
     counts = {}
     for task, weight in parse_tasks(config.tasks).items():
         if COMPLETION_FIELD.get(task, "sid") != "sid":
@@ -234,7 +233,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
             processing_class=tokenizer,
             callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
         )
-        numbers = sid_numbers(table)
+        numbers = table.sid_numbers
         vocabulary = tokenizer.get_vocab()
         tokens = {int(n): [vocabulary[t] for t in sid] for n, sid in zip(numbers, table.token_tuples, strict=True)}
         trainer.bundle, trainer.trie = bundle, trie.to(bundle.model.device)
