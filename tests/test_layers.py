@@ -22,6 +22,7 @@ SAME_LAYER = {
     ("sid", "embed"),  # from the vectors of its items
     ("embed", "data"),
     ("metrics", "sid"),  # levels are those of SIDs
+    ("sequential", "backbone"),  # dropout is the same for every model
 }
 CONFINED = {
     "trl": ["training", "core/config.py"],

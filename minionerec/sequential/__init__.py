@@ -1,0 +1,1 @@
+"""Sequential recommenders: models over item ids, their protocols, one trainer and one evaluator."""

@@ -1,0 +1,98 @@
+"""What every sequential recommender is to the trainer and the evaluator."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+Side = Literal["left", "right"]
+
+
+class SequentialModel(nn.Module):
+    """A recommender that gives a vector for a history of items, and ranks items by their product with it.
+
+    Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
+    item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
+    by a model where that leaves its result unchanged, and only there.
+
+    Attributes:
+        num_items: Number of items N; tables of items have V = N + 1 rows.
+        max_len: Longest history that the model reads.
+        padding: Side on which histories are padded.
+        causal: Whether the state at a position depends on no later position, so that the model may be trained at all
+            positions of a sequence at once (`position_vectors`).
+        needs_users: Whether `user_vectors` reads `users`.
+    """
+
+    causal = False
+    needs_users = False
+
+    def __init__(self, num_items: int, max_len: int, padding: Side):
+        super().__init__()
+        self.num_items = num_items
+        self.max_len = max_len
+        self.padding = padding
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """Vector of each history, at the position where the next item is predicted.
+
+        Args:
+            histories: int64 (B, L).
+            users: int64 (B,), number of each row's user from 0; only where `needs_users`.
+
+        Returns:
+            float (B, D).
+        """
+        raise NotImplementedError
+
+    def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
+        """Vectors at every position, for training at all positions; only where `causal`.
+
+        Args:
+            histories: int64 (B, L).
+
+        Returns:
+            float (B, L, D); what stands at padding has no meaning.
+        """
+        raise NotImplementedError
+
+    def item_matrix(self) -> torch.Tensor:
+        """Vectors that items are scored with: float (V, D), row 0 for padding."""
+        raise NotImplementedError
+
+    def logits(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Scores of all rows of the item table.
+
+        Args:
+            vectors: float (..., D), of `user_vectors` or `position_vectors`.
+
+        Returns:
+            float (..., V).
+        """
+        return vectors @ self.item_matrix().T
+
+    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """Training loss of a batch: mean cross-entropy over all V rows, if the model does not say otherwise.
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B,), the next item of each row.
+            users: int64 (B,), only where `needs_users`.
+
+        Returns:
+            float, scalar.
+        """
+        return nn.functional.cross_entropy(self.logits(self.user_vectors(histories, users)), targets)
+
+    def sequence_loss(self, histories: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Training loss at all positions: mean cross-entropy over those that have a target.
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B, L), the item after each position; 0 where there is none.
+
+        Returns:
+            float, scalar.
+        """
+        wanted = targets > 0
+        return nn.functional.cross_entropy(self.logits(self.position_vectors(histories)[wanted]), targets[wanted])
