@@ -1,0 +1,56 @@
+"""The sequential recommenders by name, and one way to build them."""
+
+import inspect
+from typing import Any
+
+from minionerec.core.errors import ConfigError
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.models.sasrec import SASRec
+
+MODELS: dict[str, type[SequentialModel]] = {
+    "sasrec": SASRec,
+}
+_FIXED = ("self", "num_items", "max_len")
+
+
+def hyper_parameters(name: str) -> dict[str, Any]:
+    """Hyper-parameters of a model and their defaults; `inspect.Parameter.empty` where there is none.
+
+    Raises:
+        ConfigError: If there is no model of that name.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
+    signature = inspect.signature(MODELS[name].__init__)
+    return {key: value.default for key, value in signature.parameters.items() if key not in _FIXED}
+
+
+def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -> SequentialModel:
+    """Build a sequential recommender with freshly drawn weights.
+
+    Args:
+        name: Key of `MODELS`.
+        num_items: Number of items; they are numbered 1 to `num_items`, 0 is padding.
+        max_len: Longest history that the model reads.
+        **hyper: Hyper-parameters of the model, as its class documents them.
+
+    Raises:
+        ConfigError: If the name or a hyper-parameter is unknown, one without a default is missing, or a value does not
+            serve.
+
+    Example:
+        >>> model = build_model("sasrec", num_items=3646, max_len=50, hidden_size=64)
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        336704
+    """
+    known = hyper_parameters(name)
+    for key in hyper:
+        if key not in known:
+            raise ConfigError(f"model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
+    for key, default in known.items():
+        if default is inspect.Parameter.empty and key not in hyper:
+            raise ConfigError(f"model {name} needs the hyper-parameter {key!r}; give it a value.")
+    for key, value in (("num_items", num_items), ("max_len", max_len)):
+        if value < 1:
+            raise ConfigError(f"{key} is {value}; it must be at least 1.")
+    return MODELS[name](num_items, max_len, **hyper)
