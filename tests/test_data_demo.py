@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.config import ROOT
+from minionerec.data.build import build_corpus
 from minionerec.data.demo import (
     FILES,
     N_ITEMS,
@@ -20,12 +21,12 @@ from minionerec.data.demo import (
     shop_items,
     write_shop,
 )
-from minionerec.data.tables import read_tables
+from minionerec.data.sources.tables import read_tables
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return read_tables(demo_directory() / "items.csv", demo_directory() / "interactions.csv")
+    return build_corpus(read_tables(demo_directory() / "interactions.csv", demo_directory() / "items.csv")).corpus()
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def test_the_script_with_no_arguments_and_with_a_mistake(tmp_path):
     assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_525
     wrong = run_script("--source", "tables", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.splitlines()[-1] == "error: source is 'tables', but items is None. Give --items."
+    assert wrong.stderr.splitlines()[-1] == "error: source is 'tables', but interactions is None. Give --interactions."
     assert "Traceback" not in wrong.stderr
 
 

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.tables import parse_times, read_tables
+from minionerec.data.build import build_corpus
+from minionerec.data.source import BadRows
+from minionerec.data.sources.tables import parse_times, read_tables
 
 ITEMS = pd.DataFrame(
     {"item_id": [f"p{i}" for i in range(6)], "title": [f"Thing {i}" for i in range(6)], "price": range(6)}
@@ -34,9 +36,9 @@ def write(table, path):
 
 def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
     bought = interactions() if bought is None else bought
-    return read_tables(
-        write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}"), **options
-    )
+    split = {name: options.pop(name) for name in ("split", "max_history") if name in options}
+    items, bought = write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
+    return build_corpus(read_tables(bought, items, **options), **split).corpus()
 
 
 def plain(corpus):
@@ -102,12 +104,12 @@ def test_parquet_dates(tmp_path):
 
 def test_large_whole_times_keep_their_order(tmp_path):
     times = pd.Series([str(2**60 + 1), str(2**60)])
-    assert np.diff(parse_times(times, tmp_path / "x.csv")).tolist() == [-1]
+    assert np.diff(parse_times(times, tmp_path / "x.csv", BadRows())[0]).tolist() == [-1]
 
 
 def test_zones_count(tmp_path):
     times = pd.Series(["2020-01-01T12:00:00+02:00", "2020-01-01T11:00:00", "2020-01-01T11:00:00Z"])
-    assert np.diff(parse_times(times, tmp_path / "x.csv")).tolist() == [3_600_000_000_000, 0]
+    assert np.diff(parse_times(times, tmp_path / "x.csv", BadRows())[0]).tolist() == [3_600_000_000_000, 0]
 
 
 def test_ties_keep_the_order_of_the_file(tmp_path):
@@ -118,15 +120,16 @@ def test_ties_keep_the_order_of_the_file(tmp_path):
 
 def test_columns_of_other_names(tmp_path):
     names = {"item_id": "sku", "title": "name", "user_id": "who", "timestamp": "when"}
-    corpus = read_tables(
-        write(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
+    source = read_tables(
         write(interactions().rename(columns=names), tmp_path / "b.csv"),
+        write(ITEMS.assign(blurb="Nice").rename(columns=names), tmp_path / "i.csv"),
         item_column="sku",
         title_column="name",
         description_column="blurb",
         user_column="who",
         time_column="when",
     )
+    corpus = build_corpus(source).corpus()
     assert plain(corpus) == plain(read(tmp_path))
     assert corpus.items["description"].tolist() == ["Nice"] * 6
 
@@ -205,7 +208,7 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
     items = tmp_path / "items.csv"
     items.write_text('item_id,title\np0,"two\nlines"\n\np1,x\np0,y\n')
     with pytest.raises(DataError, match=r"items\.csv, line 6: item 'p0' is already in .*items\.csv, line 2\."):
-        read_tables(items, write(interactions(), tmp_path / "bought.csv"))
+        read_tables(write(interactions(), tmp_path / "bought.csv"), items)
 
 
 def test_bad_item_tables(tmp_path):
@@ -214,10 +217,10 @@ def test_bad_item_tables(tmp_path):
     with pytest.raises(DataError, match=r"column 'blurb' is missing.*--description_column"):
         read(tmp_path, description_column="blurb")
     with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
-        read_tables(tmp_path / "nothing.csv", tmp_path / "bought.csv")
+        read_tables(tmp_path / "bought.csv", tmp_path / "nothing.csv")
     (tmp_path / "items.xlsx").write_text("")
     with pytest.raises(DataError, match=r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.parquet"):
-        read_tables(tmp_path / "items.xlsx", tmp_path / "bought.csv")
+        read_tables(tmp_path / "bought.csv", tmp_path / "items.xlsx")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_bad_item_tables(tmp_path):
 def test_files_that_are_no_tables(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        read_tables(tmp_path / name, tmp_path / "bought.csv")
+        read_tables(tmp_path / "bought.csv", tmp_path / name)
 
 
 def test_an_unknown_split(tmp_path):

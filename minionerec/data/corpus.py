@@ -1,13 +1,15 @@
 """The corpus: the one form in which every later stage sees items and interactions."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import DataError
@@ -66,10 +68,8 @@ class Corpus:
     def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
         """Write the corpus as an artefact of kind "corpus": four parquet files and a manifest."""
         counts = {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
-        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=counts) as place:
-            self.items.to_parquet(place / "items.parquet", index=False)
-            for split in SPLITS:
-                getattr(self, split).to_parquet(place / f"{split}.parquet", index=False)
+        tables = {split: [pa.Table.from_pandas(getattr(self, split), preserve_index=False)] for split in SPLITS}
+        write_corpus(path, self.items, tables, config=config, inputs=inputs, counts=counts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Corpus":
@@ -81,3 +81,37 @@ class Corpus:
         counts = read_manifest(path, "corpus")["counts"]
         tables = {name: pd.read_parquet(Path(path) / f"{name}.parquet") for name in ("items", *SPLITS)}
         return cls(**tables, split=counts["split"], max_history=counts["max_history"], counts=counts)
+
+
+def _row_schema() -> pa.Schema:
+    """The parquet schema of a split, with what pandas needs to give the same types back."""
+    one = {"user": pd.Series(["u"], dtype="str"), "history": [np.zeros(1, np.int32)], "target": np.zeros(1, np.int32)}
+    return pa.Schema.from_pandas(pd.DataFrame(one), preserve_index=False)
+
+
+def write_corpus(
+    path: str | os.PathLike[str],
+    items: pd.DataFrame,
+    tables: Mapping[str, Iterable[pa.Table]],
+    *,
+    config: Any,
+    inputs: Mapping[str, str | os.PathLike[str]],
+    counts: Mapping[str, Any],
+) -> None:
+    """Write an artefact of kind "corpus": four parquet files and a manifest.
+
+    Args:
+        path: Its directory.
+        items: The item table of `Corpus`.
+        tables: Split → tables with the columns of `Corpus.train`, written one after another.
+        config: Resolved configuration.
+        inputs: Name → path of every file that was read.
+        counts: With `items`, `split` and `max_history`, which `Corpus.load` reads.
+    """
+    with write_artefact(path, "corpus", config=config, inputs=inputs, counts=counts) as place:
+        items.to_parquet(place / "items.parquet", index=False)
+        schema = _row_schema()
+        for split in SPLITS:
+            with pq.ParquetWriter(place / f"{split}.parquet", schema) as writer:
+                for table in tables[split]:
+                    writer.write_table(table.cast(schema))

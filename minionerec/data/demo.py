@@ -438,7 +438,8 @@ def write_shop(directory: str | os.PathLike[str], seed: int = SEED) -> None:
     Raises:
         ArtefactError: If the place cannot be written.
     """
-    from minionerec.data.tables import read_tables
+    from minionerec.data.build import build_corpus
+    from minionerec.data.sources.tables import read_tables
 
     items = shop_items()
     lines = ["item_id,title,description,department"]
@@ -451,6 +452,6 @@ def write_shop(directory: str | os.PathLike[str], seed: int = SEED) -> None:
     lines = ["user_id,item_id,timestamp"]
     lines += [f"U{user + 1:04d},{items[item]['item_id']},{time}" for user, item, time in generate_shop(seed)]
     write_text_atomic(interactions_path, "\n".join(lines) + "\n")
-    corpus = read_tables(items_path, interactions_path)
+    corpus = build_corpus(read_tables(interactions_path, items_path)).corpus()
     content = {"seed": seed, "split": corpus.split, **shop_ceiling(corpus)}
     write_text_atomic(ceiling_path, json.dumps(content, indent=1) + "\n")

@@ -15,18 +15,38 @@ TRAIN, VALID, TEST = 0, 1, 2
 
 @dataclass(frozen=True)
 class Rows:
-    """One row for each interaction that has an earlier one of the same user.
+    """One row for each interaction that has an earlier one of the same user: R rows, in the order of their targets.
 
     Attributes:
         targets: int64 (R,), ascending: place of each row's target among the M interactions.
-        histories: R arrays of items, oldest first: the user's interactions before the target, the newest
-            `max_history` of them.
+        by_user: int32 (M,), the items, user by user, each user's in the order in which they were chosen.
+        begins: int64 (R,): row r's history is `by_user[begins[r] : ends[r]]`, oldest first: the user's interactions
+            before the target, the newest `max_history` of them; its target's item is `by_user[ends[r]]`.
+        ends: int64 (R,).
         truncated: Number of rows whose user has more earlier interactions than the history holds.
     """
 
     targets: np.ndarray
-    histories: list[np.ndarray]
+    by_user: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
     truncated: int
+
+    @property
+    def histories(self) -> list[np.ndarray]:
+        """R int32 arrays of items."""
+        return [self.by_user[begin:end] for begin, end in zip(self.begins, self.ends, strict=True)]
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """Some of the rows, by number; `truncated` stays that of all."""
+        return Rows(self.targets[chosen], self.by_user, self.begins[chosen], self.ends[chosen], self.truncated)
+
+    def flat_histories(self) -> tuple[np.ndarray, np.ndarray]:
+        """All histories in one array, int32 (total,), and where each begins and the last ends, int64 (R + 1,)."""
+        lengths = self.ends - self.begins
+        borders = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(borders[-1]) + np.repeat(self.begins - borders[:-1], lengths)
+        return self.by_user[places], borders
 
 
 def build_rows(users: np.ndarray, items: np.ndarray, max_history: int) -> Rows:
@@ -51,18 +71,18 @@ def build_rows(users: np.ndarray, items: np.ndarray, max_history: int) -> Rows:
     if max_history < 1:
         raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
     order = np.argsort(users, kind="stable")
-    by_user = items[order].astype(np.int32)
     starts = np.flatnonzero(np.diff(users[order], prepend=-1))
     first = np.repeat(starts, np.diff(np.append(starts, len(users))))  # (M,) where the user's interactions begin
     place = np.arange(len(users))
     has_history = place > first
-    begins = np.maximum(first, place - max_history)
-    by_time = np.argsort(order[has_history], kind="stable")
-    ends = place[has_history][by_time]
+    ends = place[has_history][np.argsort(order[has_history], kind="stable")]
+    begins = np.maximum(first[ends], ends - max_history)
     return Rows(
         targets=order[ends],
-        histories=[by_user[begins[end] : end] for end in ends],
-        truncated=int((ends - first[ends] > max_history).sum()),
+        by_user=items[order].astype(np.int32),
+        begins=begins,
+        ends=ends,
+        truncated=int((begins > first[ends]).sum()),
     )
 
 

@@ -1,0 +1,111 @@
+"""What every reader of raw data gives: items and interactions as arrays, and the count of rows that it refused."""
+
+import csv
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from minionerec.core.errors import DataError
+from minionerec.core.log import get_logger
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Items and interactions as a reader found them, before any filter.
+
+    Attributes:
+        items: Columns `item_id` (str, unique), `title`, `description` ("" where there is none); row i is item index i.
+        users: int32 (M,), user number of each interaction, in the order of the file.
+        item_index: int32 (M,), item index of each interaction.
+        times: int64 or float64 (M,), in ticks; None where the file's order is all that is known.
+        user_ids: U strings; user number u is `user_ids[u]`.
+        where: What to call the interactions in messages, e.g. the file's path.
+        ticks: Ticks of `times` in a second (1 for seconds since 1970, 10**9 for nanoseconds).
+        counts: Numbers for the manifest.
+    """
+
+    items: pd.DataFrame
+    users: np.ndarray
+    item_index: np.ndarray
+    times: np.ndarray | None
+    user_ids: pa.Array | pa.ChunkedArray
+    where: str
+    ticks: int = 1
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class BadRows:
+    """Counts rows that cannot be used, and raises when there are more than allowed.
+
+    Args:
+        allowed: How many rows may be dropped; 0 makes the first one an error.
+    """
+
+    def __init__(self, allowed: int = 0) -> None:
+        self.allowed = allowed
+        self.kinds: Counter[str] = Counter()
+
+    def add(self, kind: str, message: str, n: int = 1) -> None:
+        """Count rows of one kind.
+
+        Args:
+            kind: Key of the count, e.g. "malformed".
+            message: What is wrong with the first of them, with its place, and how to mend it.
+            n: Number of rows.
+
+        Raises:
+            DataError: With the message, if more rows than allowed are bad by now.
+        """
+        self.kinds[kind] += n
+        total = sum(self.kinds.values())
+        if total > self.allowed:
+            more = f" That makes {total} bad rows, and max_bad_rows is {self.allowed}." if self.allowed else ""
+            raise DataError(f"{message}{more}")
+        if self.kinds[kind] == n:
+            log.warning("Dropped, as max_bad_rows allows: %s%s", message, f" ({n} such rows)" if n > 1 else "")
+
+    def counts(self) -> dict[str, int]:
+        """`bad_rows` and, for each kind met, `bad_rows_{kind}`."""
+        return {"bad_rows": sum(self.kinds.values()), **{f"bad_rows_{kind}": n for kind, n in self.kinds.items()}}
+
+
+def item_table(item_ids: list[str] | np.ndarray, **columns: list[str] | np.ndarray | pd.Series) -> pd.DataFrame:
+    """An item table of text columns; title and description are "" unless given."""
+    blank = [""] * len(item_ids)
+    filled = {"item_id": item_ids, "title": blank, "description": blank, **columns}
+    return pd.DataFrame({name: pd.Series(np.asarray(texts, object), dtype="str") for name, texts in filled.items()})
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a UTF-8 text file without their ends.
+
+    Raises:
+        DataError: If the file is missing or is not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Give the path of the interactions.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
+
+
+def csv_line(path: Path, separator: str, row: int) -> int | None:
+    """The line, as an editor counts, where record `row` (from 0, after the header) of a csv file begins."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, delimiter=separator)
+        end, record = 0, -1  # the header is record -1 once read
+        for cells in reader:
+            line, end = end + 1, reader.line_num
+            if cells:
+                if record == row:
+                    return line
+                record += 1
+    return None

@@ -1,0 +1,94 @@
+"""Reader of "user item item ..." text files, one line a user, items oldest first; titles in a JSON file beside it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import DataError
+from minionerec.data.source import BadRows, Source, item_table, read_lines
+
+
+def read_user_items(
+    interactions: str | os.PathLike[str], items: str | os.PathLike[str] | None = None, bad: BadRows | None = None
+) -> Source:
+    """Read one line a user: the user, then the items in the order in which they were chosen, between spaces.
+
+    There are no times, so only leave last out can split these interactions.
+
+    Args:
+        interactions: The text file. A colon after the user is allowed.
+        items: JSON object of item id → title, or → an object with `title` and perhaps `description`. Item index i is
+            its i-th entry. Without it the items are those of the lines, numbers in rising order, with no title.
+        bad: Counts lines that cannot be used; one is an error if None.
+
+    Returns:
+        The source. Its counts: `items_without_title`.
+
+    Raises:
+        DataError: On a line with no item, a user with two lines, an item without an entry in `items`, an entry that
+            is no title, or a file with no line, as far as `bad` does not allow it.
+    """
+    path, bad = Path(interactions), bad or BadRows()
+    titles = None if items is None else _read_titles(Path(items))
+    line_of: dict[str, int] = {}
+    sequences: list[list[str]] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        user, *chosen = line.replace(":", " ", 1).split() or [""]
+        if not user:
+            continue
+        place = f"{path}, line {number}"
+        unknown = None if titles is None else next((item for item in chosen if item not in titles), None)
+        if not chosen:
+            bad.add("malformed", f"{place}: user {user!r} has no item; expected 'user item item ...'. Drop the line.")
+        elif user in line_of:
+            bad.add(
+                "repeated_user",
+                f"{place}: user {user!r} already has line {line_of[user]}. Join the two lines in time order.",
+            )
+        elif unknown is not None:
+            bad.add("unknown_item", f"{place}: item {unknown!r} is not in {items}. Add it there or drop the line.")
+        else:
+            line_of[user] = number
+            sequences.append(chosen)
+    if not sequences:
+        raise DataError(f"{path}: holds no interaction; expected lines of 'user item item ...'.")
+    if titles is None:
+        named = {item for chosen in sequences for item in chosen}
+        titles = dict.fromkeys(sorted(named, key=_rising), ("", ""))
+    index_of = {item: index for index, item in enumerate(titles)}
+    lengths = [len(chosen) for chosen in sequences]
+    return Source(
+        items=item_table(
+            list(titles),
+            title=[title for title, _ in titles.values()],
+            description=[description for _, description in titles.values()],
+        ),
+        users=np.repeat(np.arange(len(sequences), dtype=np.int32), lengths),
+        item_index=np.array([index_of[item] for chosen in sequences for item in chosen], dtype=np.int32),
+        times=None,
+        user_ids=pa.array(line_of),
+        where=str(path),
+    )
+
+
+def _rising(item: str) -> tuple[bool, int, str]:
+    """Sorts numbers before words, numbers by value."""
+    return (False, int(item), item) if item.isdecimal() else (True, 0, item)
+
+
+def _read_titles(path: Path) -> dict[str, tuple[str, str]]:
+    """Item id → title and description, in the file's order."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected an object of item id → title, got {type(content).__name__}.")
+    found = {}
+    for item, entry in content.items():
+        record = {"title": entry} if isinstance(entry, str) else entry
+        texts = [record.get(name) or "" for name in ("title", "description")] if isinstance(record, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{path}: item {item!r} has {entry!r}; expected a title or an object with a title.")
+        found[item] = (str(texts[0]).strip(), str(texts[1]).strip())
+    return found
