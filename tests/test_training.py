@@ -1,4 +1,4 @@
-"""SFT and GRPO: equal losses, equal scores, groups, resume, and what is refused."""
+"""SFT: equal losses, resume, and what is refused."""
 
 import json
 import shutil
@@ -11,22 +11,18 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file
-from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.common import accumulation_steps, choose_examples
-from minionerec.training.config import GrpoConfig, SftConfig, parse_tasks
-from minionerec.training.grpo import SidGrpoTrainer, run_grpo
+from minionerec.training.config import SftConfig, parse_tasks
 from minionerec.training.regularise import add_dropout
 from minionerec.training.sft import check_all_positions, run_sft, tokenise_examples, tokenise_windows
-from minionerec.training.shared_prefix import shared_prefix_logps
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
@@ -71,15 +67,6 @@ def sft_config(folder: Path, **changes) -> SftConfig:
         "learning_rate": 3e-3, "eval_rows": 20, "eval_beams": 10, "select_by": "ndcg",
     }  # fmt: skip
     return SftConfig(**{**settings, **changes})
-
-
-def grpo_config(folder: Path, **changes) -> GrpoConfig:
-    settings = {
-        "corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "grpo"),
-        "generations": 4, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "eval_rows": 20,
-        "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "tasks": ["next_sid=0.5", "title_to_sid"],
-    }  # fmt: skip
-    return GrpoConfig(**{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -317,181 +304,3 @@ def test_weights_of_tasks():
     assert np.bincount(choose_examples(10, 2.5, 0)).min() == 2
     assert np.array_equal(choose_examples(50, 0.5, 1), choose_examples(50, 0.5, 1))
     assert accumulation_steps(64, 8, 4, "x") == 2
-
-
-# GRPO
-
-
-def replicated(model, input_ids, attention_mask, width):
-    labels = input_ids.masked_fill(attention_mask == 0, -100)
-    labels[:, :-width] = -100
-    outputs = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True)
-    return outputs.log_probs[:, -width:], outputs.entropy[:, -width:]
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_shared_prefix_scores_equal_replicated_ones(trained, attention):
-    folder, _ = trained
-    model = load_bundle(folder / "sft").model
-    model.config._attn_implementation = attention
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.1)
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    prompts, width = 7, 3
-    rows, masks = [], []
-    for length, group in ((7, 5), (1, 2), (4, 5)):
-        prompt = torch.randint(3, 300, (prompts,))
-        prompt[: prompts - length] = 0
-        seen = (torch.arange(prompts) >= prompts - length).long()
-        for place in range(group):
-            end = torch.ones(width, dtype=torch.long)
-            end[width - place % 2 :] = 0
-            rows.append(torch.cat([prompt, torch.randint(3, 300, (width,))]))
-            masks.append(torch.cat([seen, end]))
-    order = torch.randperm(len(rows))
-    ids, mask = torch.stack(rows)[order], torch.stack(masks)[order]
-    weights = torch.randn(len(rows), width) * mask[:, -width:]
-    gradients = []
-    results = []
-    for score in (
-        lambda: replicated(model, ids, mask, width),
-        lambda: shared_prefix_logps(model, model, ids, mask, width),
-    ):
-        model.zero_grad()
-        logps, entropies = score()
-        (logps * weights).sum().backward()
-        results.append((logps.detach(), entropies.detach()))
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    for ours, theirs in zip(results[1], results[0], strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5)
-    for ours, theirs in zip(gradients[1], gradients[0], strict=True):
-        assert (ours - theirs).norm() <= 1e-5 * theirs.norm() + 1e-7
-
-
-@pytest.fixture(scope="module")
-def sharpened(trained):
-    folder, _ = trained
-    return folder, run_grpo(grpo_config(folder))
-
-
-def test_grpo_is_never_below_its_start(trained, sharpened):
-    folder, result = sharpened
-    start = json.loads((folder / "grpo" / "training_log.json").read_text())[0]
-    assert start["step"] == 0
-    assert result.counts["best"]["eval_ndcg@10"] >= start["eval_ndcg@10"]
-    assert result.counts["rows"] == {"next_sid": 150, "title_to_sid": 24}
-    # 174 prompts fill 22 steps of 8; none is dropped.
-    assert result.counts["steps"] == 22
-
-
-def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
-    folder, _ = trained
-    config = grpo_config(folder, output=str(tmp_path / "worse"), learning_rate=0.3, max_grad_norm=100.0)
-    result = run_grpo(config)
-    assert result.counts["best_step"] == 0
-    assert same_weights(tmp_path / "worse", folder / "sft")
-
-
-def test_grpo_step_equals_the_written_out_formula(trained, tmp_path, monkeypatch):
-    """Rollouts, advantages (ddof 1, 1e-4), k3 KL and loss of the first step against plain code."""
-    folder, _ = trained
-    seen = {}
-    compute = SidGrpoTrainer._compute_loss
-    prepare = SidGrpoTrainer._generate_and_score_completions
-
-    def spy_prepare(self, inputs):
-        output = prepare(self, inputs)
-        if "inputs" not in seen:
-            seen["inputs"] = inputs
-            seen["batch"] = output
-            seen["reference"] = [p.detach().clone() for p in self.ref_model.parameters()]
-        return output
-
-    def spy_loss(self, model, inputs):
-        loss = compute(self, model, inputs)
-        if "loss" not in seen:
-            seen["loss"], seen["sliced"] = float(loss), inputs
-        return loss
-
-    monkeypatch.setattr(SidGrpoTrainer, "_generate_and_score_completions", spy_prepare)
-    monkeypatch.setattr(SidGrpoTrainer, "_compute_loss", spy_loss)
-    config = grpo_config(
-        folder, output=str(tmp_path / "one"), max_steps=1, prompts_per_device=8, beta=0.1, tasks=["next_sid"]
-    )
-    bundle = load_bundle(folder / "sft")
-    run_grpo(config)
-    model = bundle.model.eval()
-    numbers = bundle.table.sid_numbers
-    trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    assert trie.n_sids == N_ITEMS
-    loss_rows = []
-    advantages = []
-    for start in range(0, len(seen["inputs"]), 4):
-        row = seen["inputs"][start]
-        assert all(other["prompt"] == row["prompt"] for other in seen["inputs"][start : start + 4])
-        prompt = bundle.tokenizer(row["prompt"])["input_ids"]
-        every = []
-        for item in range(N_ITEMS):
-            codes = bundle.tokenizer.convert_tokens_to_ids(list(bundle.table.token_tuples[item]))
-            with torch.no_grad():
-                logps = model(torch.tensor([[*prompt, *codes]])).logits[0].log_softmax(-1)
-            path = torch.stack([logps[len(prompt) - 1 + step, code] for step, code in enumerate(codes)])
-            every.append((item, codes, path))
-        mine = seen["batch"]["completion_ids"][start : start + 4].tolist()
-        beams = {tuple(codes): path for _, codes, path in every}
-        totals = [float(beams[tuple(codes)].sum()) for codes in mine]
-        assert totals == sorted(totals, reverse=True)
-        assert totals[0] == pytest.approx(max(float(path.sum()) for path in beams.values()), abs=1e-4)
-        hits = [codes for item, codes, _ in every if numbers[item] == row["target"]]
-        discounts = np.array([1 / np.log2(rank + 2) for rank in range(4)])
-        right = np.array([float(codes == hits[0]) for codes in mine])
-        rewards = right + (right.any() * (1 - right) * -discounts / discounts.sum())
-        advantage = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
-        advantages += advantage.tolist()
-        # On policy and with the reference equal to the policy, ratio is 1 and KL is 0.
-        loss_rows += [-float(value) for value in advantage]
-    assert seen["batch"]["advantages"].tolist() == pytest.approx(advantages, abs=1e-4)
-    assert seen["loss"] == pytest.approx(float(np.mean(loss_rows)), abs=1e-5)
-    assert any(advantages)
-
-
-def test_grpo_killed_and_repeated_equals_uninterrupted(trained, tmp_path, monkeypatch):
-    folder, _ = trained
-    whole = run_grpo(grpo_config(folder, output=str(tmp_path / "whole")))
-    config = grpo_config(folder, output=str(tmp_path / "killed"))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 4)
-        run_grpo(config)
-    run_grpo(config)
-    assert same_weights(config.output, whole.output)
-    logs = [json.loads((Path(r) / "training_log.json").read_text()) for r in (config.output, whole.output)]
-    assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
-
-
-def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
-    folder, _ = trained
-    with caplog.at_level("WARNING", "minionerec"):
-        run_grpo(grpo_config(folder, output=str(tmp_path / "half"), dtype="bfloat16", max_steps=1))
-    assert "torch.bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"generations": 25}, "generations is 25, but the catalogue has 24 distinct SIDs"),
-        ({"generations": 1}, "generations is 1; a group needs at least 2"),
-        ({"prompts_per_step": 6}, r"6 is no multiple of 4 x 1 device\(s\) = 4"),
-        ({"beta": -0.1}, "beta is -0.1"),
-        ({"beta": 0.0}, "there is no reference to sync"),
-        ({"reward": "fame"}, "unknown reward 'fame'"),
-        ({"tasks": ["sid_to_title"]}, "'sid_to_title' answers with a title"),
-        ({"eval_rows": 0}, "eval_rows is 0; GRPO can hurt"),
-    ],
-)
-def test_bad_grpo_settings(trained, tmp_path, changes, message):
-    folder, _ = trained
-    with pytest.raises(ConfigError, match=message):
-        run_grpo(grpo_config(folder, output=str(tmp_path / "bad"), **changes))
-    assert not (tmp_path / "bad").exists()

@@ -7,12 +7,14 @@ weighs wrong completions by their rank as NDCG does.
 import math
 from collections.abc import Callable, Sequence
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
+from minionerec.sid.table import split_sid
 
 Reward = Callable[..., list[float | None]]
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """A text without its white space."""
     return "".join(text.split())
 
 
@@ -28,7 +30,27 @@ def rule(completions: Sequence[str], target_sid: Sequence[str], **columns: objec
         >>> rule(["<a_1><b_2>", "<a_1><b_3>"], ["<a_1><b_2>"] * 2)
         [1.0, 0.0]
     """
-    return [float(_clean(text) == _clean(target)) for text, target in zip(completions, target_sid, strict=True)]
+    return [float(clean(text) == clean(target)) for text, target in zip(completions, target_sid, strict=True)]
+
+
+def position(completions: Sequence[str], target_sid: Sequence[str], **columns: object) -> list[float | None]:
+    """How many codes a completion has in common with the target SID, from the first on.
+
+    Args:
+        completions: Completion texts.
+        target_sid: The SID that each completion should have been.
+        **columns: Other dataset columns, unused.
+
+    Example:
+        >>> position(["<a_1><b_2><c_9>", "<a_7><b_2><c_3>"], ["<a_1><b_2><c_3>"] * 2)
+        [2.0, 0.0]
+    """
+    rewards: list[float | None] = []
+    for text, target in zip(completions, target_sid, strict=True):
+        found, wanted = split_sid(clean(text)) or (), split_sid(clean(target)) or ()
+        same = [mine == theirs for mine, theirs in zip(found, wanted, strict=False)]
+        rewards.append(float(same.index(False) if False in same else len(same)))
+    return rewards
 
 
 def ndcg_penalties(generations: int) -> list[float]:
@@ -45,7 +67,7 @@ def ndcg_penalties(generations: int) -> list[float]:
 
 
 def make_ndcg(generations: int) -> Reward:
-    """The NDCG penalty for groups of a given size.
+    """The NDCG penalty for groups of a given size: 0 for a hit, and for all of a group without a hit.
 
     Args:
         generations: Group size G; completions come as whole groups, each in rank order.
@@ -63,28 +85,3 @@ def make_ndcg(generations: int) -> Reward:
         return rewards
 
     return ndcg
-
-
-def _make_rule(generations: int) -> Reward:
-    return rule
-
-
-REWARDS: dict[str, tuple[Callable[[int], Reward], ...]] = {
-    "rule": (_make_rule,),
-    "ranking": (_make_rule, make_ndcg),
-    "ranking_only": (make_ndcg,),
-}
-
-
-def make_rewards(name: str, generations: int) -> list[Reward]:
-    """The reward functions, summed with weight 1 each, that a name stands for.
-
-    "rule" is 1 for a hit; "ranking" adds the NDCG penalty for wrong completions in groups that hold a hit;
-    "ranking_only" is the penalty alone.
-
-    Raises:
-        ConfigError: If the name is unknown.
-    """
-    if name not in REWARDS:
-        raise ConfigError(f"unknown reward {name!r}; known: {', '.join(REWARDS)}.")
-    return [make(generations) for make in REWARDS[name]]
