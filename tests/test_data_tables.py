@@ -104,12 +104,15 @@ def test_parquet_dates(tmp_path):
 
 def test_large_whole_times_keep_their_order(tmp_path):
     times = pd.Series([str(2**60 + 1), str(2**60)])
-    assert np.diff(parse_times(times, tmp_path / "x.csv", BadRows())[0]).tolist() == [-1]
+    assert np.diff(parse_times(pd.DataFrame({"t": times}), "t", tmp_path / "x.csv", BadRows())[0]).tolist() == [-1]
 
 
 def test_zones_count(tmp_path):
     times = pd.Series(["2020-01-01T12:00:00+02:00", "2020-01-01T11:00:00", "2020-01-01T11:00:00Z"])
-    assert np.diff(parse_times(times, tmp_path / "x.csv", BadRows())[0]).tolist() == [3_600_000_000_000, 0]
+    assert np.diff(parse_times(pd.DataFrame({"t": times}), "t", tmp_path / "x.csv", BadRows())[0]).tolist() == [
+        3_600_000_000_000,
+        0,
+    ]
 
 
 def test_ties_keep_the_order_of_the_file(tmp_path):

@@ -1,8 +1,9 @@
 """From a source to a corpus: filter, order, make rows, split, check, count, and write in bounded memory."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,18 @@ import pyarrow as pa
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.checks import check_global_time
 from minionerec.data.corpus import SPLITS, Corpus, write_corpus
-from minionerec.data.filters import k_core, number_by_appearance
+from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
 from minionerec.data.source import Source
 from minionerec.data.splits import SPLIT_NAMES, Rows, build_rows, global_time_split, leave_last_out_split, row_table
 
+QUIRKS = {
+    "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
+    "numbered while walking users in that order, each from old to new",
+    "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
+    "widen_window": "while fewer than 3,000 items stay and the window starts after 1996, it starts a year earlier",
+}
+"""What the published MiniOneRec data were made with, where this project does otherwise unless asked."""
+WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
 BATCH = 1 << 20
 """Rows written at a time; parquet's own default for a row group."""
 
@@ -75,7 +84,16 @@ class BuiltCorpus:
         write_corpus(path, self.items, tables, config=config, inputs=inputs, counts=counts)
 
 
-def build_corpus(source: Source, *, split: str = "global_time", max_history: int = 10, core: int = 0) -> BuiltCorpus:
+def build_corpus(
+    source: Source,
+    *,
+    split: str = "global_time",
+    max_history: int = 10,
+    core: int = 0,
+    start: str | None = None,
+    end: str | None = None,
+    quirks: Collection[str] = (),
+) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make rows and split them.
 
     Interactions are sorted by time and ties keep the order of the file; where there are no times, the order of the file
@@ -86,44 +104,61 @@ def build_corpus(source: Source, *, split: str = "global_time", max_history: int
         split: "global_time" (the newest tenth of all rows is test, the tenth before valid) or "leave_last_out" (each
             user's last row is test, the one before valid).
         max_history: Most items that a history holds.
-        core: Fewest interactions of every user and every item (iterative k-core); items outside go. At 0 all stay.
+        core: Fewest interactions of every user and every item (iterative k-core), counted within the window; users and
+            items outside go. At 0 all stay.
+        start: First moment of the window, an ISO month, date or time in UTC; open if None.
+        end: Last moment, included: a date alone is its midnight.
+        quirks: Any of `QUIRKS`.
 
     Returns:
         The corpus. Its counts are the source's; `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row;
-        `items`; `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`;
-        for valid and test `{split}_cold_targets`, rows whose target is in no training row, as target or in a history,
-        and `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
-        `truncated_histories`; `users_without_rows` (fewer than two interactions).
+        `items`; `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and
+        of those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
+        `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
+        `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
+        `truncated_histories`; `users_without_rows` (fewer than two interactions); `window_start_year` where
+        "widen_window" is set.
 
     Raises:
-        ConfigError: If the split is unknown or needs times that the source lacks, or a number is out of range.
+        ConfigError: If the split or a quirk is unknown or needs times that the source lacks, or a number is out of
+            range.
         DataError: If the filters leave nothing, a split is empty, or the split leaks.
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
-    if split == "global_time" and source.times is None:
-        raise ConfigError(f"split is 'global_time', but {source.where} holds no times. Set split to 'leave_last_out'.")
-    items, users, item_index, times = source.items, source.users, source.item_index, source.times
-    counts: dict[str, Any] = {**source.counts}
-
-    if core > 1:
-        kept = k_core(users, item_index, core)
-        if not len(kept):
-            raise DataError(
-                f"{source.where}: the {core}-core of {len(users)} interactions is empty: no set of users and items "
-                f"has {core} interactions each. Lower core."
+    check_quirks(quirks, start)
+    needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
+    for what, needed in needs_times.items():
+        if needed and source.times is None:
+            raise ConfigError(
+                f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
             )
-        counts["interactions_outside_core"] = len(users) - len(kept)
-        users, item_index = users[kept], item_index[kept]
-        times = None if times is None else times[kept]
-        stay, item_index = np.unique(item_index, return_inverse=True)
-        items = items.iloc[stay].reset_index(drop=True)
-    users, old_users = number_by_appearance(users)
-    user_ids = source.user_ids.take(pa.array(old_users))
-    if isinstance(user_ids, pa.ChunkedArray):
-        user_ids = user_ids.combine_chunks()
+    first, last = (None if text is None else parse_moment(text) for text in (start, end))
+    kept, counts = _kept(source, core, first, last, "widen_window" in quirks)
+    if not len(kept) and len(source.users):
+        raise DataError(
+            f"{source.where}: no interaction is left of {len(source.users)} "
+            f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
+        )
+    users, user_ids = _renumbered_users(source, kept)
+    items, item_index = source.items, source.item_index[kept]
+    times = None if source.times is None else source.times[kept]
+    if times is not None and "published_order" in quirks:
+        times = times // source.ticks
+    if "published_order" in quirks:
+        walk = np.lexsort((users,)) if times is None else np.lexsort((times, users))
+        _, old = number_by_appearance(item_index[walk])
+    else:
+        old = np.unique(item_index) if core > 1 else np.arange(len(items))
+    if len(old) < len(items) or "published_order" in quirks:
+        new = np.empty(len(items), dtype=np.int32)
+        new[old] = np.arange(len(old))
+        items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
 
-    order = np.arange(len(users)) if times is None else np.argsort(times, kind="stable")
+    if times is None:
+        order = np.arange(len(users))
+    else:
+        order = np.lexsort((users, times)) if "published_order" in quirks else np.argsort(times, kind="stable")
     users, item_index = users[order], item_index[order]
     rows = build_rows(users, item_index, max_history)
     row_users = users[rows.targets]
@@ -138,10 +173,52 @@ def build_corpus(source: Source, *, split: str = "global_time", max_history: int
     if times is not None and split == "global_time":
         row_times = times[order][rows.targets]
         check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
-    counts |= dict(zip((f"{name}_rows" for name in SPLITS), sizes, strict=True))
+    counts |= source.counts | dict(zip((f"{name}_rows" for name in SPLITS), sizes, strict=True))
     counts |= _counts(items, item_index, rows, row_users, labels, max_history)
     counts["users_without_rows"] = len(user_ids) - counts["users"]
     return BuiltCorpus(items, rows, row_users, labels, user_ids, SPLIT_NAMES[split], max_history, counts)
+
+
+def check_quirks(quirks: Collection[str], start: str | None) -> None:
+    """Check that quirks are known and can work.
+
+    Raises:
+        ConfigError: Naming the first that is not or cannot.
+    """
+    for quirk in quirks:
+        if quirk not in QUIRKS:
+            raise ConfigError(f"unknown quirk {quirk!r}; known quirks: {', '.join(QUIRKS)}.")
+    if "widen_window" in quirks and start is None:
+        raise ConfigError("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
+
+
+def _kept(
+    source: Source, core: int, start: float | None, end: float | None, widen: bool
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Places of the interactions that pass window and core, ascending, and how many were left out."""
+    while True:
+        kept = np.arange(len(source.users))
+        if source.times is not None:
+            kept = np.flatnonzero(in_window(source.times, source.ticks, start, end))
+        counts = {"interactions_outside_window": len(source.users) - len(kept)}
+        if core > 1:
+            inside = k_core(source.users[kept], source.item_index[kept], core)
+            counts["interactions_outside_core"] = len(kept) - len(inside)
+            kept = kept[inside]
+        if not widen or start is None:
+            return kept, counts
+        year = datetime.fromtimestamp(start, UTC).year
+        n_items = len(np.unique(source.item_index[kept]))
+        if n_items >= WIDEN_BELOW or year <= WIDEN_UNTIL:
+            return kept, {**counts, "window_start_year": year}
+        start = year_before(start)
+
+
+def _renumbered_users(source: Source, kept: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+    """Users of the kept interactions, numbered by first appearance among them, and their ids."""
+    users, old = number_by_appearance(source.users[kept])
+    user_ids = source.user_ids.take(pa.array(old))
+    return users, user_ids.combine_chunks() if isinstance(user_ids, pa.ChunkedArray) else user_ids
 
 
 def _counts(

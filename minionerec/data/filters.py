@@ -1,6 +1,54 @@
 """Which interactions and items stay: pure functions of arrays and text."""
 
+from datetime import UTC, datetime
+
 import numpy as np
+
+from minionerec.core.errors import ConfigError
+
+
+def parse_moment(text: str) -> float:
+    """Seconds since 1970 of an ISO month, date or time: the first moment of it, in UTC where it names no zone.
+
+    Raises:
+        ConfigError: If it is neither.
+
+    Example:
+        >>> parse_moment("2016-10"), parse_moment("2016-10-01T02:00:00+02:00")
+        (1475280000.0, 1475280000.0)
+    """
+    try:
+        moment = datetime.fromisoformat(f"{text}-01" if len(text) == len("2016-10") else text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time; give an ISO month, date or time such as 2016-10-01.") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def year_before(seconds: float) -> float:
+    """The same moment one calendar year earlier, in UTC (28 February for the 29th)."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    day = 28 if (moment.month, moment.day) == (2, 29) else moment.day
+    return moment.replace(year=moment.year - 1, day=day).timestamp()
+
+
+def in_window(times: np.ndarray, ticks: int, start: float | None, end: float | None) -> np.ndarray:
+    """Which times lie in a window, both of its ends included.
+
+    Args:
+        times: int64 or float64 (M,), in ticks since 1970.
+        ticks: Ticks in a second.
+        start: First moment, in seconds since 1970; open if None.
+        end: Last moment; open if None.
+
+    Returns:
+        bool (M,).
+    """
+    inside = np.ones(len(times), dtype=bool)
+    if start is not None:
+        inside &= times >= start * ticks
+    if end is not None:
+        inside &= times <= end * ticks
+    return inside
 
 
 def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:

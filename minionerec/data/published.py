@@ -78,6 +78,21 @@ def published_index_path(root: str | os.PathLike[str], category: str) -> Path:
     return _only(Path(root) / "index", f"{glob.escape(category)}.index.json")
 
 
+def published_numbers(corpus: Corpus) -> dict[str, int]:
+    """The number in each user's name, "A22" → 22.
+
+    Raises:
+        DataError: If a user is called otherwise.
+    """
+    numbers = {}
+    for split in SPLITS:
+        for user in corpus.rows(split)["user"]:
+            if not (user.startswith("A") and user[1:].isdecimal()):
+                raise DataError(f"{split}: user {user!r} is not 'A' and a number, so it is none of the published data.")
+            numbers[user] = int(user[1:])
+    return numbers
+
+
 def _literal(text: str) -> Any:
     """A Python literal, or None where the text is none; never evaluates anything."""
     try:

@@ -97,11 +97,22 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
         raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
 
 
-def csv_line(path: Path, separator: str, row: int) -> int | None:
-    """The line, as an editor counts, where record `row` (from 0, after the header) of a csv file begins."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
+def csv_line(path: Path, separator: str | None, row: int, *, has_header: bool = True) -> int | None:
+    """The line, as an editor counts, where a record of a text table begins.
+
+    Args:
+        path: The file.
+        separator: Between cells, which may be quoted and span lines; None where no cell is quoted.
+        row: The record, from 0, after the header; empty lines are none.
+        has_header: Whether the first record is a header.
+    """
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        record = -1 if has_header else 0
+        if separator is None:
+            filled = (number for number, line in enumerate(file, start=1) if line.strip())
+            return next((number for place, number in enumerate(filled, start=record) if place == row), None)
         reader = csv.reader(file, delimiter=separator)
-        end, record = 0, -1  # the header is record -1 once read
+        end = 0
         for cells in reader:
             line, end = end + 1, reader.line_num
             if cells:

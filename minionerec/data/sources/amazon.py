@@ -1,0 +1,250 @@
+"""Reader of the Amazon reviews of UCSD: 2018 (`*_5.json.gz` or full, `meta_*.json.gz`) and 2023 (`*.jsonl.gz`)."""
+
+import html
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minionerec.core.errors import DataError
+from minionerec.data.source import BadRows, Source, item_table
+from minionerec.data.sources.blocks import BLOCK_SIZE, read_json_lines
+
+TEXTS = pa.list_(pa.string())
+
+
+@dataclass(frozen=True)
+class Edition:
+    """Where one edition of the collection keeps what is read; both sites describe their fields.
+
+    Attributes:
+        user: Field of the reviewer.
+        item: Field of the item, in reviews.
+        time: Field of the time, in reviews.
+        ticks: Ticks of the time in a second.
+        item_in_metadata: Field of the item, in the metadata.
+        brand: Field of the brand or shop, in the metadata.
+        categories: Field of the path of categories, in the metadata.
+    """
+
+    user: str
+    item: str
+    time: str
+    ticks: int
+    item_in_metadata: str
+    brand: str
+    categories: str
+
+
+EDITIONS = {
+    "amazon2018": Edition("reviewerID", "asin", "unixReviewTime", 1, "asin", "brand", "category"),
+    "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
+}
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not understand
+
+
+def clean_text(text: str) -> str:
+    """Plain text: entities become characters, HTML tags go, every run of white space becomes one space.
+
+    Example:
+        >>> clean_text(" 5&quot; <b>bolts</b> &amp;   nuts ")
+        '5" bolts & nuts'
+    """
+    return " ".join(_TAG.sub(" ", html.unescape(text)).split())
+
+
+def clean_title(title: str, max_words: int = 0) -> str:
+    """A title as plain text without quotes around it, or "" where it is no title of an item.
+
+    None are those that hold a crawler's leftover (`<span id`), of fewer than two characters, or of too many words.
+
+    Args:
+        title: As in the metadata.
+        max_words: Most words between spaces; any number at 0.
+
+    Example:
+        >>> clean_title('"Hex bolt &amp; nut" '), clean_title("a"), clean_title("too many words", max_words=2)
+        ('Hex bolt & nut', '', '')
+    """
+    return "" if _SCRIPT in title else _short(clean_text(title).strip('" '), max_words)
+
+
+def published_title(title: str, max_words: int = 0) -> str:
+    """A title as the published MiniOneRec data have it: only `&quot;` and `&amp;` are resolved, no tag is removed."""
+    text = title.replace("&quot;", '"').replace("&amp;", "&").strip(" ").strip('"')
+    return "" if _SCRIPT in title else _short(text, max_words)
+
+
+def _short(title: str, max_words: int) -> str:
+    too_long = max_words and len(title.split(" ")) > max_words
+    return "" if len(title) < 2 or too_long else title
+
+
+def read_amazon(
+    edition: str,
+    interactions: str | os.PathLike[str],
+    items: str | os.PathLike[str],
+    bad: BadRows | None = None,
+    *,
+    core: int = 0,
+    max_title_words: int = 0,
+    title_of: Callable[[str, int], str] = clean_title,
+    block_size: int = BLOCK_SIZE,
+) -> Source:
+    """Read reviews and the metadata of the items that they are about; reviews of items without a title are left out.
+
+    Of each review only user, item and time are held, about 50 bytes; of the metadata only items that have at least
+    `core` reviews, since no other can stay.
+
+    Args:
+        edition: "amazon2018" or "amazon2023".
+        interactions: The review file, one JSON object a line, plain or gzip.
+        items: The metadata file of the same category.
+        bad: Counts lines that cannot be used; one is an error if None. An item that comes again with the same text is
+            only counted; one with another text is a bad line.
+        core: Fewest reviews of an item whose metadata are worth holding.
+        max_title_words: Most words of a title; longer ones, as a rule stuffed with search words, count as none. Any
+            number at 0.
+        title_of: Makes a clean title of a raw one and `max_title_words`, "" where it is none.
+        block_size: Bytes parsed at a time.
+
+    Returns:
+        The source, items in the metadata's order, with `brand` and `categories` as further columns. Its counts:
+        `reviews`; `reviews_without_item` (the item's metadata or title is missing, and so the review left out);
+        `items_without_metadata` and `items_left_out_without_title`, of those with at least `core` reviews;
+        `items_repeated`.
+
+    Raises:
+        DataError: If a file is missing, cut off, or has more bad lines than `bad` allows, or nothing is left.
+    """
+    fields, bad = EDITIONS[edition], bad or BadRows()
+    user_codes, user_ids, item_codes, item_ids, times = _read_reviews(interactions, fields, bad, block_size)
+    wanted = np.bincount(item_codes, minlength=len(item_ids)) >= core
+    table, item_of, counts = _read_metadata(items, fields, bad, item_ids, wanted, max_title_words, title_of, block_size)
+    item_index = item_of[item_codes]
+    kept = item_index >= 0
+    counts |= {"reviews": len(kept), "reviews_without_item": int(len(kept) - kept.sum())}
+    if not kept.any():
+        raise DataError(
+            f"{interactions}: none of the {len(kept)} reviews is about an item with a title in {items}. "
+            "Take both files from the same edition and category."
+        )
+    return Source(
+        items=table,
+        users=user_codes[kept],
+        item_index=item_index[kept],
+        times=times[kept],
+        user_ids=user_ids,
+        where=str(interactions),
+        ticks=fields.ticks,
+        counts=counts,
+    )
+
+
+def _read_reviews(
+    path: str | os.PathLike[str], fields: Edition, bad: BadRows, block_size: int
+) -> tuple[np.ndarray, pa.Array, np.ndarray, pa.Array, np.ndarray]:
+    schema = pa.schema([(fields.user, pa.string()), (fields.item, pa.string()), (fields.time, pa.int64())])
+
+    def parse(record: dict[str, Any]) -> dict[str, Any]:
+        texts = {name: record.get(name) for name in (fields.user, fields.item)}
+        for name, text in texts.items():
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"{name!r} is {text!r}, expected text")
+        time = record.get(fields.time)
+        return {**texts, fields.time: None if time is None else int(time)}
+
+    users, items, times = [], [], []
+    required = tuple(schema.names)
+    for table, _ in read_json_lines(path, schema, parse, bad, required, block_size):
+        users += table[fields.user].chunks
+        items += table[fields.item].chunks
+        times += table[fields.time].chunks
+    user_codes, user_ids = _encode(users)
+    item_codes, item_ids = _encode(items)
+    return user_codes, user_ids, item_codes, item_ids, pa.chunked_array(times, pa.int64()).to_numpy()
+
+
+def _encode(chunks: list[pa.Array]) -> tuple[np.ndarray, pa.Array]:
+    """int32 number of each string, by first appearance, and the strings; `chunks` is emptied."""
+    column = pa.chunked_array(chunks, pa.string()).dictionary_encode()
+    chunks.clear()
+    if not column.num_chunks:
+        return np.empty(0, dtype=np.int32), pa.array([], pa.string())
+    # All chunks share one dictionary.
+    return np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks]), column.chunk(
+        column.num_chunks - 1
+    ).dictionary
+
+
+def _read_metadata(
+    path: str | os.PathLike[str],
+    fields: Edition,
+    bad: BadRows,
+    item_ids: pa.Array,
+    wanted: np.ndarray,
+    max_title_words: int,
+    title_of: Callable[[str, int], str],
+    block_size: int,
+) -> tuple[pd.DataFrame, np.ndarray, dict[str, int]]:
+    """The item table, the item index of each of `item_ids` (-1 where it has none), and the counts."""
+    names = (fields.item_in_metadata, "title", "description", fields.brand, fields.categories)
+    types = (pa.string(), pa.string(), TEXTS, pa.string(), TEXTS)
+    schema = pa.schema(list(zip(names, types, strict=True)))
+
+    def parse(record: dict[str, Any]) -> dict[str, Any]:
+        return {name: _as(kind, record.get(name), name) for name, kind in zip(names, types, strict=True)}
+
+    found: dict[int, tuple[str, str, str, str]] = {}
+    repeated = 0
+    for table, numbers in read_json_lines(path, schema, parse, bad, names[:1], block_size):
+        codes = pc.index_in(table[names[0]].combine_chunks(), value_set=item_ids).fill_null(-1).to_numpy()
+        chosen = np.flatnonzero((codes >= 0) & wanted[codes]) if len(wanted) else codes[:0]
+        columns = [table[name].take(pa.array(chosen)).to_pylist() for name in names[1:]]
+        for code, number, title, description, brand, categories in zip(
+            codes[chosen].tolist(), numbers[chosen].tolist(), *columns, strict=True
+        ):
+            texts = (
+                title_of(title or "", max_title_words),
+                clean_text(" ".join(part for part in description or () if part)),
+                clean_text(brand or ""),
+                ", ".join(clean_text(part) for part in categories or () if part),
+            )
+            if found.setdefault(code, texts) == texts:
+                repeated += found[code] is not texts
+                continue
+            bad.add(
+                "duplicate_item",
+                f"{path}, line {number}: item {item_ids[code].as_py()!r} comes a second time with other text. "
+                "Keep one line an item.",
+            )
+    titled = [code for code, texts in found.items() if texts[0]]
+    item_of = np.full(len(item_ids), -1, dtype=np.int32)
+    item_of[titled] = np.arange(len(titled))
+    title, description, brand, categories = ([found[code][place] for code in titled] for place in range(4))
+    ids = item_ids.take(pa.array(titled, pa.int64())).to_pylist()
+    counts = {
+        "items_without_metadata": int(wanted.sum()) - len(found),
+        "items_left_out_without_title": len(found) - len(titled),
+        "items_repeated": repeated,
+    }
+    table = item_table(ids, title=title, description=description, brand=brand, categories=categories)
+    return table, item_of, counts
+
+
+def _as(kind: pa.DataType, value: Any, name: str) -> Any:
+    """A field of the metadata as text or as a list of texts, whichever of the two it was written as."""
+    if value is None:
+        return None
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, str | int | float) for part in parts):
+        raise ValueError(f"{name!r} is {value!r:.60}, expected text or a list of texts")
+    texts = [str(part) for part in parts]
+    return texts if kind == TEXTS else " ".join(texts)

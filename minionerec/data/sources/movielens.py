@@ -1,0 +1,49 @@
+"""Reader of MovieLens as unpacked: ml-1m and ml-10m (`.dat`), ml-latest and ml-25m (`.csv`), ml-100k (`u.data`)."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from minionerec.core.errors import DataError
+from minionerec.data.source import BadRows, Source
+from minionerec.data.sources.tables import parse_tables, read_text_table
+
+COLUMNS = {"user_column": "userId", "item_column": "movieId", "time_column": "timestamp", "title_column": "title"}
+RATINGS = ("userId", "movieId", "rating", "timestamp")
+MOVIES = ("movieId", "title", "genres")
+_SEPARATORS = {".csv": ",", ".dat": "::", ".data": "\t", ".item": "|"}
+
+
+def read_movielens(
+    interactions: str | os.PathLike[str], items: str | os.PathLike[str], bad: BadRows | None = None
+) -> Source:
+    """Read ratings, each an interaction whatever its stars, and films; a film's genres are its description.
+
+    Args:
+        interactions: `ratings.dat`, `ratings.csv` or `u.data`.
+        items: `movies.dat`, `movies.csv` or `u.item` (which has no genres by name).
+        bad: Counts rows that cannot be used; one is an error if None.
+
+    Raises:
+        DataError: As `minionerec.data.sources.tables.read_tables`, or if a file has another ending.
+    """
+    ratings = _read(Path(interactions), RATINGS)
+    films = _read(Path(items), MOVIES)
+    genres = films["genres"].str.replace("(no genres listed)", "", regex=False).str.replace("|", ", ", regex=False)
+    return parse_tables(
+        (ratings, Path(interactions)),
+        (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),
+        bad or BadRows(),
+        **COLUMNS,
+    )
+
+
+def _read(path: Path, names: tuple[str, ...]) -> pd.DataFrame:
+    separator = _SEPARATORS.get(path.suffix.lower())
+    if separator is None:
+        raise DataError(
+            f"{path}: unknown kind of MovieLens file; known endings: {', '.join(_SEPARATORS)}. Give the unpacked file."
+        )
+    header = None if path.suffix.lower() == ".csv" else names
+    return read_text_table(path, separator, header, quoted=separator == ",")

@@ -1,0 +1,65 @@
+"""Reader of RecBole's atomic files: `.inter`, one interaction a line, and `.item`, with headers `name:type`."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from minionerec.core.errors import DataError
+from minionerec.data.source import BadRows, Source
+from minionerec.data.sources.tables import DESCRIPTION, parse_tables, read_text_table
+
+
+def read_recbole(
+    interactions: str | os.PathLike[str],
+    items: str | os.PathLike[str] | None = None,
+    bad: BadRows | None = None,
+    *,
+    item_column: str = "item_id",
+    title_column: str = "title",
+    description_column: str = DESCRIPTION,
+    user_column: str = "user_id",
+    time_column: str = "timestamp",
+) -> Source:
+    """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
+
+    Args:
+        interactions: The `.inter` file.
+        items: The `.item` file. Without it items are those of the interactions by first appearance, with no title.
+        bad: Counts rows that cannot be used; one is an error if None.
+        item_column: Column of item ids in both, named without its type.
+        title_column: Column of titles.
+        description_column: Column of descriptions; may be absent if it is called "description".
+        user_column: Column of user ids.
+        time_column: Column of times.
+
+    Raises:
+        DataError: As `minionerec.data.sources.tables.read_tables`.
+    """
+    path = Path(interactions)
+    visits = _read(path)
+    if f"{item_column}_list" in visits.columns:
+        raise DataError(
+            f"{path}: column {item_column + '_list'!r} says that its rows are histories, already split. Give the file "
+            "with one interaction a line."
+        )
+    if items is None:
+        ids = pd.unique(visits.get(item_column, pd.Series(dtype="str")))
+        catalogue, place = pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}), path
+    else:
+        catalogue, place = _read(Path(items)), Path(items)
+    return parse_tables(
+        (visits, path),
+        (catalogue, place),
+        bad or BadRows(),
+        item_column=item_column,
+        title_column=title_column,
+        description_column=description_column,
+        user_column=user_column,
+        time_column=time_column,
+    )
+
+
+def _read(path: Path) -> pd.DataFrame:
+    table = read_text_table(path, "\t", quoted=False)
+    return table.rename(columns=lambda name: str(name).split(":")[0])

@@ -1,0 +1,91 @@
+"""The k-core, the window and the numbering: fixpoint, order and oracle, by property."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
+
+visits = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
+
+
+def columns(pairs):
+    return (np.array([pair[place] for pair in pairs], dtype=np.int32) for place in range(2))
+
+
+def slow_core(pairs, k):
+    """One user or item at a time, whichever is found first; the places that stay."""
+    left = set(range(len(pairs)))
+    while True:
+        for side in range(2):
+            for value in range(7):
+                those = {place for place in left if pairs[place][side] == value}
+                if 0 < len(those) < k:
+                    left -= those
+                    break
+            else:
+                continue
+            break
+        else:
+            return sorted(left)
+
+
+@given(visits, st.integers(0, 5))
+def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
+    users, items = columns(pairs)
+    kept = k_core(users, items, k)
+    assert kept.tolist() == slow_core(pairs, k)
+    for codes in (users[kept], items[kept]):
+        assert all(count >= k for count in np.bincount(codes) if count)
+    assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
+
+
+@given(visits, st.integers(2, 4), st.randoms(use_true_random=False))
+def test_core_does_not_depend_on_the_order(pairs, k, random):
+    places = list(range(len(pairs)))
+    random.shuffle(places)
+    straight = k_core(*columns(pairs), k)
+    mixed = k_core(*columns([pairs[place] for place in places]), k)
+    assert sorted(places[place] for place in mixed) == straight.tolist()
+
+
+@given(visits, st.integers(2, 4))
+def test_a_larger_core_lies_within_a_smaller(pairs, k):
+    assert set(k_core(*columns(pairs), k + 1)) <= set(k_core(*columns(pairs), k))
+
+
+@given(st.lists(st.integers(0, 20), max_size=40))
+def test_numbers_rise_with_first_appearance(values):
+    codes = np.array(values, dtype=np.int64)
+    new, old = number_by_appearance(codes)
+    assert old.tolist() == list(dict.fromkeys(values))
+    assert old[new].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1970-01-02", 86_400), ("1970-02", 31 * 86_400), ("1970-01-01T01:00:00+01:00", 0), ("1970-01-01T00:00:07", 7)],
+)
+def test_moments_are_in_utc(text, seconds, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    assert parse_moment(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "2016-13", "16-10"])
+def test_what_is_no_moment(text):
+    with pytest.raises(ConfigError, match=f"'{text}' is no time; give an ISO month"):
+        parse_moment(text)
+
+
+def test_a_year_before():
+    assert year_before(parse_moment("2017-10")) == parse_moment("2016-10")
+    assert year_before(parse_moment("2016-02-29")) == parse_moment("2015-02-28")
+
+
+def test_both_ends_of_a_window_are_inside():
+    times = np.array([999, 1000, 5000, 5001])
+    assert in_window(times, 1000, 1, 5).tolist() == [False, True, True, False]
+    assert in_window(times, 1000, None, 5).tolist() == [True, True, True, False]
+    assert in_window(times, 1, 5000, None).tolist() == [False, False, True, True]
