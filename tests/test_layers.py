@@ -23,6 +23,7 @@ SAME_LAYER = {
     ("embed", "data"),
     ("metrics", "sid"),  # levels are those of SIDs
     ("sequential", "backbone"),  # dropout is the same for every model
+    ("sequential", "prompts"),  # a corpus has the same windows for every model
 }
 CONFINED = {
     "trl": ["training", "core/config.py"],

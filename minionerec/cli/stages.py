@@ -101,6 +101,19 @@ def _levels(config: Any) -> None:
     print(format_level_tables(analysis))
 
 
+def _train_sequential(config: Any) -> None:
+    from minionerec.sequential.run import run_sequential
+
+    result = run_sequential(config)
+    for split, levels in result.summary["mean_sd"].items():
+        for level, metrics in levels.items():
+            shown = (
+                f"{name} {mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}") for name, (mean, sd) in metrics.items()
+            )
+            print(f"{split:<5} {level:<4} {'  '.join(shown)}")
+    print(f"models and predictions: {result.output}")
+
+
 def _report(config: Any) -> None:
     from minionerec.evaluation.report import run_report
 
@@ -157,6 +170,12 @@ COMMANDS = {
         "minionerec.metrics.levels:LevelsConfig",
         _levels,
         "levels.yaml",
+    ),
+    "train-sequential": Command(
+        "scripts/train_sequential.py",
+        "Train a sequential recommender with several seeds, and measure it as its protocol says.",
+        "minionerec.sequential.config:SequentialConfig",
+        _train_sequential,
     ),
     "report": Command(
         "scripts/report.py",

@@ -3,18 +3,36 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.model import Side
+from minionerec.sequential.padding import Side, length_groups, readout_slots, slot_range, take_slots
 
 MASKED = -10000.0
 """Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""
 INIT_STD = 0.02
 NORM_EPS = 1e-12
+__all__ = [
+    "INIT_STD",
+    "MASKED",
+    "NORM_EPS",
+    "FeedForward",
+    "ItemEmbedding",
+    "SelfAttention",
+    "TransformerLayer",
+    "attend",
+    "by_length",
+    "causal_mask",
+    "check_heads",
+    "init_weights",
+    "item_mask",
+    "mask_rows",
+    "readout_slots",
+    "slot_range",
+    "take_slots",
+]
 
 
 def init_weights(module: nn.Module) -> None:
@@ -39,32 +57,6 @@ def check_heads(hidden_size: int, num_heads: int) -> None:
     """
     if num_heads < 1 or hidden_size % num_heads:
         raise ConfigError(f"hidden_size is {hidden_size}, which is no multiple of num_heads {num_heads}.")
-
-
-def slot_range(width: int, max_len: int, padding: Side) -> slice:
-    """Which of the `max_len` slots a batch stands at whose padding columns were cut off to `width`."""
-    return slice(max_len - width, max_len) if padding == "left" else slice(0, width)
-
-
-def readout_slots(histories: torch.Tensor, padding: Side) -> torch.Tensor:
-    """Column of each row's newest item, where the next one is predicted.
-
-    Args:
-        histories: int64 (B, L), 0 is padding.
-        padding: Side of the padding.
-
-    Returns:
-        int64 (B,); the last column for left padding; for right padding 0 where a row holds no item.
-    """
-    rows, width = histories.shape
-    if padding == "left":
-        return torch.full((rows,), width - 1, device=histories.device)
-    return ((histories > 0).sum(1) - 1).clamp_(min=0)
-
-
-def take_slots(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """One slot of each row: (B, L, D) at int64 (B,) gives (B, D)."""
-    return x[torch.arange(len(x), device=x.device), slots]
 
 
 def causal_mask(histories: torch.Tensor) -> torch.Tensor:
@@ -104,39 +96,13 @@ def by_length(
     Returns:
         float (B, D), in the order of the rows.
     """
-    width = histories.shape[1]
-    lengths = (histories > 0).sum(1)
-    lengths = torch.where(lengths == 0, width, lengths).cpu().numpy()
-    cuts = _group_widths(lengths, width)
-    parts, places = [], []
-    for low, high in zip([0, *cuts[:-1]], cuts, strict=True):
-        chosen = np.flatnonzero((lengths > low) & (lengths <= high))
-        if len(chosen) == 0:
-            continue
-        place = torch.from_numpy(chosen).to(histories.device)
-        rows = histories if len(chosen) == len(histories) else histories.index_select(0, place)
-        parts.append(encode(rows[:, width - high :] if padding == "left" else rows[:, :high], place))
-        places.append(place)
-    if len(parts) == 1:
-        return parts[0]
-    back = torch.empty(len(histories), dtype=torch.int64, device=histories.device)
-    order = torch.cat(places)
-    back[order] = torch.arange(len(order), device=order.device)
-    return torch.cat(parts).index_select(0, back)
-
-
-def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
-    """Ascending widths of at most three groups that make the fewest slots; the last is the longest row's."""
-    counts = np.bincount(lengths, minlength=width + 1)
-    below = np.cumsum(counts)  # rows of at most that length
-    longest = int(np.flatnonzero(counts)[-1])
-    widths = np.arange(longest + 1)
-    first = below[: longest + 1] * widths  # slots of the rows up to a width, all at that width
-    middle = (below[None, : longest + 1] - below[: longest + 1, None]) * widths[None, :]
-    middle[widths[:, None] > widths[None, :]] = len(lengths) * width * 2
-    last = (len(lengths) - below[: longest + 1]) * longest
-    low, high = np.unravel_index(np.argmin(first[:, None] + middle + last[None, :]), middle.shape)
-    return sorted({int(low), int(high), longest} - {0})
+    groups = length_groups(histories, padding)
+    if len(groups) == 1:
+        places, columns = groups[0]
+        return encode(histories[:, columns], places)
+    parts = [encode(histories[places, columns], places) for places, columns in groups]
+    order = torch.cat([places for places, _ in groups])
+    return torch.cat(parts).index_select(0, order.argsort())
 
 
 class ItemEmbedding(nn.Module):

@@ -1,11 +1,9 @@
 """What every sequential recommender is to the trainer and the evaluator."""
 
-from typing import Literal
-
 import torch
 from torch import nn
 
-Side = Literal["left", "right"]
+from minionerec.sequential.padding import Side, length_groups
 
 
 class SequentialModel(nn.Module):
@@ -21,10 +19,14 @@ class SequentialModel(nn.Module):
         padding: Side on which histories are padded.
         causal: Whether the state at a position depends on no later position, so that the model may be trained at all
             positions of a sequence at once (`position_vectors`).
+        masks_padding: Whether a row's vectors stay the same when columns are cut off that are padding in it, so that
+            training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
+        label_smoothing: Share of the target's probability that the losses spread over all V rows.
     """
 
     causal = False
+    masks_padding = False
     needs_users = False
 
     def __init__(self, num_items: int, max_len: int, padding: Side):
@@ -32,6 +34,7 @@ class SequentialModel(nn.Module):
         self.num_items = num_items
         self.max_len = max_len
         self.padding = padding
+        self.label_smoothing = 0.0
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Vector of each history, at the position where the next item is predicted.
@@ -82,7 +85,7 @@ class SequentialModel(nn.Module):
         Returns:
             float, scalar.
         """
-        return nn.functional.cross_entropy(self.logits(self.user_vectors(histories, users)), targets)
+        return self.cross_entropy(self.user_vectors(histories, users), targets)
 
     def sequence_loss(self, histories: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Training loss at all positions: mean cross-entropy over those that have a target.
@@ -94,5 +97,14 @@ class SequentialModel(nn.Module):
         Returns:
             float, scalar.
         """
-        wanted = targets > 0
-        return nn.functional.cross_entropy(self.logits(self.position_vectors(histories)[wanted]), targets[wanted])
+        groups = length_groups(histories, self.padding) if self.masks_padding else [(slice(None), slice(None))]
+        vectors, wanted = [], []
+        for places, columns in groups:
+            after = targets[places, columns]
+            vectors.append(self.position_vectors(histories[places, columns])[after > 0])
+            wanted.append(after[after > 0])
+        return self.cross_entropy(torch.cat(vectors), torch.cat(wanted))
+
+    def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""
+        return nn.functional.cross_entropy(self.logits(vectors), targets, label_smoothing=self.label_smoothing)

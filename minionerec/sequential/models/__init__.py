@@ -5,9 +5,11 @@ from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.models.causal import Causal
 from minionerec.sequential.models.sasrec import SASRec
 
 MODELS: dict[str, type[SequentialModel]] = {
+    "causal": Causal,
     "sasrec": SASRec,
 }
 _FIXED = ("self", "num_items", "max_len")

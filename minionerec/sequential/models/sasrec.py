@@ -43,6 +43,7 @@ class SASRec(SequentialModel):
     """
 
     causal = True
+    masks_padding = True
 
     def __init__(
         self,

@@ -1,0 +1,228 @@
+"""One trainer for every sequential recommender: epochs over arrays, early stopping, and a state that can go on."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger, progress
+from minionerec.sequential.data import Split
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.protocols import Protocol
+from minionerec.sequential.rank import rank_rows
+
+logger = get_logger(__name__)
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to optimise.
+
+    Attributes:
+        epochs: Most epochs.
+        batch_size: Rows (or windows) a step; the last, smaller batch of an epoch counts too.
+        learning_rate: Of AdamW.
+        beta2: Second beta of AdamW; the first is 0.9.
+        weight_decay: Decoupled, of tensors with two or more axes. With 0 AdamW is Adam.
+        all_positions: Train on windows, with a loss at every position, instead of rows.
+        seed: Seed of order and dropout.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    beta2: float
+    weight_decay: float
+    all_positions: bool
+    seed: int
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    Attributes:
+        epoch: Epochs that are done.
+        best_epoch: Epoch of the best validation figure, from 0; -1 before the first.
+        best: Best figure.
+        worse: Epochs in a row without improvement.
+        history: Loss and validation figures of each epoch.
+    """
+
+    epoch: int
+    best_epoch: int
+    best: float
+    worse: int
+    history: list[dict[str, float]]
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Seed of one epoch, from which its order and all its draws follow, so that a resumed run draws the same."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 2)
+
+
+def batches(count: int, size: int) -> Iterator[torch.Tensor]:
+    """Places of the rows of each batch of an epoch, in an order drawn from torch's generator: int64 (at most size,)."""
+    yield from torch.randperm(count).split(size)
+
+
+def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.optim.AdamW:
+    """AdamW in its fused form; tensors with one axis have no weight decay."""
+    tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in tensors if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), eps=1e-8, fused=True)
+
+
+def train_epoch(
+    model: SequentialModel, split: Split, optimizer: torch.optim.Optimizer, settings: TrainSettings, epoch: int
+) -> float:
+    """One pass over the training rows or windows.
+
+    Torch's generator is set anew from seed and epoch.
+
+    Returns:
+        Mean loss of the batches.
+
+    Raises:
+        ConfigError: If the loss is no longer a number.
+    """
+    model.train()
+    torch.manual_seed(epoch_seed(settings.seed, epoch))
+    device = model.item_matrix().device
+    if settings.all_positions:
+        histories, targets = (torch.from_numpy(part) for part in (split.windows.histories, split.windows.targets))
+        users = None
+    else:
+        histories, targets = torch.from_numpy(split.train.histories), torch.from_numpy(split.train.targets)
+        users = torch.from_numpy(split.train.users).to(device) if model.needs_users else None
+    histories, targets = histories.to(device), targets.to(device)
+    total = torch.zeros((), device=device)
+    order = list(batches(len(histories), settings.batch_size))
+    for places in progress(order, f"epoch {epoch}", unit="step"):
+        places = places.to(device)
+        rows, wanted = histories.index_select(0, places).long(), targets.index_select(0, places).long()
+        if settings.all_positions:
+            loss = model.sequence_loss(rows, wanted)
+        else:
+            loss = model.loss(rows, wanted, None if users is None else users.index_select(0, places))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    mean = float(total) / len(order)
+    if not math.isfinite(mean):
+        raise ConfigError(f"the loss of epoch {epoch} is {mean}: training diverged. Lower learning_rate.")
+    return mean
+
+
+def fit(
+    model: SequentialModel,
+    split: Split,
+    protocol: Protocol,
+    settings: TrainSettings,
+    place: Path,
+    device: torch.device,
+) -> Progress:
+    """Train until the protocol says stop; the model ends with the weights of its best epoch.
+
+    After every epoch the state is written to `place` in one file, and a run that finds one there goes on from it: the
+    result is the same as without the break.
+
+    Args:
+        model: Freshly built.
+        split: The data.
+        protocol: How to validate and when to stop.
+        settings: How to optimise.
+        place: File of the state; its folder exists.
+        device: Where to compute.
+
+    Returns:
+        The finished training.
+
+    Raises:
+        ConfigError: If the model cannot be trained at all positions though asked to, there is no row, or training
+            diverges.
+    """
+    if settings.all_positions and not model.causal:
+        raise ConfigError(
+            f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
+            "Leave all_positions out."
+        )
+    if not len(split.windows if settings.all_positions else split.train):
+        raise ConfigError("there is no training row; take data with longer histories.")
+    model.to(device)
+    optimizer = make_optimizer(model, settings)
+    best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    done = Progress(0, -1, -math.inf, 0, [])
+    if place.is_file():
+        done, best_weights = _read_state(place, model, optimizer)
+        logger.info("Going on after epoch %d.", done.epoch - 1)
+    stopper = protocol.stopper()
+    stopper.best, stopper.worse = done.best, done.worse
+    while done.epoch < settings.epochs and not stopper.stop:
+        loss = train_epoch(model, split, optimizer, settings, done.epoch)
+        ranks = rank_rows(model, split.valid, protocol.seen, device)["item"]
+        figures = {name: float(values.mean()) for name, values in protocol.values(ranks).items()}
+        if stopper.update(figures[protocol.monitor]):
+            done.best_epoch = done.epoch
+            best_weights = {name: value.clone() for name, value in model.state_dict().items()}
+        logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, protocol.monitor, figures[protocol.monitor])
+        done.history.append({"epoch": done.epoch, "loss": loss, **figures})
+        done.epoch, done.best, done.worse = done.epoch + 1, stopper.best, stopper.worse
+        _write_state(place, model, optimizer, done, best_weights)
+    model.load_state_dict(best_weights)
+    return done
+
+
+def _write_state(
+    place: Path,
+    model: SequentialModel,
+    optimizer: torch.optim.Optimizer,
+    done: Progress,
+    best_weights: dict[str, torch.Tensor],
+) -> None:
+    tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"best/{name}": value for name, value in best_weights.items()}
+    for name, parameter in model.named_parameters():
+        for moment in _MOMENTS if parameter in optimizer.state else ():
+            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment]
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    fresh = place.with_name(f".{place.name}.writing")
+    save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
+    os.replace(fresh, place)
+
+
+def _read_state(
+    place: Path, model: SequentialModel, optimizer: torch.optim.Optimizer
+) -> tuple[Progress, dict[str, torch.Tensor]]:
+    with safe_open(place, "pt") as file:
+        done = Progress(**json.loads(file.metadata()["progress"]))
+        tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition("/")
+        parts.setdefault(kind, {})[rest] = value
+    model.load_state_dict(parts["model"])
+    for name, parameter in model.named_parameters():
+        if name in parts.get("step", {}):
+            optimizer.state[parameter] = {
+                moment: parts[moment][name].to(
+                    "cpu" if moment == "step" and not parameter.is_cuda else parameter.device
+                )
+                for moment in _MOMENTS
+            }
+    best = {name: value.to(next(model.parameters()).device) for name, value in parts["best"].items()}
+    return done, best
