@@ -1,0 +1,171 @@
+"""WEARec: filters that depend on the user, in the frequency domain and on Haar wavelets."""
+
+import copy
+
+import torch
+from torch import nn
+
+from minionerec.backbone.dropout import Dropout
+from minionerec.core.errors import ConfigError
+from minionerec.sequential.layers import (
+    INIT_STD,
+    NORM_EPS,
+    FeedForward,
+    ItemEmbedding,
+    check_heads,
+    init_weights,
+)
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.padding import Side, full_width, readout_slots, take_slots
+
+
+class WaveletFourierFilter(nn.Module):
+    """Mixes slots linearly: (1 - α) of a one-level Haar filter plus α of a filter of the spectrum, then a norm.
+
+    The spectrum along time of each head is multiplied by base_filter · (1 + s) and base_bias + b is added to its real
+    part, where (s, b) come from the mean of the input over all slots. Multiplying a spectrum by real numbers is
+    convolving cyclically with their inverse transform; where one slot is wanted, only that one is convolved.
+
+    Attributes:
+        detail: float (L // 2, D), what the Haar details of each pair of slots are multiplied by.
+        base_filter: float (H, L // 2 + 1).
+        base_bias: float (H, L // 2 + 1).
+        gate_param: float (1,), used nowhere; the published counts hold it.
+    """
+
+    def __init__(self, max_len: int, hidden_size: int, num_heads: int, alpha: float, dropout: float):
+        super().__init__()
+        self.max_len, self.num_heads, self.alpha = max_len, num_heads, alpha
+        bins = max_len // 2 + 1
+        self.detail = nn.Parameter(INIT_STD * torch.randn(max_len // 2, hidden_size))
+        self.base_filter = nn.Parameter(torch.ones(num_heads, bins))
+        self.base_bias = nn.Parameter(torch.full((num_heads, bins), -0.1))
+        self.adapt = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, num_heads * bins * 2)
+        )
+        self.gate_param = nn.Parameter(torch.zeros(1))
+        self.dropout = Dropout(dropout)
+        self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """Filter.
+
+        Args:
+            x: float (B, L, D), all L = max_len slots.
+            at: int64 (B,), the one slot of each row that is wanted; all if None.
+
+        Returns:
+            float (B, L, D), or (B, D) with `at`.
+        """
+        adapted = self.adapt(x.mean(1)).view(len(x), self.num_heads, -1, 2)  # (B, H, bins, 2)
+        spectrum = self.alpha * self.base_filter * (1 + adapted[..., 0])
+        # In time the added spectrum is the same for all channels of a head.
+        bias = self.alpha * torch.fft.irfft(self.base_bias + adapted[..., 1], n=self.max_len, norm="ortho")  # (B, H, L)
+        heads = x.unflatten(-1, (self.num_heads, -1))  # (B, L, H, d)
+        if at is None:
+            filtered = torch.fft.rfft(heads, dim=1) * spectrum.transpose(1, 2)[..., None]
+            mixed = torch.fft.irfft(filtered, n=self.max_len, dim=1) + bias.transpose(1, 2)[..., None]
+            return self.norm(x + self.dropout(mixed.flatten(2) + self.wavelet(x)))
+        lags = (at[:, None] - torch.arange(self.max_len, device=x.device)) % self.max_len  # (B, L)
+        kernel = torch.fft.irfft(spectrum, n=self.max_len).gather(2, lags[:, None].expand_as(bias))
+        mixed = (kernel[:, :, None] @ heads.transpose(1, 2))[:, :, 0]  # (B, H, d)
+        mixed = mixed + bias.gather(2, at[:, None, None].expand(-1, self.num_heads, 1))
+        return self.norm(take_slots(x, at) + self.dropout(mixed.flatten(1) + self.wavelet_at(x, at)))
+
+    def wavelet(self, x: torch.Tensor) -> torch.Tensor:
+        """The Haar branch times 1 - α: float (B, L, D) to the same; the last slot of an odd length becomes zero."""
+        pairs = x[:, : 2 * len(self.detail)].unflatten(1, (-1, 2))  # (B, L // 2, 2, D)
+        weight = (1 - self.alpha) / 2
+        mean = weight * (pairs[:, :, 0] + pairs[:, :, 1])
+        detail = (pairs[:, :, 0] - pairs[:, :, 1]) * (weight * self.detail)
+        merged = torch.stack((mean + detail, mean - detail), 2).flatten(1, 2)
+        return merged if self.max_len % 2 == 0 else nn.functional.pad(merged, (0, 0, 0, 1))
+
+    def wavelet_at(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """One slot of each row of `wavelet`: (B, D)."""
+        whole = at < 2 * len(self.detail)
+        pair = torch.where(whole, at // 2, 0)
+        even, odd = take_slots(x, 2 * pair), take_slots(x, 2 * pair + 1)
+        sign = torch.where(at % 2 == 0, 1.0, -1.0)[:, None]
+        merged = (even + odd) + sign * self.detail[pair] * (even - odd)
+        return (1 - self.alpha) / 2 * merged * whole[:, None]
+
+
+class WEARecLayer(nn.Module):
+    """The filter, then the position-wise network, each followed by its norm."""
+
+    def __init__(self, mix: WaveletFourierFilter, feed_forward: FeedForward):
+        super().__init__()
+        self.mix = mix
+        self.feed_forward = feed_forward
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """As `WaveletFourierFilter`: float (B, L, D), or (B, D) with `at`."""
+        return self.feed_forward(self.mix(x, at))
+
+
+class WEARec(SequentialModel):
+    """Adaptive Fourier and wavelet filters (Xu et al., arXiv 2511.07028).
+
+    Per layer: LN(x + Drop((1 - α) wavelet(x) + α fourier(x))), then the position-wise network. The Fourier branch is
+    F' = F · base_filter (1 + s) + base_bias + b over the L // 2 + 1 bins of the orthonormal transform along time, with
+    (s, b) = MLP(mean of x over the slots); the wavelet branch is one level of Haar along time, the details times a
+    learned weight per pair and channel. Where the published implementation departs from its paper:
+
+    1. α is fixed, not learned; a scalar `gate_param` exists in every layer, is used nowhere, and is counted.
+    2. The bias of the spectrum is real and equal for all channels of a head: in time it acts mostly on slot 0.
+    3. Nothing masks the padding: it takes part in transform, wavelet and context. As row 0 of the item table is drawn
+       like the others and learns as a class, left padding tells the model how long the history is.
+    4. All layers begin with the same detail weights, filters and biases; only the linear maps are drawn anew.
+    5. The loss is the full softmax over all V rows, the padding row included.
+
+    Args:
+        num_items: Number of items.
+        max_len: Longest history; shorter batches are padded to it.
+        padding: Side of the padding.
+        hidden_size: Width D.
+        num_layers: Layers.
+        num_heads: Heads with filters of their own; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        alpha: Share of the Fourier branch, in [0, 1].
+        hidden_dropout: Dropout behind the embedding and each part of a layer.
+
+    Raises:
+        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` lies outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        max_len: int,
+        padding: Side = "left",
+        hidden_size: int = 64,
+        num_layers: int = 2,
+        num_heads: int = 2,
+        inner_size: int = 256,
+        alpha: float = 0.3,
+        hidden_dropout: float = 0.5,
+    ):
+        super().__init__(num_items, max_len, padding)
+        check_heads(hidden_size, num_heads)
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha is {alpha}; it is a share and must lie in [0, 1].")
+        self.embedding = ItemEmbedding(num_items, max_len, hidden_size, hidden_dropout, padding)
+        layer = WEARecLayer(
+            WaveletFourierFilter(max_len, hidden_size, num_heads, alpha, hidden_dropout),
+            FeedForward(hidden_size, inner_size, hidden_dropout),
+        )
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
+        self.apply(init_weights)
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        histories = full_width(histories, self.max_len, self.padding)
+        x = self.embedding(histories)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+        return self.layers[-1](x, readout_slots(histories, self.padding))
+
+    def item_matrix(self) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return self.embedding.items.weight
