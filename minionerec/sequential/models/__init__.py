@@ -6,20 +6,24 @@ from typing import Any
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models.causal import Causal
+from minionerec.sequential.models.fearec import FEARec
+from minionerec.sequential.models.lightsans import LightSANs
 from minionerec.sequential.models.pswrec_unrotated import PSWRecV13Unrotated
-from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.pswrec_v12 import PSWRecV12
 from minionerec.sequential.models.pswrec_v13 import PSWRecV13, PSWRecV14
+from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.sasrec import SASRec
 from minionerec.sequential.models.wearec import WEARec
 
 MODELS: dict[str, type[SequentialModel]] = {
     "causal": Causal,
-    "pswrec_v5": PSWRecV5,
+    "fearec": FEARec,
+    "lightsans": LightSANs,
     "pswrec_v12": PSWRecV12,
     "pswrec_v13": PSWRecV13,
     "pswrec_v13_unrotated": PSWRecV13Unrotated,
     "pswrec_v14": PSWRecV14,
+    "pswrec_v5": PSWRecV5,
     "sasrec": SASRec,
     "wearec": WEARec,
 }
