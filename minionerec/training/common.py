@@ -26,6 +26,7 @@ from minionerec.decoding.decoder import decode_prompts, target_ranks
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import CommonConfig
+from minionerec.training.processes import process_arguments
 
 logger = get_logger(__name__)
 
@@ -122,6 +123,7 @@ def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> d
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "bf16": config.mixed_bf16,
+        **process_arguments(),
         "activation_checkpointing": config.gradient_checkpointing,
         "eval_strategy": "steps",
         "eval_steps": plan.eval_steps,

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
 
 BRANCHES = ("self_attn", "mlp")
@@ -30,12 +31,14 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
     if probability == 0:
         return 0
 
+    dropout = Dropout(probability)  # in training mode, as the modules it follows are only then
+
     def hook(module: nn.Module, args: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> object:
         if not module.training:
             return None
         if isinstance(output, tuple):
-            return (nn.functional.dropout(output[0], probability), *output[1:])
-        return nn.functional.dropout(output, probability)
+            return (dropout(output[0]), *output[1:])
+        return dropout(output)
 
     modules = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in BRANCHES]
     if not modules:

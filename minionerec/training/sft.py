@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
@@ -15,6 +16,7 @@ from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, is_main_process
+from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import (
@@ -40,13 +42,37 @@ from minionerec.training.common import (
     work_folder,
 )
 from minionerec.training.config import SftConfig, parse_tasks
+from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.regularise import add_dropout
+from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
 
 logger = get_logger(__name__)
 
 
 class SidSftTrainer(RankingEvaluation, SFTTrainer):
-    """TRL's SFT trainer that also ranks validation rows at every evaluation."""
+    """TRL's SFT trainer on the packed batches of `TreeCollator`, which also ranks validation rows at every evaluation.
+
+    The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean negative log-likelihood of the labelled tokens, with the head at their positions alone."""
+        backbone = self.accelerator.unwrap_model(model)
+        labels = inputs["labels"][0]
+        with picked_hidden_states(backbone, inputs["places"]):
+            logits = model(
+                input_ids=inputs["input_ids"],
+                position_ids=inputs["position_ids"],
+                attention_mask=tree_mask(inputs["ends"], backbone),
+                use_cache=False,
+            ).logits[0]
+        loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+        if num_items_in_batch is None:
+            return loss / len(labels)
+        # Gradients are averaged over processes, and the number of items is that of all of them.
+        return loss * self.accelerator.num_processes / num_items_in_batch
 
 
 def tokenise_examples(
@@ -156,6 +182,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
     inputs = {"corpus": config.corpus, "sids": config.sids}
     read_manifest(config.sids, "sids")
     quiet_libraries()
+    keep_freed_memory()
     output = Path(config.output)
     settings = result_settings(config)
     if is_current(output, "checkpoint", settings, inputs):
@@ -193,12 +220,15 @@ def run_sft(config: SftConfig) -> TrainingResult:
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
     )
     with work_folder(config, inputs, args.should_save) as checkpoint:
         add_dropout(model, config.dropout)
         trainer = SidSftTrainer(
             model=model,
             args=args,
+            data_collator=TreeCollator(good_row_length(model)),
             train_dataset=Dataset.from_dict(columns),
             eval_dataset=Dataset.from_dict(heldout),
             processing_class=tokenizer,

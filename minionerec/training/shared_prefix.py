@@ -178,7 +178,7 @@ def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
 
 
 @contextmanager
-def _picked_hidden_states(backbone: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
+def picked_hidden_states(backbone: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
     """Let the head see the hidden states at `places` alone, as one row (1, N, D)."""
 
     def pick(_module: Any, _inputs: Any, output: Any) -> BaseModelOutputWithPast:
@@ -217,7 +217,7 @@ def shared_prefix_logps(
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
     device = backbone.device
-    with _picked_hidden_states(backbone, packed.places.to(device)):
+    with picked_hidden_states(backbone, packed.places.to(device)):
         outputs = model(
             input_ids=packed.input_ids.to(device),
             position_ids=packed.position_ids.to(device),
