@@ -5,8 +5,11 @@ from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.models.caser import Caser
 from minionerec.sequential.models.causal import Causal
 from minionerec.sequential.models.fearec import FEARec
+from minionerec.sequential.models.gru4rec import GRU4Rec
+from minionerec.sequential.models.hstu import HSTU
 from minionerec.sequential.models.lightsans import LightSANs
 from minionerec.sequential.models.pswrec_unrotated import PSWRecV13Unrotated
 from minionerec.sequential.models.pswrec_v12 import PSWRecV12
@@ -16,8 +19,11 @@ from minionerec.sequential.models.sasrec import SASRec
 from minionerec.sequential.models.wearec import WEARec
 
 MODELS: dict[str, type[SequentialModel]] = {
+    "caser": Caser,
     "causal": Causal,
     "fearec": FEARec,
+    "gru4rec": GRU4Rec,
+    "hstu": HSTU,
     "lightsans": LightSANs,
     "pswrec_v12": PSWRecV12,
     "pswrec_v13": PSWRecV13,
