@@ -143,22 +143,20 @@ def build_corpus(
     users, user_ids = _renumbered_users(source, kept)
     items, item_index = source.items, source.item_index[kept]
     times = None if source.times is None else source.times[kept]
-    if times is not None and "published_order" in quirks:
-        times = times // source.ticks
+    order = np.arange(len(users))
     if "published_order" in quirks:
-        walk = np.lexsort((users,)) if times is None else np.lexsort((times, users))
-        _, old = number_by_appearance(item_index[walk])
+        times = None if times is None else times // source.ticks
+        order = np.lexsort((users,) if times is None else (times, users))  # a walk from user to user
+        _, old = number_by_appearance(item_index[order])
     else:
-        old = np.unique(item_index) if core > 1 else np.arange(len(items))
+        old = np.flatnonzero(np.bincount(item_index)) if core > 1 else np.arange(len(items))
     if len(old) < len(items) or "published_order" in quirks:
         new = np.empty(len(items), dtype=np.int32)
         new[old] = np.arange(len(old))
         items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
 
-    if times is None:
-        order = np.arange(len(users))
-    else:
-        order = np.lexsort((users, times)) if "published_order" in quirks else np.argsort(times, kind="stable")
+    if times is not None:
+        order = order[np.argsort(times[order], kind="stable")]
     users, item_index = users[order], item_index[order]
     rows = build_rows(users, item_index, max_history)
     row_users = users[rows.targets]

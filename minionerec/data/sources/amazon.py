@@ -57,7 +57,11 @@ def clean_text(text: str) -> str:
         >>> clean_text(" 5&quot; <b>bolts</b> &amp;   nuts ")
         '5" bolts & nuts'
     """
-    return " ".join(_TAG.sub(" ", html.unescape(text)).split())
+    if "&" in text:
+        text = html.unescape(text)
+    if "<" in text:
+        text = _TAG.sub(" ", text)
+    return " ".join(text.split())
 
 
 def clean_title(title: str, max_words: int = 0) -> str:

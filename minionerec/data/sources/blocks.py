@@ -19,7 +19,7 @@ from minionerec.data.source import BadRows
 
 T = TypeVar("T")
 READ_SIZE = 1 << 20
-BLOCK_SIZE = 1 << 23
+BLOCK_SIZE = 1 << 22
 """Bytes of a block, about: enough to parse at full speed, few enough to hold several."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
