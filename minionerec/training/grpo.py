@@ -88,6 +88,11 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
     _slice: dict[str, Any]  # the completions that the policy pass under way is about,
     _logps: torch.Tensor  # and what it finds, without gradient
     _entropies: torch.Tensor | None
+    _tokens: dict[str, list[torch.Tensor]]  # KL and entropies of the step's slices so far
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._tokens = {}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the reference model too, which syncing changes during a run; before the checkpoint counts as whole."""
@@ -253,17 +258,27 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
         self._slice = inputs
         loss = super()._compute_loss(model, inputs)
         mask = inputs["completion_mask"].bool() & inputs["scored"].unsqueeze(1)
-        figures = {} if self._entropies is None else {"entropy": self._entropies[mask]}
+        found = {} if self._entropies is None else {"entropy": self._entropies[mask]}
         if self.beta:
             difference = (inputs["ref_per_token_logps"] - self._logps)[mask]
-            figures["kl"] = difference.exp() - difference - 1
-        for name, values in figures.items():  # of scored tokens alone
-            values = torch.cat([values, values.new_full((1,), torch.nan)])  # there may be none
-            values = self.accelerator.gather(self.accelerator.pad_across_processes(values, pad_index=torch.nan))
-            self._metrics["train"][name][-1] = values.nanmean().item()
-            if name == "kl":
-                self._metrics["train"]["kl_p99"].append(values.nanquantile(0.99).item())
+            found["kl"] = difference.exp() - difference - 1
+        self._log_tokens(found)
         return loss
+
+    def _log_tokens(self, found: dict[str, torch.Tensor]) -> None:
+        """Log means over all scored tokens of a step with its last slice, in the place of TRL's over all tokens."""
+        metrics = self._metrics["train"]
+        last = (self._step + 1) % self.args.gradient_accumulation_steps == 0
+        for name, values in found.items():
+            self._tokens.setdefault(name, []).append(values)
+            metrics[name][-1] = float("nan")  # left out of what is logged
+            if not last:
+                continue
+            values = torch.cat([*self._tokens.pop(name), values.new_full((1,), torch.nan)])  # there may be none
+            values = self.accelerator.gather(self.accelerator.pad_across_processes(values, pad_index=torch.nan))
+            metrics[name][-1] = values.nanmean().item()
+            if name == "kl":
+                metrics["kl_p99"].append(values.nanquantile(0.99).item())
 
 
 def grpo_rows(
@@ -313,7 +328,7 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> dict[str, torch.Tensor
     """
     weights = load_bundle(config.reference, dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
     own = bundle.model.state_dict()
-    for name in own.keys() | weights.keys():
+    for name in sorted(own.keys() | weights.keys()):
         shapes = [tuple(part[name].shape) if name in part else None for part in (weights, own)]
         if shapes[0] != shapes[1]:
             raise ArtefactError(
