@@ -238,14 +238,14 @@ def _inputs(config: PrepareConfig) -> dict[str, Path]:
 
         root, category = config.root or default_root(), str(config.category)
         index = config.layout_index or (published_index_path(root, category) if config.layout else None)
-        return published_files(root, category) | ({"layout_index": _data_path(index)} if index else {})
+        return published_files(root, category) | ({"layout_index": data_path(index)} if index else {})
     if config.source == "demo":
         from minionerec.data.demo import demo_directory
 
         files = {name: demo_directory() / f"{name}.csv" for name in ("items", "interactions")}
     else:
         given = {name: getattr(config, name) for name in ("items", "interactions", "layout_index")}
-        files = {name: _data_path(path) for name, path in given.items() if path}
+        files = {name: data_path(path) for name, path in given.items() if path}
     for name, path in files.items():
         if not path.is_file():
             raise DataError(
@@ -254,7 +254,7 @@ def _inputs(config: PrepareConfig) -> dict[str, Path]:
     return files
 
 
-def _data_path(path: str | Path) -> Path:
+def data_path(path: str | Path) -> Path:
     """A path whose first part may be `$MINIONEREC_DATA` (the directory `data` where that is not set)."""
     variable = "$MINIONEREC_DATA"
     if Path(path).parts[:1] == (variable,):
