@@ -114,6 +114,12 @@ def _train_sequential(config: Any) -> None:
     print(f"models and predictions: {result.output}")
 
 
+def _compare(config: Any) -> None:
+    from minionerec.evaluation.compare import run_compare
+
+    print(run_compare(config).markdown)
+
+
 def _report(config: Any) -> None:
     from minionerec.evaluation.report import run_report
 
@@ -176,6 +182,12 @@ COMMANDS = {
         "Train a sequential recommender with several seeds, and measure it as its protocol says.",
         "minionerec.sequential.config:SequentialConfig",
         _train_sequential,
+    ),
+    "compare": Command(
+        "scripts/compare.py",
+        "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published figures.",
+        "minionerec.evaluation.compare:CompareConfig",
+        _compare,
     ),
     "report": Command(
         "scripts/report.py",

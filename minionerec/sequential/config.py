@@ -15,7 +15,10 @@ class SequentialConfig:
 
     model: str = field(default="sasrec", metadata={"help": "which recommender; an unknown name lists the known ones"})
     data: str = field(
-        default="", metadata={"help": "'user item item ...' file (protocols a and b) or corpus directory (rows)"}
+        default="",
+        metadata={
+            "help": "'user item item ...' file (protocols a and b; may begin with $MINIONEREC_DATA) or corpus directory"
+        },
     )
     protocol: str = field(
         default="a",

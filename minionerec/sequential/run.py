@@ -25,6 +25,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
+from minionerec.data.prepare import data_path
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
 from minionerec.metrics.predictions import Predictions
@@ -102,7 +103,8 @@ def read_data(config: SequentialConfig, protocol: Protocol) -> Split:
     """
     if protocol.name == "rows":
         return protocol.split(Corpus.load(config.data))
-    return protocol.split(sequences_from_source(read_user_items(config.data, config.items or None)))
+    items = data_path(config.items) if config.items else None
+    return protocol.split(sequences_from_source(read_user_items(data_path(config.data), items)))
 
 
 def read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
@@ -152,8 +154,8 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     protocol = resolve_protocol(config)
     hyper = parse_hyper(config.model, config.hyper)
     device = pick_device(config.device)
-    inputs: dict[str, str | Path] = {"data": config.data}
-    inputs |= {name: value for name in ("items", "sids") if (value := getattr(config, name))}
+    named = {name: getattr(config, name) for name in ("data", "items", "sids")}
+    inputs: dict[str, str | Path] = {name: data_path(path) for name, path in named.items() if path}
     inputs |= encoder_inputs(config.vectors) if config.vectors else {}
     if protocol.name == "rows":
         read_manifest(config.data, "corpus")

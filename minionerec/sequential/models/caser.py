@@ -79,5 +79,5 @@ class Caser(SequentialModel):
     def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Cross-entropy over all V rows, plus the penalty on norms."""
         parts = [self.users, self.items, self.vertical, self.inner, self.outer, *self.horizontal]
-        norms = torch.stack([part.weight.norm() for part in parts])  # type: ignore[union-attr, operator]
+        norms = torch.stack([part.weight.norm() for part in parts])
         return super().loss(histories, targets, users) + self.penalty * norms.sum()
