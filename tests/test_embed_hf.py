@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.embed.hf import POOLINGS, encode_hf
+from minionerec.embed.hf import POOLINGS, HFEncoder
 
 WORDS = ["red", "blue", "lamp", "table", "oak", "steel", "bolt", "long", "query", ":"]
 TEXTS = [
@@ -92,8 +92,8 @@ def one_by_one(texts, path, pooling):
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 def test_batches_equal_one_text_at_a_time(model_path, pooling):
-    counts: dict[str, int] = {}
-    found = encode_hf(TEXTS, model_path, pooling, batch_size=4, device="cpu", max_length=64, counts=counts)
+    encoded = HFEncoder(model_path, pooling, batch_size=4, device="cpu", max_length=64).encode(TEXTS)
+    found, counts = encoded.vectors, encoded.counts()
     assert found.dtype == np.float32
     expected = one_by_one(TEXTS, model_path, pooling)
     assert np.ptp(expected, axis=0).max() > 0.1 or pooling == "cls"  # the rows do differ
@@ -101,18 +101,17 @@ def test_batches_equal_one_text_at_a_time(model_path, pooling):
     assert counts["truncated"] == 0 and counts["tokenless"] == 0
 
 
-def test_prefix_and_length_one(model_path):
-    found = encode_hf(TEXTS, model_path, "mean", device="cpu", prefix="query: ", normalise=True)
-    expected = one_by_one(["query: " + text for text in TEXTS], model_path, "mean")
-    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+def test_prefix(model_path):
+    found = HFEncoder(model_path, "mean", device="cpu", prefix="query: ").encode(TEXTS).vectors
+    np.testing.assert_allclose(found, one_by_one(["query: " + text for text in TEXTS], model_path, "mean"), atol=1e-5)
 
 
 def test_cut_texts_are_counted(model_path):
-    counts: dict[str, int] = {}
     whole_words = "qwen2" not in Path(model_path).name
     texts = ["red lamp oak" if whole_words else "oak", "red lamp oak bolt bolt bolt"]
-    found = encode_hf(texts, model_path, max_length=5, device="cpu", counts=counts)
-    assert counts["truncated"] == 1
+    encoded = HFEncoder(model_path, max_length=5, device="cpu").encode(texts)
+    found = encoded.vectors
+    assert encoded.truncated.tolist() == [False, True] and encoded.tokens[1] == 5
     kept = "red lamp oak" if whole_words else "red l"
     np.testing.assert_allclose(found, one_by_one([texts[0], kept], model_path, "mean"), atol=1e-5)
 
@@ -136,11 +135,9 @@ def test_text_without_a_token_gets_the_zero_vector(tmp_path):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **sizes)).save_pretrained(tmp_path)
     save_byte_tokenizer(tmp_path, "right")
-    counts: dict[str, int] = {}
-    found = encode_hf(["", "oak"], str(tmp_path), device="cpu", counts=counts)
-    assert not found[0].any() and found[1].any() and counts["tokenless"] == 1
-    with pytest.raises(DataError, match="makes no token of any of the 1 texts"):
-        encode_hf([""], str(tmp_path), device="cpu")
+    encoded = HFEncoder(str(tmp_path), device="cpu").encode(["", "oak"])
+    found = encoded.vectors
+    assert not found[0].any() and found[1].any() and encoded.counts()["tokenless"] == 1
 
 
 @pytest.mark.parametrize(
@@ -154,14 +151,14 @@ def test_text_without_a_token_gets_the_zero_vector(tmp_path):
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ConfigError, match=message):
-        encode_hf(["oak"], **{"model_name_or_path": "./nowhere", "device": "cpu", **settings})
+        HFEncoder(**{"model_name_or_path": "./nowhere", "device": "cpu", **settings})
 
 
 def test_directory_without_a_model(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"is not 'tfidf', a \.npy file, a directory of vectors or a Hugging Face model"
+        ConfigError, match=r"is not 'tfidf', a \.npy or \.parquet file, a directory of vectors or a Hugging Face model"
     ):
-        encode_hf(["oak"], str(tmp_path), device="cpu")
+        HFEncoder(str(tmp_path), device="cpu")
 
 
 def test_overflow_is_an_error(tmp_path):
@@ -173,5 +170,5 @@ def test_overflow_is_an_error(tmp_path):
         model.embeddings.word_embeddings.weight[8] = float("nan")  # "oak"
     model.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
-    with pytest.raises(DataError, match=r"the vector of text 1 is not finite \(1 in all\)"):
-        encode_hf(["red", "oak"], str(tmp_path), device="cpu")
+    with pytest.raises(DataError, match=r"the vector of 'oak' is not finite \(1 of 2\)"):
+        HFEncoder(str(tmp_path), device="cpu").encode(["red", "oak"])

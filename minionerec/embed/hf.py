@@ -1,14 +1,14 @@
 """Any Hugging Face encoder as a maker of item vectors: mean, last-token or first-token pooling."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.log import get_logger, progress
-from minionerec.embed.tfidf import l2_normalise
+from minionerec.core.log import get_logger
 
 if TYPE_CHECKING:
     import torch
@@ -56,26 +56,36 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
 }
 
 
-def encode_hf(
-    texts: Sequence[str],
-    model_name_or_path: str,
-    pooling: str = "mean",
-    batch_size: int = 32,
-    max_length: int = 512,
-    device: str = "auto",
-    prefix: str = "",
-    *,
-    dtype: str = "float32",
-    normalise: bool = False,
-    counts: dict[str, int] | None = None,
-) -> np.ndarray:
-    """Encode texts with a Hugging Face model; code that comes with a checkpoint is never run.
+@dataclass(frozen=True)
+class Encoded:
+    """Vectors of texts and what their tokens were.
+
+    Attributes:
+        vectors: float32 (N, D); zeros for a text without a token.
+        tokens: int32 (N,), tokens read of each text, special ones included.
+        truncated: bool (N,), whether the text was cut.
+    """
+
+    vectors: np.ndarray
+    tokens: np.ndarray
+    truncated: np.ndarray
+
+    def counts(self) -> dict[str, int]:
+        """`truncated` texts, `tokenless` ones and the sum of `tokens`."""
+        return {
+            "truncated": int(self.truncated.sum()),
+            "tokenless": int((self.tokens == 0).sum()),
+            "tokens": int(self.tokens.sum()),
+        }
+
+
+class HFEncoder:
+    """A Hugging Face model that makes vectors of texts; code that comes with a checkpoint is never run.
 
     Texts are batched by length and padded on the right whatever the tokenizer's own side is: only then do models with
     absolute positions see the positions that they see for a text alone. Of an encoder-decoder the encoder is used.
 
     Args:
-        texts: N texts.
         model_name_or_path: Name on the hub, or directory, of a model with its tokenizer.
         pooling: "mean" over real tokens, "last" real token, or "cls", the first real token.
         batch_size: Texts per forward pass.
@@ -83,63 +93,69 @@ def encode_hf(
         device: "auto" (CUDA where there is one, else CPU) or a torch device such as "cuda:1".
         prefix: Put before every text, e.g. "passage: " for encoders trained with one.
         dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling is in float32 always.
-        normalise: Scale each vector to length 1.
-        counts: If given, gets `truncated` (texts cut at `max_length`), `tokenless` (texts without a token, which get
-            the zero vector) and `tokens` (tokens read).
-
-    Returns:
-        float32 (N, D), row i of text i.
 
     Raises:
         ConfigError: If the pooling, dtype or device is unknown, or the model cannot be loaded.
-        DataError: If a vector is not finite (weights of 16 bits can overflow).
     """
-    import torch
 
-    if pooling not in POOLINGS:
-        raise ConfigError(f"unknown pooling {pooling!r}; known: {', '.join(POOLINGS)}.")
-    if dtype not in DTYPES:
-        raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
-    place = _device(device)
-    tokenizer, model = _load(model_name_or_path, getattr(torch, dtype))
-    model = model.to(place).eval()
-    limit = _token_limit(tokenizer, model, max_length)
-    token_ids, truncated = _tokenise(tokenizer, [prefix + text for text in texts], limit)
-    lengths = np.array([len(ids) for ids in token_ids])
-    if truncated:
-        logger.warning(
-            "%d of %d texts were cut at %d tokens; raise max_length to keep more.", truncated, len(texts), limit
-        )
+    def __init__(
+        self,
+        model_name_or_path: str,
+        pooling: str = "mean",
+        batch_size: int = 32,
+        max_length: int = 512,
+        device: str = "auto",
+        prefix: str = "",
+        dtype: str = "float32",
+    ) -> None:
+        import torch
 
-    padding = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
-    vectors: np.ndarray | None = None
-    order = np.argsort(-lengths, kind="stable")  # longest first: a batch that does not fit fails at once
-    order = order[lengths[order] > 0]
-    starts = range(0, len(order), batch_size)
-    with torch.inference_mode():
-        for start in progress(starts, "encoding texts", unit="batch"):
-            batch = order[start : start + batch_size]
-            width = int(lengths[batch[0]])
-            ids = torch.full((len(batch), width), padding)  # (B, T)
-            mask = torch.zeros((len(batch), width), dtype=torch.int64)  # (B, T)
-            for row, text in enumerate(batch):
-                ids[row, : lengths[text]] = torch.tensor(token_ids[text])
-                mask[row, : lengths[text]] = 1
-            mask = mask.to(place)
-            hidden = model(input_ids=ids.to(place), attention_mask=mask).last_hidden_state.float()  # (B, T, D)
-            if vectors is None:
-                vectors = np.zeros((len(texts), hidden.shape[-1]), dtype=np.float32)
-            vectors[batch] = POOLINGS[pooling](hidden, mask).cpu().numpy()
-    if vectors is None:
-        raise DataError(f"{model_name_or_path}: its tokenizer makes no token of any of the {len(texts)} texts.")
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise DataError(
-            f"{model_name_or_path}: the vector of text {bad[0]} is not finite ({len(bad)} in all). Use dtype float32."
-        )
-    if counts is not None:
-        counts.update(truncated=truncated, tokenless=int((lengths == 0).sum()), tokens=int(lengths.sum()))
-    return l2_normalise(vectors) if normalise else vectors
+        if pooling not in POOLINGS:
+            raise ConfigError(f"unknown pooling {pooling!r}; known: {', '.join(POOLINGS)}.")
+        if dtype not in DTYPES:
+            raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
+        self.name, self.pooling, self.batch_size, self.prefix = model_name_or_path, pooling, batch_size, prefix
+        self.device = _device(device)
+        self.tokenizer, model = _load(model_name_or_path, getattr(torch, dtype))
+        self.model = model.to(self.device).eval()
+        self.limit = _token_limit(self.tokenizer, model, max_length)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Encode texts.
+
+        Args:
+            texts: N texts.
+
+        Raises:
+            DataError: If a vector is not finite (weights of 16 bits can overflow).
+        """
+        import torch
+
+        token_ids, long = _tokenise(self.tokenizer, [self.prefix + text for text in texts], self.limit)
+        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
+        padding = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
+        vectors = np.zeros((len(texts), self.model.config.get_text_config().hidden_size), dtype=np.float32)
+        order = np.argsort(-lengths, kind="stable")  # longest first: a batch that does not fit fails at once
+        order = order[lengths[order] > 0]
+        with torch.inference_mode():
+            for start in range(0, len(order), self.batch_size):
+                batch = order[start : start + self.batch_size]
+                width = int(lengths[batch[0]])
+                ids = torch.full((len(batch), width), padding)  # (B, T)
+                mask = torch.zeros((len(batch), width), dtype=torch.int64)  # (B, T)
+                for row, text in enumerate(batch):
+                    ids[row, : lengths[text]] = torch.tensor(token_ids[text])
+                    mask[row, : lengths[text]] = 1
+                mask = mask.to(self.device)
+                hidden = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state.float()
+                vectors[batch] = POOLINGS[self.pooling](hidden, mask).cpu().numpy()
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{self.name}: the vector of {texts[bad[0]][:60]!r} is not finite ({len(bad)} of {len(texts)}). "
+                "Use dtype float32."
+            )
+        return Encoded(vectors, lengths, np.isin(np.arange(len(texts)), long))
 
 
 def _device(device: str) -> "torch.device":
@@ -166,12 +182,30 @@ def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model = AutoModel.from_pretrained(name, trust_remote_code=False, dtype=dtype)
     except (OSError, ValueError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ConfigError(
-            f"encoder {name!r} is not 'tfidf', a .npy file, a directory of vectors or a Hugging Face model that can be "
-            f"loaded ({reason}). Check the spelling, or give the path of a downloaded model."
-        ) from None
+        raise _no_model(name, error) from None
     return tokenizer, (model.get_encoder() if model.config.is_encoder_decoder else model)
+
+
+def hub_commit(name: str) -> str | None:
+    """The commit of a model of the hub, where the local copy knows it.
+
+    Raises:
+        ConfigError: If there is no such model.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None)
+    except (OSError, ValueError) as error:
+        raise _no_model(name, error) from None
+
+
+def _no_model(name: str, error: Exception) -> ConfigError:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return ConfigError(
+        f"encoder {name!r} is not 'tfidf', a .npy or .parquet file, a directory of vectors or a Hugging Face model "
+        f"that can be loaded ({reason}). Check the spelling, or give the path of a downloaded model."
+    )
 
 
 def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
@@ -182,10 +216,10 @@ def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
     return int(limit)
 
 
-def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], int]:
-    """Token ids of each text, cut to `limit`, and how many were cut."""
+def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], list[int]]:
+    """Token ids of each text, cut to `limit`, and the places of those that were cut."""
     token_ids = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
     long = [place for place, ids in enumerate(token_ids) if len(ids) > limit]
     for place in long:  # asked again, so that the special tokens at the end survive the cut
         token_ids[place] = tokenizer(texts[place], truncation=True, max_length=limit)["input_ids"]
-    return token_ids, len(long)
+    return token_ids, long

@@ -1,16 +1,20 @@
 """Item vectors from any encoder, the checks on ready ones, and the stage that keeps them as an artefact."""
 
+import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from minionerec.core.artefacts import (
     MANIFEST,
+    file_sha256,
     is_current,
     read_json,
     read_manifest,
@@ -21,14 +25,16 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.embed.hf import DTYPES, POOLINGS, encode_hf
+from minionerec.embed.cache import VectorCache, encode_cached
+from minionerec.embed.hf import DTYPES, POOLINGS, hub_commit
 from minionerec.embed.texts import count_texts, item_texts
-from minionerec.embed.tfidf import tfidf_svd
+from minionerec.embed.tfidf import l2_normalise, tfidf_svd
 
 logger = get_logger(__name__)
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
+_READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
 _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
@@ -43,7 +49,8 @@ class EncoderConfig:
         default="tfidf",
         metadata={
             "help": "Source of item vectors: 'tfidf' (TF-IDF + truncated SVD, offline), the path of a .npy file with "
-            "one row per item in item order, the output of embed_items, or a Hugging Face model by name or directory."
+            "one row per item in item order, of a .parquet file with columns item_id and vector in any order, the "
+            "output of embed_items, or a Hugging Face model by name or directory."
         },
     )
     dimensions: int = field(default=64, metadata={"help": "Width of TF-IDF vectors; lowered for small catalogues."})
@@ -65,6 +72,17 @@ class EncoderConfig:
         default="auto",
         metadata={"help": "Where a Hugging Face model runs: auto (GPU where there is one), cpu, cuda, ..."},
     )
+    processes: int = field(
+        default=1,
+        metadata={"help": "Processes that run a Hugging Face model, each with a copy of it; they share out the GPUs."},
+    )
+    cache: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new "
+            "texts are encoded and a killed run goes on; embed_items takes its output's name with .cache by default."
+        },
+    )
     seed: int = field(default=42, metadata={"help": "Seed of everything random in this stage."})
 
     def __post_init__(self) -> None:
@@ -76,11 +94,13 @@ class EncoderConfig:
         for name, known in (("pooling", tuple(POOLINGS)), ("dtype", DTYPES)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}.")
-        for name in ("dimensions", "max_length", "batch_size"):
+        for name in ("dimensions", "max_length", "batch_size", "processes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if not self.encoder:
-            raise ConfigError("encoder is empty; give 'tfidf', a .npy file, a directory of vectors or a model's name.")
+            raise ConfigError(
+                "encoder is empty; give 'tfidf', a .npy or .parquet file, a directory of vectors or a model's name."
+            )
 
 
 @dataclass
@@ -167,6 +187,46 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
     return check_vectors(vectors, n_items, str(path))
 
 
+def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
+    """Read a parquet file with columns `item_id` and `vector` (lists of numbers), one row an item, in any order.
+
+    Rows of other items are passed over.
+
+    Args:
+        path: The file.
+        item_ids: N item ids.
+
+    Returns:
+        float32 (N, D), row i of the i-th item.
+
+    Raises:
+        DataError: If the file cannot be read or lacks a column, an item is missing or comes twice, or vectors differ
+            in length or are not finite.
+    """
+    try:
+        table = pd.read_parquet(path, columns=["item_id", "vector"])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}). Write it with columns item_id and vector."
+        ) from None
+    ids = pd.Index(table["item_id"].astype(str))
+    if ids.has_duplicates:
+        raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
+    places = ids.get_indexer(pd.Index(item_ids))
+    lost = np.flatnonzero(places < 0)
+    if len(lost):
+        raise DataError(
+            f"{path}: has no row for item {item_ids[lost[0]]!r} ({len(lost)} such of {len(item_ids)}). "
+            "Add their vectors."
+        )
+    chosen = table["vector"].iloc[places]
+    try:
+        vectors = np.stack([np.asarray(vector, dtype=np.float64) for vector in chosen])
+    except (ValueError, TypeError):
+        raise DataError(f"{path}: column 'vector' must hold lists of numbers, all of one length.") from None
+    return check_vectors(vectors, len(item_ids), str(path))
+
+
 def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
     """Read the output of `run_embed` and check that it speaks of these items in this order.
 
@@ -190,12 +250,12 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     """Files and artefacts that an encoder reads, as `write_artefact` records them; a model of the hub has none.
 
     Raises:
-        DataError: If the encoder is a `.npy` file that does not exist.
+        DataError: If the encoder is a `.npy` or `.parquet` file that does not exist.
     """
     path = Path(encoder).expanduser()
-    if encoder.endswith(".npy"):
+    if path.suffix in _READY:
         if not path.is_file():
-            raise DataError(f"{path}: no such file. Give a .npy file with one row per item.")
+            raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
         return {"vectors": path}
     if (path / MANIFEST).is_file() and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
@@ -222,13 +282,22 @@ def make_vectors(corpus: Corpus, settings: EncoderConfig, counts: dict[str, Any]
     encoder, item_ids = settings.encoder, corpus.items["item_id"].astype(str).tolist()
     ready = encoder_inputs(encoder).get("vectors")
     if ready is not None:
-        vectors = load_vectors(ready, len(item_ids)) if ready.is_file() else load_vector_artefact(ready, item_ids)
+        if ready.suffix == ".parquet":
+            vectors = load_vector_table(ready, item_ids)
+        elif ready.is_file():
+            vectors = load_vectors(ready, len(item_ids))
+        else:
+            vectors = load_vector_artefact(ready, item_ids)
     else:
         texts = item_texts(corpus)
         texts_found = count_texts(texts)
         counts.update({"empty_texts": texts_found.empty, "duplicate_texts": texts_found.duplicate})
         if texts_found.empty:
             logger.warning("%d of %d items have no text; each gets the zero vector.", texts_found.empty, len(texts))
+        if texts_found.duplicate:
+            logger.info(
+                "%d of %d items have the text of an earlier item, and so its vector.", texts_found.duplicate, len(texts)
+            )
         if encoder == "tfidf":
             vectors = tfidf_svd(texts, settings.dimensions, settings.seed)
         else:
@@ -240,21 +309,38 @@ def make_vectors(corpus: Corpus, settings: EncoderConfig, counts: dict[str, Any]
 
 def _encode(texts: list[str], settings: EncoderConfig, counts: dict[str, Any]) -> np.ndarray:
     filled = [place for place, text in enumerate(texts) if text]
-    encoded = encode_hf(
-        [texts[place] for place in filled],
-        settings.encoder,
-        settings.pooling,
-        settings.batch_size,
-        settings.max_length,
-        settings.device,
-        settings.prefix,
-        dtype=settings.dtype,
-        normalise=settings.normalise,
-        counts=counts,
-    )
-    vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
-    vectors[filled] = encoded
+    names = ("pooling", "batch_size", "max_length", "device", "prefix", "dtype")
+    arguments = {name: getattr(settings, name) for name in names}
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = VectorCache(Path(settings.cache or scratch) / _encoder_key(settings))
+        encoded = encode_cached(
+            [texts[place] for place in filled],
+            cache,
+            settings.processes,
+            model_name_or_path=settings.encoder,
+            **arguments,
+        )
+    counts.update(encoded.counts())
+    if not counts["tokens"]:
+        raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
+    if counts["truncated"]:
+        logger.warning(
+            "%d of %d texts were cut at %d tokens; raise max_length to keep more.",
+            counts["truncated"],
+            len(texts),
+            int(encoded.tokens.max()),
+        )
+    vectors = np.zeros((len(texts), encoded.vectors.shape[1]), dtype=np.float32)
+    vectors[filled] = l2_normalise(encoded.vectors) if settings.normalise else encoded.vectors
     return vectors
+
+
+def _encoder_key(settings: EncoderConfig) -> str:
+    """Name of the cache folder of one model and manner of reading, of all that decides what a vector is."""
+    files = {name: file_sha256(path) for name, path in encoder_inputs(settings.encoder).items()}
+    model = files or [settings.encoder, hub_commit(settings.encoder)]
+    manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
+    return hashlib.sha256(json.dumps(manner, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def run_embed(config: EmbedConfig) -> EmbedResult:
@@ -284,7 +370,7 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         return EmbedResult(output, read_manifest(output)["counts"], True)
     corpus = Corpus.load(config.corpus)
     counts: dict[str, Any] = {}
-    vectors = make_vectors(corpus, config, counts)
+    vectors = make_vectors(corpus, replace(config, cache=config.cache or f"{output}.cache"), counts)
     with write_artefact(output, "vectors", config=config, inputs=inputs, seed=config.seed, counts=counts) as place:
         np.save(place / VECTORS_FILE, vectors, allow_pickle=False)
         write_text_atomic(place / ITEMS_FILE, json.dumps(corpus.items["item_id"].astype(str).tolist()) + "\n")
