@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 KERNELS = (3, 7, 15, 31)
 DILATIONS = (1, 2, 4, 8)
@@ -75,6 +76,38 @@ def to_phases(real: torch.Tensor, imaginary: torch.Tensor, silence: Silence) -> 
     return Phases(cos, sin, magnitude)
 
 
+class _SumTaps(torch.autograd.Function):
+    """Sum over the taps of each band, tap m moved m · dilation slots onward; what moves beyond the last slot is lost.
+
+    Autograd of shifted slices would fill a whole gradient with zeros for every one of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, taps: torch.Tensor, shifts: list[list[int]]) -> torch.Tensor:
+        """From float (Σ m, 2, B, L), the taps of all bands one after the other, to (S, 2, B, L)."""
+        ctx.shifts = shifts
+        summed = taps.new_zeros(len(shifts), *taps.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(summed, shifts, strict=True):
+            for shift in moves:
+                band[..., shift:] += next(tap)[..., : taps.shape[-1] - shift]
+        return summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Move the gradient back."""
+        length = gradient.shape[-1]
+        taps = gradient.new_empty(sum(map(len, ctx.shifts)), *gradient.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(gradient, ctx.shifts, strict=True):
+            for shift in moves:
+                part = next(tap)
+                part[..., : length - shift] = band[..., shift:]
+                part[..., length - shift :] = 0
+        return taps, None
+
+
 class PhaseBank(nn.Module):
     """Pairs of depth-wise dilated causal convolutions, one pair a band, each averaged over the channels.
 
@@ -97,18 +130,16 @@ class PhaseBank(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Phases:
         """Phases of the first `num_bands` bands of float (B, L, D)."""
-        length = x.shape[1]
+        rows, length, width = x.shape
         used = [
             weight[..., -(1 + (length - 1) // dilation) :].flip(-1)
             for weight, dilation in zip(self.weights[: self.num_bands], DILATIONS, strict=False)
         ]  # (2, D, m), the tap of the slot itself first
-        flat = torch.cat([weight.transpose(1, 2).flatten(0, 1) for weight in used])
-        taps = (flat / x.shape[2]) @ x.transpose(1, 2)  # (B, 2 Σ m, L)
-        bands = []
-        for part, weight, dilation in zip(taps.split([2 * w.shape[2] for w in used], 1), used, DILATIONS, strict=False):
-            reach = weight.shape[2]
-            # Folding adds tap m of slot t to slot t + m · dilation.
-            summed = nn.functional.fold(part, (1, length + (reach - 1) * dilation), (1, reach), dilation=(1, dilation))
-            bands.append(summed[:, :, 0, :length])  # (B, 2, L)
-        real, imaginary = torch.stack(bands, 2).unbind(1)
+        shifts = [
+            [tap * dilation for tap in range(weight.shape[-1])]
+            for weight, dilation in zip(used, DILATIONS, strict=False)
+        ]
+        flat = torch.cat([weight.permute(2, 0, 1) for weight in used]).flatten(0, 1)  # (2 Σ m, D)
+        taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, rows, length)
+        real, imaginary = _SumTaps.apply(taps, shifts).transpose(0, 2).unbind(1)
         return to_phases(real, imaginary, self.silence)

@@ -1,9 +1,11 @@
 """WEARec: filters that depend on the user, in the frequency domain and on Haar wavelets."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
@@ -17,6 +19,44 @@ from minionerec.sequential.layers import (
 )
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.padding import Side, full_width, readout_slots, take_slots
+
+
+class _FilterSpectrum(torch.autograd.Function):
+    """Multiply the spectrum along time by real numbers, that is, convolve cyclically with an even kernel.
+
+    Such a filter is its own adjoint, so that the gradient takes two real transforms more, where autograd would pad the
+    spectrum and transform it as complex numbers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+        """From float (B, H, d, L) and (B, H, L // 2 + 1) to (B, H, d, L)."""
+        transformed = torch.view_as_real(torch.fft.rfft(x))
+        ctx.save_for_backward(transformed, spectrum)
+        return _inverse(transformed, spectrum, x.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Filter the gradient; the spectrum's is the product of the two transforms."""
+        transformed, spectrum = ctx.saved_tensors
+        length = gradient.shape[-1]
+        other = torch.view_as_real(torch.fft.rfft(gradient))
+        # All bins but the first and that of half the length stand for two.
+        counts = torch.full_like(spectrum[0, 0], 2 / length)
+        counts[0] = 1 / length
+        if length % 2 == 0:
+            counts[-1] = 1 / length
+        products = (transformed * other).sum(2).sum(-1)
+        return _inverse(other, spectrum, length), products * counts
+
+
+def _inverse(transformed: torch.Tensor, spectrum: torch.Tensor, length: int) -> torch.Tensor:
+    """A spectrum as pairs of real numbers, (B, H, d, bins, 2), times (B, H, bins), back in time: (B, H, d, L)."""
+    # Each factor twice, in the layout of the pairs: one long product instead of many of two numbers.
+    factors = spectrum.repeat_interleave(2, -1)[:, :, None]
+    filtered = (transformed.flatten(-2) * factors).unflatten(-1, (-1, 2))
+    return torch.fft.irfft(torch.view_as_complex(filtered), n=length)
 
 
 class WaveletFourierFilter(nn.Module):
@@ -58,37 +98,38 @@ class WaveletFourierFilter(nn.Module):
             float (B, L, D), or (B, D) with `at`.
         """
         adapted = self.adapt(x.mean(1)).view(len(x), self.num_heads, -1, 2)  # (B, H, bins, 2)
-        spectrum = self.alpha * self.base_filter * (1 + adapted[..., 0])
+        # The Haar branch is the identity, which is a spectrum of ones, and what `haar` adds to it.
+        spectrum = self.alpha * self.base_filter * (1 + adapted[..., 0]) + (1 - self.alpha)
         # In time the added spectrum is the same for all channels of a head.
         bias = self.alpha * torch.fft.irfft(self.base_bias + adapted[..., 1], n=self.max_len, norm="ortho")  # (B, H, L)
-        heads = x.unflatten(-1, (self.num_heads, -1))  # (B, L, H, d)
+        heads = x.unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)  # (B, H, d, L)
         if at is None:
-            filtered = torch.fft.rfft(heads, dim=1) * spectrum.transpose(1, 2)[..., None]
-            mixed = torch.fft.irfft(filtered, n=self.max_len, dim=1) + bias.transpose(1, 2)[..., None]
-            return self.norm(x + self.dropout(mixed.flatten(2) + self.wavelet(x)))
+            mixed = _FilterSpectrum.apply(heads, spectrum) + bias[:, :, None]
+            return self.norm(x + self.dropout(mixed.permute(0, 3, 1, 2).flatten(2) + self.haar(x)))
         lags = (at[:, None] - torch.arange(self.max_len, device=x.device)) % self.max_len  # (B, L)
         kernel = torch.fft.irfft(spectrum, n=self.max_len).gather(2, lags[:, None].expand_as(bias))
-        mixed = (kernel[:, :, None] @ heads.transpose(1, 2))[:, :, 0]  # (B, H, d)
-        mixed = mixed + bias.gather(2, at[:, None, None].expand(-1, self.num_heads, 1))
-        return self.norm(take_slots(x, at) + self.dropout(mixed.flatten(1) + self.wavelet_at(x, at)))
+        mixed = (heads @ kernel[..., None])[..., 0] + bias.gather(2, at[:, None, None].expand(-1, self.num_heads, 1))
+        return self.norm(take_slots(x, at) + self.dropout(mixed.flatten(1) + self.haar_at(x, at)))
 
-    def wavelet(self, x: torch.Tensor) -> torch.Tensor:
-        """The Haar branch times 1 - α: float (B, L, D) to the same; the last slot of an odd length becomes zero."""
+    def haar(self, x: torch.Tensor) -> torch.Tensor:
+        """The Haar branch less its input, times 1 - α: float (B, L, D) to the same.
+
+        Of a pair (e, o) whose details (e - o) / 2 are multiplied by w, e becomes e - (1 - w) (e - o) / 2 and o becomes
+        o + (1 - w) (e - o) / 2. The last slot of an odd length becomes 0.
+        """
         pairs = x[:, : 2 * len(self.detail)].unflatten(1, (-1, 2))  # (B, L // 2, 2, D)
-        weight = (1 - self.alpha) / 2
-        mean = weight * (pairs[:, :, 0] + pairs[:, :, 1])
-        detail = (pairs[:, :, 0] - pairs[:, :, 1]) * (weight * self.detail)
-        merged = torch.stack((mean + detail, mean - detail), 2).flatten(1, 2)
-        return merged if self.max_len % 2 == 0 else nn.functional.pad(merged, (0, 0, 0, 1))
+        moved = (pairs[:, :, 0] - pairs[:, :, 1]) * ((1 - self.alpha) / 2 * (1 - self.detail))
+        added = torch.stack((-moved, moved), 2).flatten(1, 2)
+        return added if self.max_len % 2 == 0 else torch.cat((added, (self.alpha - 1) * x[:, -1:]), 1)
 
-    def wavelet_at(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """One slot of each row of `wavelet`: (B, D)."""
-        whole = at < 2 * len(self.detail)
-        pair = torch.where(whole, at // 2, 0)
+    def haar_at(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """One slot of each row of `haar`: (B, D)."""
+        alone = (at == 2 * len(self.detail))[:, None]
+        pair = torch.where(alone[:, 0], 0, at // 2)
         even, odd = take_slots(x, 2 * pair), take_slots(x, 2 * pair + 1)
-        sign = torch.where(at % 2 == 0, 1.0, -1.0)[:, None]
-        merged = (even + odd) + sign * self.detail[pair] * (even - odd)
-        return (1 - self.alpha) / 2 * merged * whole[:, None]
+        sign = torch.where(at % 2 == 0, -1.0, 1.0)[:, None]
+        moved = sign * (even - odd) * (1 - self.detail[pair]) / 2
+        return (1 - self.alpha) * torch.where(alone, -take_slots(x, at), moved)
 
 
 class WEARecLayer(nn.Module):
