@@ -31,7 +31,7 @@ CONFINED = {
     "deepspeed": ["training"],
     "faiss": ["sid"],
     "matplotlib": ["evaluation/plots.py"],
-    "torch": ["backbone", "decoding", "embed", "training", "evaluation", "sequential", "generative", "preference",
+    "torch": ["backbone", "decoding", "embed", "sid", "training", "evaluation", "sequential", "generative", "preference",
               "serving", "cli/pipeline.py"],
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -116,6 +116,101 @@ def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
     assert "Level a has collapsed: 40 of 60 items share one code. Lower dimensions" in caplog.text
 
 
+SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 20, "train_batch": 32}
+
+
+@pytest.mark.parametrize("method", ["balanced_kmeans", "rq_vae", "rq_vae_plus"])
+def test_other_methods_same_seed_same_bytes(shop, tmp_path, method):
+    one, two, other = (
+        run_build_sids(config_for(shop, tmp_path / name, method=method, seed=seed, **SMALL_VAE))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    for name in ("index.json", "codebooks.safetensors", "report.json"):
+        assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
+    assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
+    assert one.table.n_unique == 120
+    width = {"balanced_kmeans": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
+    assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
+    if method != "balanced_kmeans":
+        assert one.report["counts"]["checks"] == 3 and 0 < one.report["counts"]["decoded_error"] < 1
+
+
+def test_balanced_codes_before_relocation(shop, tmp_path):
+    report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).report
+    assert all(set(use["use"]) == {15} and use["dead"] == 0 and use["gini"] == 0 for use in report["levels"])
+
+
+def grown(tmp_path, n_old=90, n_new=40, method="residual_kmeans", **settings):
+    """SIDs of some items, and a corpus that has more of them, in another order and without the first."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(12, 6))[rng.integers(0, 12, n_old + n_new)] + 0.2 * rng.normal(size=(n_old + n_new, 6))
+    ids = [f"i{place}" for place in range(n_old + n_new)]
+    order = np.concatenate([np.arange(n_old, n_old + n_new), np.arange(1, n_old)[::-1]])
+    paths = []
+    for name, rows in (("old", np.arange(n_old)), ("new", order)):
+        np.save(tmp_path / f"{name}.npy", vectors[rows].astype(np.float32))
+        paths.append(save_corpus(tmp_path / name, ["x"] * len(rows), item_ids=[ids[row] for row in rows]))
+    settings = {"codebook_sizes": [6, 6, 6], **SMALL_VAE, **settings}
+    base = config_for(paths[0], tmp_path / "base", method=method, encoder=str(tmp_path / "old.npy"), **settings)
+    more = {"method": "append", "append_to": str(tmp_path / "base"), "encoder": str(tmp_path / "new.npy")}
+    return base, config_for(paths[1], tmp_path / "more", **{**settings, **more})
+
+
+@pytest.mark.parametrize("method", ["residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus"])
+@pytest.mark.parametrize("collisions", ["keep", "relocate", "extra_token"])
+def test_append_moves_nothing(tmp_path, method, collisions):
+    base, more = grown(tmp_path, method=method, collisions=collisions)
+    before, after = run_build_sids(base), run_build_sids(more)
+    sids = dict(zip(before.table.item_ids, before.table.sids, strict=True))
+    appended = {i: sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i not in sids}
+    assert len(appended) == 40 and len(after.table) == 129
+    assert all(sids[i] == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i in sids)
+    counts = after.report["counts"]
+    assert (counts["items_kept"], counts["items_appended"], counts["items_gone"]) == (89, 40, 1)
+    if collisions != "keep":
+        assert len({*appended.values(), *sids.values()}) == 130  # the item that is gone keeps its place
+    codebooks = [load_file(result.output / "codebooks.safetensors") for result in (before, after)]
+    assert all((codebooks[0][name] == codebooks[1][name]).all() for name in codebooks[0])
+
+
+def test_append_again_and_in_twos(tmp_path):
+    base, more = grown(tmp_path, n_old=20, n_new=30, codebook_sizes=[5, 5], capacity=2)
+    run_build_sids(base)
+    first = run_build_sids(more)
+    assert first.report["collisions"]["after"]["largest_bucket"] <= 2
+    again = run_build_sids(SidConfig(**{**vars(more), "append_to": more.output, "output": str(tmp_path / "again")}))
+    assert again.table.fingerprint == first.table.fingerprint and again.report["counts"]["items_appended"] == 0
+
+
+def test_append_in_another_space_or_to_a_published_table(tmp_path):
+    base, more = grown(tmp_path)
+    run_build_sids(base)
+    turned = np.load(tmp_path / "new.npy")[:, ::-1]
+    np.save(tmp_path / "turned.npy", turned)
+    np.save(tmp_path / "narrow.npy", turned[:, :4])
+    for name, message in (
+        ("turned", r"base: with these vectors the SIDs of its 89 known items leave \d+% of the"),
+        ("narrow", "vectors are 4 wide, but the codebooks were made from vectors 6 wide"),
+    ):
+        with pytest.raises(DataError, match=message):
+            run_build_sids(SidConfig(**{**vars(more), "encoder": str(tmp_path / f"{name}.npy")}))
+    (tmp_path / "base" / "codebooks.safetensors").write_bytes(b"no")
+    with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: not a file of codebooks"):
+        run_build_sids(more)
+    (tmp_path / "base" / "codebooks.safetensors").unlink()
+    with pytest.raises(ArtefactError, match="so it is not known how these SIDs came about"):
+        run_build_sids(more)
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_device_that_is_not_there(shop, tmp_path):
+    for method in ("residual_kmeans", "rq_vae"):
+        with pytest.raises(ConfigError, match="device 'nowhere' cannot be used"):
+            run_build_sids(config_for(shop, tmp_path / "sids", method=method, device="nowhere"))
+    result = run_build_sids(config_for(shop, tmp_path / "sids", device="cpu:0"))
+    assert result.table.n_unique == 120
+
+
 def published(tmp_path, content):
     (tmp_path / "index.json").write_text(json.dumps(content))
     return {"method": "published", "collisions": "keep", "index": str(tmp_path / "index.json")}
@@ -167,11 +262,21 @@ def test_published_industrial_counts(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; known: residual_kmeans, published"),
+        (
+            {"method": "magic"},
+            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, append",
+        ),
         ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
         ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
         ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 25 numbers"),
         ({"iterations": 0}, "iterations is 0"),
+        ({"threads": 0}, "threads is 0; it must be at least 1"),
+        ({"epochs": -1}, "epochs is -1 and learning_rate None"),
+        ({"learning_rate": 0.0}, "learning_rate 0.0"),
+        ({"hidden_sizes": [8, 0]}, r"hidden_sizes is \[8, 0\]"),
+        ({"capacity": 2, "collisions": "keep"}, "capacity is 2, but collisions is 'keep'; set collisions to relocate"),
+        ({"method": "append"}, "method is 'append' and append_to None; give both"),
+        ({"append_to": "runs"}, "method is 'residual_kmeans' and append_to 'runs'"),
         (
             {"method": "published"},
             "method published has no codebooks, so collisions relocate cannot work; set collisions",
@@ -194,7 +299,7 @@ def test_bad_inputs_leave_nothing(shop, tmp_path):
         ({"encoder": str(tmp_path / "short.npy")}, DataError, r"short\.npy: 119 rows for 120 items"),
         ({"encoder": str(tmp_path / "nan.npy")}, DataError, r"nan\.npy: row 7, column 2 is nan"),
         ({"encoder": str(tmp_path / "none.npy")}, DataError, r"none\.npy: no such file"),
-        ({"encoder": "./nothing"}, ConfigError, "encoder './nothing': no such directory"),
+        ({"encoder": "./nothing"}, ConfigError, "encoder './nothing'"),
         ({"codebook_sizes": [2, 2, 2]}, DataError, "120 items have no 120 distinct SIDs in codebooks of 2/2/2 codes"),
     ):
         with pytest.raises(error, match=message):
@@ -231,4 +336,4 @@ def test_script(shop, tmp_path):
 def test_script_with_an_unknown_encoder(shop, tmp_path):
     done = run_script("--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf")
     assert done.returncode == 2 and not (tmp_path / "sids").exists()
-    assert "encoder 'tf-idf' is not 'tfidf', a .npy file" in done.stderr and "Traceback" not in done.stderr
+    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in done.stderr and "Traceback" not in done.stderr

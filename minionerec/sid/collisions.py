@@ -18,7 +18,8 @@ class CollisionCounts:
         items: Number of items, N.
         unique: Number of distinct SIDs.
         groups: SIDs that two or more items share.
-        sharing_items: Items that share their SID with another item.
+        identified_items: Items that their SID alone names: nobody shares it.
+        sharing_items: Items that share their SID with another item, N - identified_items.
         sharing_rate: sharing_items / N: the share of items that an SID alone does not name.
         surplus_rate: (N - unique) / N: the share of items that would have to move for all to be unique.
         largest_bucket: Most items that share one SID; 1 where all are unique.
@@ -28,6 +29,7 @@ class CollisionCounts:
     items: int
     unique: int
     groups: int
+    identified_items: int
     sharing_items: int
     sharing_rate: float
     surplus_rate: float
@@ -77,6 +79,7 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
         items=len(codes),
         unique=len(sizes),
         groups=int((sizes > 1).sum()),
+        identified_items=len(codes) - sharing,
         sharing_items=sharing,
         sharing_rate=sharing / len(codes),
         surplus_rate=(len(codes) - len(sizes)) / len(codes),
@@ -85,78 +88,110 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
     )
 
 
-def _groups(codes: np.ndarray) -> list[list[int]]:
-    """Item indices of each SID that several items share, ascending, in order of each group's first item."""
+@dataclass(frozen=True)
+class _Table:
+    """Codes with collisions, int32 (N, L), and what methods may need to resolve them."""
+
+    codes: np.ndarray
+    vectors: np.ndarray | None
+    codebooks: Sequence[np.ndarray] | None
+    taken: np.ndarray
+    capacity: int
+
+
+def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
+    """Item indices of each SID, ascending, in order of each SID's first item."""
     found: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for item, sid in enumerate(map(tuple, codes.tolist())):
         found[sid].append(item)
-    return [items for items in found.values() if len(items) > 1]
+    return found
 
 
-def _keep(codes: np.ndarray, vectors: np.ndarray | None, codebooks: Sequence[np.ndarray] | None) -> np.ndarray:
-    return codes
+def _keep(table: _Table) -> np.ndarray:
+    return table.codes
 
 
-def _extra_token(codes: np.ndarray, vectors: np.ndarray | None, codebooks: Sequence[np.ndarray] | None) -> np.ndarray:
-    """Append a level that numbers the members of each colliding group from 0 in item order; -1 for all other items."""
-    groups = _groups(codes)
-    if not groups:
-        return codes
+def _extra_token(table: _Table) -> np.ndarray:
+    """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
+
+    Numbers begin at 0, or behind those of the SIDs already taken.
+    """
+    codes, levels = table.codes, table.codes.shape[1]
+    first_free: dict[tuple[int, ...], int] = {}
+    for row in table.taken.tolist():
+        sid = tuple(row[:levels])
+        first_free[sid] = max(first_free.get(sid, 0), max(row[levels:], default=-1) + 1)
     ranks = np.full((len(codes), 1), -1, dtype=np.int32)
-    for items in groups:
-        if (codes[items[0]] < 0).any():
+    for sid, items in _groups(codes).items():
+        if len(items) == 1 and sid not in first_free:
+            continue
+        if min(sid) < 0:
             raise DataError("extra_token needs SIDs of one length; these differ in length. Take collisions: keep.")
-        ranks[items, 0] = np.arange(len(items))
-    return np.hstack([codes, ranks])
+        ranks[items, 0] = first_free.get(sid, 0) + np.arange(len(items))
+    return codes if (ranks < 0).all() else np.hstack([codes, ranks])
 
 
-def _relocate(codes: np.ndarray, vectors: np.ndarray | None, codebooks: Sequence[np.ndarray] | None) -> np.ndarray:
-    """Move all but one item of each colliding group to the nearest free code.
+def _relocate(table: _Table) -> np.ndarray:
+    """Move whoever finds an SID full to the nearest free code.
 
-    The member nearest to its reconstruction stays (ties: lower index). The others move in order of that distance
-    (ties: lower index), each at the deepest level under whose prefix a free SID is left: mostly the last level. From
-    there down, each level takes the code nearest to the residual that still has room below it.
+    An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
+    reconstruction stay (ties: lower index). The others move in order of that distance (ties: lower index), each at the
+    deepest level under whose prefix there is room: mostly the last level. From there down, each level takes the code
+    nearest to the residual that still has room below it.
 
         prefix (a, b) with room     ->  (a, b, nearest free c)
         (a, b) full, (a,) with room ->  (a, nearest b' with room, nearest free c)
         (a,) full                   ->  (nearest a' with room, ...)
     """
+    codes, vectors, codebooks, capacity = table.codes, table.vectors, table.codebooks, table.capacity
     if vectors is None or codebooks is None:
         raise DataError("relocate needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
     sizes = [len(codebook) for codebook in codebooks]
-    if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
-        raise DataError(f"relocate needs codes of {len(sizes)} full levels within codebook sizes {sizes}.")
-    if np.prod(np.array(sizes, dtype=object)) < len(codes):
+    levels = len(sizes)
+    if codes.shape[1] != levels or (codes < 0).any() or (codes >= sizes).any():
+        raise DataError(f"relocate needs codes of {levels} full levels within codebook sizes {sizes}.")
+    # Prefix of any length -> items that have a place under it, each SID holding at most `capacity`.
+    used: Counter[tuple[int, ...]] = Counter()
+    places = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(levels + 1)]
+
+    def occupy(sid: tuple[int, ...], items: int) -> None:
+        for depth in range(levels + 1):
+            used[sid[:depth]] += items
+
+    for sid, count in Counter(map(tuple, table.taken[:, :levels].tolist())).items():
+        occupy(sid, min(count, capacity))
+    if places[0] - used[()] < len(codes):
+        room = f"{len(codes)} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
+        taken = f" beside the {used[()]} places taken" if used[()] else ""
         raise DataError(
-            f"{len(codes)} items have no {len(codes)} distinct SIDs in codebooks of {'/'.join(map(str, sizes))} codes. "
+            f"{len(codes)} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{taken}. "
             "Raise codebook_sizes, add a level, or take collisions: extra_token."
         )
-    levels = len(sizes)
-    below = [int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(levels + 1)]
     distance = ((vectors - reconstruct(codes, codebooks)) ** 2).sum(axis=1)  # (N,)
-    movers = [item for items in _groups(codes) for item in sorted(items, key=lambda i: (distance[i], i))[1:]]
-    used: Counter[tuple[int, ...]] = Counter()  # prefix of any length -> distinct SIDs taken under it
-    for sid in set(map(tuple, codes.tolist())):
-        used.update(sid[:depth] for depth in range(levels + 1))
+    movers: list[int] = []
+    for sid, items in _groups(codes).items():
+        staying = min(len(items), capacity - used[sid])
+        occupy(sid, staying)
+        movers += sorted(items, key=lambda i: (distance[i], i))[staying:]
 
     moved = codes.copy()
     for item in sorted(movers, key=lambda i: (distance[i], i)):
         prefix = tuple(codes[item].tolist())
-        depth = next(d for d in range(levels - 1, -1, -1) if used[prefix[:d]] < below[d])
+        depth = next(d for d in range(levels - 1, -1, -1) if used[prefix[:d]] < places[d])
         prefix = prefix[:depth]
         residual = vectors[item] - sum(codebooks[d][code] for d, code in enumerate(prefix))
         for level in range(depth, levels):
             costs = ((codebooks[level] - residual) ** 2).sum(axis=1)  # (C,)
             order = np.argsort(costs, kind="stable").tolist()
-            code = next(code for code in order if used[(*prefix, code)] < below[level + 1])
+            code = next(code for code in order if used[(*prefix, code)] < places[level + 1])
             residual = residual - codebooks[level][code]
             prefix = (*prefix, code)
-        used.update(prefix[:d] for d in range(levels + 1))
+        occupy(prefix, 1)
         moved[item] = prefix
     return moved
 
 
-METHODS: dict[str, Callable[[np.ndarray, np.ndarray | None, Sequence[np.ndarray] | None], np.ndarray]] = {
+METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
     "keep": _keep,
     "relocate": _relocate,
     "extra_token": _extra_token,
@@ -169,19 +204,24 @@ def resolve_collisions(
     *,
     vectors: np.ndarray | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
+    taken: np.ndarray | None = None,
+    capacity: int = 1,
 ) -> Resolution:
     """Resolve collisions and count them before and after.
 
     Args:
         codes: int (N, L), row i = item i.
-        method: "keep" leaves them; "relocate" moves all but the best-placed item of a group to the nearest free code at
-            the last level under the same prefix (higher up only where a prefix holds more items than codes);
-            "extra_token" adds a level that numbers the members of each group, so that SIDs differ in length.
+        method: "keep" leaves them; "relocate" moves whoever finds an SID full, all but the best-placed items of it, to
+            the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
+            items than places); "extra_token" adds a level that numbers the members of each group, so that SIDs differ
+            in length.
         vectors: float32 (N, D), what the codes were made from; needed by "relocate".
         codebooks: Per level float32 (C_l, D); needed by "relocate".
+        taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
+        capacity: Most items that may share an SID after "relocate".
 
     Returns:
-        The new codes, the counts before and after, and the distance paid.
+        The new codes, the counts before and after (of these N items and the P others), and the distance paid.
 
     Raises:
         ConfigError: If the method is unknown.
@@ -190,12 +230,26 @@ def resolve_collisions(
     if method not in METHODS:
         raise ConfigError(f"unknown way to resolve collisions {method!r}; known: {', '.join(METHODS)}.")
     codes = np.ascontiguousarray(codes, dtype=np.int32)
-    resolved = METHODS[method](codes, vectors, codebooks)
     width = codes.shape[1]
+    others = np.empty((0, width), dtype=np.int32) if taken is None else np.ascontiguousarray(taken, dtype=np.int32)
+    resolved = METHODS[method](_Table(codes, vectors, codebooks, others, capacity))
     changed = (resolved[:, :width] != codes).any(axis=1) | (resolved[:, width:] >= 0).any(axis=1)  # (N,)
     paid = None
     if vectors is not None and codebooks is not None:
-        places = (reconstruct(table[changed], codebooks).astype(np.float64) for table in (codes, resolved))
-        before, after = (((vectors[changed] - place) ** 2).sum() for place in places)
+        tables = (reconstruct(table[changed], codebooks).astype(np.float64) for table in (codes, resolved))
+        before, after = (((vectors[changed] - table) ** 2).sum() for table in tables)
         paid = float(after - before)
-    return Resolution(resolved, method, count_collisions(codes), count_collisions(resolved), int(changed.sum()), paid)
+    count_before, count_after = (count_collisions(stack_codes(others, table)) for table in (codes, resolved))
+    return Resolution(resolved, method, count_before, count_after, int(changed.sum()), paid)
+
+
+def stack_codes(*tables: np.ndarray) -> np.ndarray:
+    """Tables of codes, each int (N_i, L_i), one below the other; -1 fills the end of shorter rows.
+
+    Example:
+        >>> stack_codes(np.array([[1]]), np.array([[2, 3]])).tolist()
+        [[1, -1], [2, 3]]
+    """
+    width = max(table.shape[1] for table in tables)
+    wide = [np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=-1) for table in tables]
+    return np.ascontiguousarray(np.vstack(wide), dtype=np.int32)

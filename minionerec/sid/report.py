@@ -19,8 +19,11 @@ class LevelUse:
         items: Items that have a code at this level.
         size: Codes in the codebook; None where the codebook is not at hand.
         used: Codes that at least one item bears.
+        dead: Codes of the codebook that no item bears; None where the codebook is not at hand.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
+        gini: Gini coefficient of the items per code, 0 where all have the same number and near 1 where one has all;
+            over the codebook where it is at hand, over the used codes otherwise.
         largest: Items on the most used code.
         error: Share of the vectors' variance that the levels up to this one leave unexplained (squared distance of
             vectors and reconstruction, over squared distance of vectors and their mean); None without codebook.
@@ -31,8 +34,10 @@ class LevelUse:
     items: int
     size: int | None
     used: int
+    dead: int | None
     entropy_bits: float
     perplexity: float
+    gini: float
     largest: int
     error: float | None
     use: tuple[int, ...]
@@ -78,14 +83,31 @@ def level_use(
                 items=len(present),
                 size=size,
                 used=len(shares),
+                dead=None if size is None else size - len(shares),
                 entropy_bits=entropy,
                 perplexity=float(2**entropy),
+                gini=gini(use if size is not None else use[use > 0]),
                 largest=int(use.max(initial=0)),
                 error=error,
                 use=tuple(use.tolist()),
             )
         )
     return levels
+
+
+def gini(counts: np.ndarray) -> float:
+    """Gini coefficient of non-negative numbers, 0 if there are none or all are zero.
+
+    Example:
+        >>> gini(np.array([2, 2, 2])), gini(np.array([0, 0, 0, 6]))
+        (0.0, 0.75)
+    """
+    ascending = np.sort(counts).astype(np.float64)
+    total = ascending.sum()
+    if total == 0:
+        return 0.0
+    weights = 2 * np.arange(1, len(ascending) + 1) - len(ascending) - 1
+    return float((weights * ascending).sum() / (len(ascending) * total))
 
 
 def sid_report(

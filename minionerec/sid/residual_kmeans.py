@@ -1,16 +1,20 @@
-"""Residual k-means: level by level, cluster what the levels before have left over."""
+"""Residual k-means, plain and balanced: level by level, cluster what the levels before have left over."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.sid.balanced import balanced_assign
 
 logger = get_logger(__name__)
 
 ITEMS_PER_CODE = 14  # the published tables' ratio: 3,686 items on 256 codes
+BALANCED_ITERATIONS = 10  # of centroids and balanced assignment, after plain k-means
 _INIT_POINTS_PER_CODE = 32  # k-means++ looks at so many points: its cost grows with codes x points
+_INIT_WIDTH = 64  # and in so many dimensions: distances of random projections are near enough to choose points by
+_ROWS = 1 << 14  # vectors at once
 
 
 def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int, ...]:
@@ -51,24 +55,32 @@ def residual_kmeans(
     seed: int = 42,
     iterations: int = 25,
     *,
+    balanced: bool = False,
     train_points_per_code: int | None = None,
     threads: int = 1,
+    device: str = "cpu",
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Codes of all items by k-means on residuals (faiss), started by k-means++.
+    """Codes of all items by k-means on residuals, started by k-means++.
 
     Level l clusters r_l, with r_0 the vectors and r_(l+1) = r_l - codebook_l[code_l]; each item takes its nearest
     centroid (squared L2). That is the residual quantiser of Chen, Guan and Wang (2010) with a beam of 1. Deviations:
 
-    1. k-means starts from greedy k-means++ on at most 32 points per code instead of random points.
+    1. k-means (faiss on a CPU) starts from greedy k-means++ on at most 32 points per code instead of random points.
     2. All vectors train every level, unless `train_points_per_code` limits them.
+    3. Balanced: k-means goes on for at most 10 iterations with `minionerec.sid.balanced.balanced_assign` in place of
+       the nearest centroid, and then all items are assigned that way: each code of a level gets floor(N / C_l) or
+       ceil(N / C_l) items. Residuals are those of the balanced codes.
 
     Args:
         vectors: float (N, D), row i = item i, all finite.
         codebook_sizes: Codes per level, C_l.
-        seed: Level l uses seed + l; equal vectors, seed and threads give equal bytes.
+        seed: Level l uses seed + l; equal vectors, seed, threads and device give equal bytes.
         iterations: Lloyd iterations per level.
-        train_points_per_code: If given, a level trains on at most this many random vectors per code.
+        balanced: Give all codes of a level the same number of items.
+        train_points_per_code: If given, all levels train on the same sample of this many vectors per code of the
+            largest level (`training_rows`).
         threads: CPU threads of faiss and BLAS while this runs.
+        device: "cpu", or a device of torch's such as "cuda", where distances are then computed.
 
     Returns:
         Codes, int32 (N, L); and per level a codebook, float32 (C_l, D).
@@ -76,10 +88,82 @@ def residual_kmeans(
     Raises:
         DataError: If the vectors are not a finite table, or there are fewer items than codes.
     """
+    _check(vectors, codebook_sizes)
+    from threadpoolctl import threadpool_limits
+
+    size = len(vectors) if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
+    trained = training_rows(len(vectors), size, seed)
+    codes = np.empty((len(vectors), 0), dtype=np.int32)
+    codebooks: list[np.ndarray] = []
+    with threadpool_limits(limits=threads):
+        residuals = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
+        for level, size in enumerate(codebook_sizes):
+            start = _start(residuals, size, seed + level)
+            codebook = _lloyd(residuals, start, iterations, seed + level, device)
+            if balanced:
+                codebook, prices = _balance(residuals, codebook, device)
+                costs = np.empty((len(vectors), size), dtype=np.float32)
+                for rows, left in _blocks(vectors):
+                    left -= reconstruct(codes[rows], codebooks) if level else 0
+                    costs[rows] = distances(left, codebook, device)
+                column, _ = balanced_assign(costs, prices)
+                del costs
+                codes = np.column_stack([codes, column])
+                residuals -= codebook[column[trained]]
+            else:
+                residuals -= codebook[_nearest(residuals, codebook, device)]
+            codebooks.append(codebook)
+        return codes if balanced else _encode(vectors, codebooks, device), codebooks
+
+
+def encode(vectors: np.ndarray, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
+    """Nearest code of each residual, level by level.
+
+    Args:
+        vectors: float (N, D), all finite.
+        codebooks: Per level float32 (C_l, D).
+        threads: CPU threads of BLAS while this runs.
+        device: As for `residual_kmeans`.
+
+    Returns:
+        int32 (N, L).
+
+    Example:
+        >>> encode(np.array([[2.6], [0.1]]), [np.array([[0.0], [2.0]]), np.array([[0.5], [0.0]])]).tolist()
+        [[1, 0], [0, 1]]
+    """
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=threads):
+        return _encode(vectors, codebooks, device)
+
+
+def training_rows(n_items: int, size: int, seed: int) -> np.ndarray:
+    """The rows that train where not all do: min(size, N) of them drawn without repeats, int64, ascending."""
+    if size >= n_items:
+        return np.arange(n_items)
+    return np.sort(np.random.default_rng(seed).choice(n_items, size, replace=False))
+
+
+def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> np.ndarray:
+    """Squared distance of each point to each code, less the point's own square: float32 (n, C)."""
+    squares = (codebook * codebook).sum(axis=1)
+    if device == "cpu":
+        product = points @ codebook.T
+        product *= -2
+        product += squares
+        return product
+    import torch
+
+    on_device = [torch.from_numpy(array).to(device) for array in (squares, points, codebook)]
+    return torch.addmm(on_device[0], on_device[1], on_device[2].T, alpha=-2).cpu().numpy()
+
+
+def _check(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
     if vectors.ndim != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
-    residuals = np.array(vectors, dtype=np.float32, order="C")  # (N, D), a copy that each level reduces
-    bad = np.flatnonzero(~np.isfinite(residuals).all(axis=1))
+    finite = np.concatenate([np.isfinite(block).all(axis=1) for _, block in _blocks(vectors)])
+    bad = np.flatnonzero(~finite)
     if len(bad):
         raise DataError(
             f"the vector of item {bad[0]} is not finite ({len(bad)} of {len(vectors)}). Mend it or leave it out."
@@ -91,39 +175,91 @@ def residual_kmeans(
             f"{len(vectors)} items cannot fill a codebook of {max(codebook_sizes)} codes. Lower codebook_sizes to at "
             f"most {len(vectors)}, or let them be fitted to the catalogue (fit_sizes: true)."
         )
-    import faiss
-    from threadpoolctl import threadpool_limits
-
-    codes = np.empty((len(vectors), len(codebook_sizes)), dtype=np.int32)  # (N, L)
-    codebooks = []
-    with threadpool_limits(limits=threads):
-        for level, size in enumerate(codebook_sizes):
-            kmeans = faiss.Kmeans(
-                residuals.shape[1],
-                size,
-                niter=iterations,
-                seed=seed + level,
-                min_points_per_centroid=1,  # no warning: small catalogues are fine
-                max_points_per_centroid=train_points_per_code or len(residuals),  # no silent subsampling
-            )
-            kmeans.train(residuals, init_centroids=_start(residuals, size, seed + level))
-            _, nearest = kmeans.assign(residuals)
-            codes[:, level] = nearest
-            codebooks.append(np.ascontiguousarray(kmeans.centroids, dtype=np.float32))
-            residuals -= codebooks[-1][codes[:, level]]
-    return codes, codebooks
 
 
-def _start(residuals: np.ndarray, size: int, seed: int) -> np.ndarray:
+def _blocks(vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows at a time and a float32 copy of them, so that no second table as large is held."""
+    for start in range(0, len(vectors), _ROWS):
+        rows = slice(start, start + _ROWS)
+        yield rows, np.array(vectors[rows], dtype=np.float32, order="C")
+
+
+def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarray:
+    blocks = (points[start : start + _ROWS] for start in range(0, len(points), _ROWS))
+    return np.concatenate([distances(block, codebook, device).argmin(axis=1) for block in blocks]).astype(np.int32)
+
+
+def _encode(vectors: np.ndarray, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
+    codes = np.empty((len(vectors), len(codebooks)), dtype=np.int32)
+    for rows, left in _blocks(vectors):
+        for level, codebook in enumerate(codebooks):
+            codes[rows, level] = distances(left, codebook, device).argmin(axis=1)
+            left -= codebook[codes[rows, level]]
+    return codes
+
+
+def _start(points: np.ndarray, size: int, seed: int) -> np.ndarray:
     """First centroids of one level by greedy k-means++: float32 (C, D)."""
     from sklearn.cluster import kmeans_plusplus
 
-    points = residuals
+    rng = np.random.default_rng(seed)
     if len(points) > size * _INIT_POINTS_PER_CODE:
-        chosen = np.random.default_rng(seed).choice(len(points), size * _INIT_POINTS_PER_CODE, replace=False)
-        points = points[np.sort(chosen)]
-    centroids, _ = kmeans_plusplus(points, size, random_state=seed)
-    return np.ascontiguousarray(centroids, dtype=np.float32)
+        points = points[np.sort(rng.choice(len(points), size * _INIT_POINTS_PER_CODE, replace=False))]
+    looked_at = points
+    if points.shape[1] > _INIT_WIDTH:
+        looked_at = points @ rng.standard_normal((points.shape[1], _INIT_WIDTH), dtype=np.float32)
+    _, chosen = kmeans_plusplus(looked_at, size, random_state=seed)
+    return np.ascontiguousarray(points[chosen], dtype=np.float32)
+
+
+def _lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int, device: str) -> np.ndarray:
+    """Centroids after Lloyd's iterations: faiss on a CPU, the same steps with distances from the device elsewhere."""
+    if device == "cpu":
+        import faiss
+
+        kmeans = faiss.Kmeans(
+            points.shape[1],
+            len(centroids),
+            niter=iterations,
+            seed=seed,
+            min_points_per_centroid=1,  # no warning: small catalogues are fine
+            max_points_per_centroid=len(points),  # no silent subsampling
+        )
+        kmeans.train(points, init_centroids=centroids)
+        return np.ascontiguousarray(kmeans.centroids, dtype=np.float32)
+    codes = np.full(len(points), -1, dtype=np.int32)
+    for _ in range(iterations):
+        before, codes = codes, _nearest(points, centroids, device)
+        if (codes == before).all():
+            break
+        means, sizes = _means(points, codes, len(centroids))
+        empty = np.flatnonzero(sizes == 0)
+        if len(empty):  # they take the points that are worst served
+            left = ((points - centroids[codes]) ** 2).sum(axis=1)
+            means[empty] = points[np.argsort(-left, kind="stable")[: len(empty)]]
+        centroids = means
+    return centroids
+
+
+def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
+    """Centroids of codes of equal size, and their prices."""
+    prices, codes = np.zeros(len(centroids)), np.full(len(points), -1, dtype=np.int32)
+    for _ in range(BALANCED_ITERATIONS):
+        before = codes
+        codes, prices = balanced_assign(distances(points, centroids, device), prices)
+        centroids, _ = _means(points, codes, len(centroids))
+        if (codes != before).mean() < 1e-3:
+            break
+    return centroids, prices
+
+
+def _means(points: np.ndarray, codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of each code's points, float32 (C, D), zeros where it has none; and how many it has."""
+    from scipy.sparse import csr_array
+
+    sizes = np.bincount(codes, minlength=size)
+    members = csr_array((np.ones(len(codes), np.float32), (codes, np.arange(len(codes)))), shape=(size, len(codes)))
+    return (members @ points) / np.maximum(sizes, 1)[:, None].astype(np.float32), sizes
 
 
 def reconstruct(codes: np.ndarray, codebooks: Sequence[np.ndarray]) -> np.ndarray:

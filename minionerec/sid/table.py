@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +58,8 @@ class SidTable:
         item_ids: The N original item ids, in item order.
 
     Raises:
-        DataError: If shapes disagree, an item has no code, or a code is missing in the middle of an SID.
+        DataError: If shapes disagree, an item is there twice or has no code, or a code is missing in the middle of an
+            SID.
 
     Example:
         >>> table = SidTable(np.array([[0, 1], [0, 2]]), ["x", "y"])
@@ -78,6 +79,9 @@ class SidTable:
             raise DataError(f"item {item_ids[bad[0]]!r} has codes {codes[bad[0]].tolist()}: a level is missing.")
         self.codes = codes
         self.item_ids = tuple(str(item_id) for item_id in item_ids)
+        if len(set(self.item_ids)) < len(self):
+            twice = next(item_id for item_id, count in Counter(self.item_ids).items() if count > 1)
+            raise DataError(f"item {twice!r} is there twice; give each item one SID.")
 
     def __len__(self) -> int:
         """Number of items, N."""

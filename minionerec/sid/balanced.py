@@ -1,0 +1,102 @@
+"""Assignment of items to codes of equal size, near the cheapest there is: an auction."""
+
+import heapq
+from collections import deque
+
+import numpy as np
+
+from minionerec.core.errors import DataError
+
+TOLERANCE = 0.01
+_ROWS = 1 << 16
+
+
+def balanced_assign(
+    costs: np.ndarray, prices: np.ndarray | None = None, tolerance: float = TOLERANCE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Give every code floor(N / C) or ceil(N / C) items at nearly the least total cost.
+
+    An auction (Bertsekas, "The auction algorithm", 1988; with equal objects, Bertsekas and Castañon, 1989): a code has
+    a price and as many places as it may have items. An item without a place bids for the code with the least cost plus
+    price; its bid is the price at which its second choice would be as good, plus epsilon. A code that is full keeps
+    its highest bids, its price is the lowest of them, and whoever is outbid bids again. When all have a place, the
+    total is at most N x epsilon above the least for the same places. Prices from a similar problem (a sample of the
+    items, or the iteration before) save most of the bids.
+
+    Deviations: the first bids are all made at once, and later ones one by one; the N mod C codes that may have one
+    item more are those with the most first bids.
+
+    Args:
+        costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
+        prices: float (C,), where to start; zeros if None.
+        tolerance: Epsilon as a share of the spread of costs, mean - mean of row minima.
+
+    Returns:
+        Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
+
+    Raises:
+        DataError: If there are fewer items than codes.
+
+    Example:
+        >>> balanced_assign(np.array([[0, 9], [1, 3], [0, 2], [0, 1.5]], np.float32))[0].tolist()
+        [0, 0, 1, 1]
+    """
+    n, size = costs.shape
+    if n < size:
+        raise DataError(f"{n} items cannot fill {size} codes. Lower codebook_sizes to at most {n}.")
+    prices = np.zeros(size) if prices is None else np.array(prices, dtype=np.float64)
+    codes = np.zeros(n, dtype=np.int32)
+    if size == 1:
+        return codes, prices
+    bids = np.empty(n)
+    spread = largest = 0.0
+    for start in range(0, n, _ROWS):
+        block = slice(start, start + _ROWS)
+        codes[block], _, bids[block] = _bids(costs[block], prices)
+        spread += float((costs[block].mean(axis=1, dtype=np.float64) - costs[block].min(axis=1)).sum()) / n
+        largest = max(largest, float(np.abs(costs[block]).max()))
+    # Never below what rounding leaves of a difference of float32 costs; any epsilon will do where all costs are equal.
+    epsilon = max(tolerance * spread, 1e-6 * largest) or 1.0
+    bids += epsilon
+
+    wanted = np.bincount(codes, minlength=size)
+    places = np.full(size, n // size)
+    places[np.argsort(-wanted, kind="stable")[: n % size]] += 1
+    order = np.lexsort((np.arange(n), -bids, codes))  # each code's bids, highest first
+    ends = np.cumsum(wanted)
+    heaps: list[list[tuple[float, int]]] = []  # per code its bids as (bid, -item): the first is the next to go
+    waiting: list[np.ndarray] = []
+    for code, (start, end) in enumerate(zip(ends - wanted, ends, strict=True)):
+        kept, outbid = order[start:end][: places[code]], order[start:end][places[code] :]
+        heaps.append(list(zip(bids[kept][::-1].tolist(), (-kept[::-1]).tolist(), strict=True)))  # sorted: a heap
+        waiting.append(outbid)
+        if len(kept) == places[code]:
+            prices[code] = heaps[code][0][0]
+    queue = deque(np.sort(np.concatenate(waiting)).tolist())
+    room = places.tolist()
+    while queue:
+        item = queue.popleft()
+        values = costs[item] + prices
+        code = int(values.argmin())
+        least = values[code]
+        values[code] = np.inf
+        bid = float(prices[code] + values.min() - least + epsilon)
+        codes[item] = code
+        heap = heaps[code]
+        if len(heap) < room[code]:
+            heapq.heappush(heap, (bid, -item))
+        else:
+            queue.append(-heapq.heapreplace(heap, (bid, -item))[1])
+        if len(heap) == room[code]:
+            prices[code] = heap[0][0]
+    return codes, prices
+
+
+def _bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First choice of each item, its value, and the price up to which it stays the first choice: three (n,)."""
+    values = costs + prices
+    rows = np.arange(len(values))
+    first = values.argmin(axis=1)
+    least = values[rows, first]
+    values[rows, first] = np.inf
+    return first, least, prices[first] + values.min(axis=1) - least

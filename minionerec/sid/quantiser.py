@@ -1,0 +1,117 @@
+"""What turns an item's vector into codes, as it is kept with the SIDs: codebooks, and an encoder where there is one."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.sid.residual_kmeans import encode
+
+CODEBOOKS_FILE = "codebooks.safetensors"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A multilayer perceptron with ReLU between its layers, from item vectors to the space of the codebooks.
+
+    Attributes:
+        mean: float32 (D,), taken from each vector first.
+        scale: Then divided by this.
+        layers: (weight float32 (out, in), bias float32 (out,)) of each layer.
+        residual: Whether the layers' output is added to their input.
+    """
+
+    mean: np.ndarray
+    scale: float
+    layers: Sequence[tuple[np.ndarray, np.ndarray]]
+    residual: bool
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Encode vectors, float (N, D), as float32 (N, D')."""
+        inputs = ((vectors - self.mean) / np.float32(self.scale)).astype(np.float32)
+        values = inputs
+        for place, (weight, bias) in enumerate(self.layers):
+            values = (np.maximum(values, 0) if place else values) @ weight.T + bias
+        return inputs + values if self.residual else values
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """Codebooks and the way into their space.
+
+    Attributes:
+        codebooks: Per level float32 (C_l, D').
+        encoder: From item vectors (N, D) to (N, D'); None where both spaces are one.
+    """
+
+    codebooks: Sequence[np.ndarray]
+    encoder: Encoder | None = None
+
+    @property
+    def width(self) -> int:
+        """Width D of the item vectors that this takes."""
+        return len(self.encoder.mean) if self.encoder else self.codebooks[0].shape[1]
+
+    def points(self, vectors: np.ndarray) -> np.ndarray:
+        """Item vectors, float32 (N, D), as points in the space of the codebooks, float32 (N, D').
+
+        Raises:
+            DataError: If the vectors have another width.
+        """
+        if vectors.shape[1] != self.width:
+            raise DataError(
+                f"vectors are {vectors.shape[1]} wide, but the codebooks were made from vectors {self.width} wide. "
+                "Use the encoder and the settings that they were made with."
+            )
+        return self.encoder(vectors) if self.encoder else vectors
+
+    def encode(self, vectors: np.ndarray, threads: int = 1) -> np.ndarray:
+        """Codes of item vectors, float32 (N, D): nearest code of each residual, int32 (N, L)."""
+        return encode(self.points(vectors), self.codebooks, threads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file: `level_0`, `level_1`...; with an encoder also `encoder.0.weight`, `mean`..."""
+        from safetensors.numpy import save
+
+        tensors = {f"level_{level}": book for level, book in enumerate(self.codebooks)}
+        if self.encoder is not None:
+            for place, (weight, bias) in enumerate(self.encoder.layers):
+                tensors |= {f"encoder.{place}.weight": weight, f"encoder.{place}.bias": bias}
+            tensors |= {"mean": self.encoder.mean, "scale": np.array([self.encoder.scale], np.float32)}
+            tensors |= {"residual": np.array([self.encoder.residual])}
+        content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        Path(path).write_bytes(save(content))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "Quantiser":
+        """Read what `save` wrote into an artefact of SIDs.
+
+        Raises:
+            ArtefactError: If the file is missing or is none of this kind.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        path = Path(folder) / CODEBOOKS_FILE
+        try:
+            tensors = load(path.read_bytes())
+            levels = sum(name.startswith("level_") for name in tensors)
+            codebooks = [tensors[f"level_{level}"] for level in range(levels)]
+            if not codebooks:
+                raise KeyError("level_0")
+            if "mean" not in tensors:
+                return cls(codebooks)
+            count = sum(name.endswith(".weight") for name in tensors)
+            layers = [(tensors[f"encoder.{i}.weight"], tensors[f"encoder.{i}.bias"]) for i in range(count)]
+            encoder = Encoder(tensors["mean"], float(tensors["scale"][0]), layers, bool(tensors["residual"][0]))
+        except FileNotFoundError:
+            raise ArtefactError(
+                f"{path}: no such file, so it is not known how these SIDs came about (a published table has no "
+                "codebooks). Give SIDs that scripts/build_sids.py made from vectors."
+            ) from None
+        except (SafetensorError, KeyError) as error:
+            raise ArtefactError(f"{path}: not a file of codebooks ({error}). Build the SIDs again.") from None
+        return cls(codebooks, encoder)

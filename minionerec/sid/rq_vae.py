@@ -1,0 +1,276 @@
+"""The residual-quantised variational autoencoder, from scratch or on top of k-means codebooks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger, progress
+from minionerec.sid.quantiser import Encoder, Quantiser
+from minionerec.sid.residual_kmeans import residual_kmeans
+
+logger = get_logger(__name__)
+
+COMMITMENT = 0.25
+CHECK_EVERY = 10  # epochs from one check of the error to the next
+_START_ITERATIONS = 25
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class VaeFit:
+    """A trained autoencoder.
+
+    Attributes:
+        quantiser: Encoder and codebooks of the best check.
+        errors: Share of the vectors' variance that decoded items leave, at the start and at each check.
+        best: Place of the least error in `errors`; the quantiser is from there.
+        revived: Codes that were given a new place because no item used them, over all levels and checks.
+    """
+
+    quantiser: Quantiser
+    errors: tuple[float, ...]
+    best: int
+    revived: int
+
+
+class _Mlp(nn.Module):
+    """Linear layers with ReLU between them; residual: added to the input, and zero at first."""
+
+    def __init__(self, sizes: Sequence[int], residual: bool, generator: torch.Generator):
+        super().__init__()
+        layers = [nn.utils.skip_init(nn.Linear, *pair) for pair in pairwise(sizes)]
+        for layer in layers:
+            nn.init.xavier_normal_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        if residual:
+            nn.init.zeros_(layers[-1].weight)
+        self.layers = nn.ModuleList(layers)
+        self.residual = residual
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        values = inputs
+        for place, layer in enumerate(self.layers):
+            values = layer(values.relu() if place else values)
+        return inputs + values if self.residual else values
+
+
+class _RqVae(nn.Module):
+    """Encoder, residual codebooks, decoder; vectors come in standardised."""
+
+    def __init__(self, width: int, hidden: Sequence[int], latent: int, residual: bool, generator: torch.Generator):
+        super().__init__()
+        sizes = [width, *hidden, latent]
+        self.encoder = _Mlp(sizes, residual, generator)
+        self.decoder = _Mlp(sizes[::-1], residual, generator)
+        self.codebooks = nn.ParameterList()
+
+    def quantise(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Codes (n, L), the codebooks' loss, and what is left before each level and after the last: L + 1 (n, D')."""
+        residuals, codes, loss = [latents], [], latents.new_zeros(())
+        for book in self.codebooks:
+            left = residuals[-1]
+            with torch.no_grad():
+                code = torch.addmm((book * book).sum(1), left, book.T, alpha=-2).argmin(1)
+            chosen = book[code]
+            loss = loss + nn.functional.mse_loss(chosen, left.detach())
+            loss = loss + COMMITMENT * nn.functional.mse_loss(left, chosen.detach())
+            codes.append(code)
+            residuals.append(left - chosen.detach())
+        return torch.stack(codes, 1), loss / len(self.codebooks), residuals
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch: squared error of the decoded items plus the codebooks' loss."""
+        latents = self.encoder(inputs)
+        _, loss, residuals = self.quantise(latents)
+        # Straight-through: the decoder sees sums of codes, and its gradient reaches the encoder as if it saw latents.
+        decoded = self.decoder(latents - residuals[-1].detach())
+        return nn.functional.mse_loss(decoded, inputs) + loss
+
+
+def fit_rq_vae(
+    vectors: np.ndarray,
+    codebook_sizes: Sequence[int],
+    seed: int,
+    *,
+    plus: bool = False,
+    hidden_sizes: Sequence[int] = (512, 256, 128),
+    latent_size: int = 32,
+    epochs: int = 500,
+    learning_rate: float = 1e-3,
+    batch_size: int = 1024,
+    patience: int = 10,
+    threads: int = 1,
+    device: str = "cpu",
+) -> VaeFit:
+    """Train a residual-quantised VAE (Lee et al., 2022; for semantic IDs, Rajput et al., 2023, section 3.1).
+
+    Encoder and decoder are perceptrons, mirrored; level l takes the nearest code of what the levels before left. Loss:
+    mean squared error of the decoded items, plus the levels' mean of ||sg(r) - e||^2 + 0.25 ||r - sg(e)||^2, all as
+    means over elements; straight-through gradient from decoder to encoder; AdamW. Codebooks start at residual k-means
+    of the first latents. `plus` fine-tunes k-means instead of learning from scratch: the encoder is z = x + MLP(x) with
+    a last layer of zeros and as wide as the vectors, so that training begins at residual k-means of the vectors.
+
+    Deviations:
+
+    1. Vectors are centred and divided by one number.
+    2. With `plus` the decoder is x = q + MLP(q) with a last layer of zeros as well: nothing is lost at the start.
+    3. Every 10 epochs the error is taken over all items, and codes that no item uses move to residuals of random items.
+    4. Training stops after `patience` such checks without a new least error; the best check's weights are returned.
+
+    Args:
+        vectors: float32 (N, D), all finite.
+        codebook_sizes: Codes per level.
+        seed: Of weights, k-means, order of batches and revived codes; equal bytes on the same device with the same
+            `threads`.
+        plus: Fine-tune residual k-means of the vectors.
+        hidden_sizes: Widths of the encoder's hidden layers; the decoder has them in reverse.
+        latent_size: Width D' of codebooks; with `plus` it is D, whatever is given.
+        epochs: Most passes over the items; 0 keeps the start.
+        learning_rate: Of AdamW, without weight decay.
+        batch_size: Items per step.
+        patience: Checks, 10 epochs apart, without a new least error before training stops.
+        threads: CPU threads of torch and BLAS while this runs.
+        device: "auto" (a GPU where there is one), or a device of torch's.
+
+    Returns:
+        The quantiser and what training did.
+
+    Raises:
+        DataError: If the vectors are not finite, or there are fewer items than codes.
+        ConfigError: If there is no such device.
+    """
+    place = torch_device(device)
+    generator = torch.Generator().manual_seed(seed)
+    mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    scale = float(vectors.std(axis=0, dtype=np.float64).mean()) or 1.0
+    width = vectors.shape[1]
+    with _torch_threads(threads):
+        model = _RqVae(width, hidden_sizes, width if plus else latent_size, plus, generator)
+        first = _encoder(model, mean, scale)
+        _, codebooks = residual_kmeans(first(vectors), codebook_sizes, seed, _START_ITERATIONS, threads=threads)
+        model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in codebooks)
+        model.to(place)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+        standard = _Standardised(vectors, mean, scale, place)
+
+        errors = [_check(model, standard)[0]]
+        best, kept, revived = 0, _state(model), 0
+        for epoch in progress(range(1, epochs + 1), "RQ-VAE", unit="epoch"):
+            for rows in torch.randperm(len(vectors), generator=generator).split(batch_size):
+                optimiser.zero_grad(set_to_none=True)
+                model(standard.rows(rows.numpy())).backward()
+                optimiser.step()
+            if epoch % CHECK_EVERY and epoch < epochs:
+                continue
+            error, codes = _check(model, standard)
+            errors.append(error)
+            if error < errors[best]:
+                best, kept = len(errors) - 1, _state(model)
+            elif len(errors) - 1 - best >= patience:
+                break
+            if epoch < epochs:
+                revived += _revive(model, optimiser, standard, codes, generator)
+        model.load_state_dict(kept)
+    model.to("cpu")
+    books = [book.detach().numpy().copy() for book in model.codebooks]
+    logger.info(
+        "RQ-VAE: decoded items leave %.1f%% of the variance (%.1f%% at first; best of %d checks); %d codes revived.",
+        100 * errors[best], 100 * errors[0], len(errors), revived,
+    )  # fmt: skip
+    return VaeFit(Quantiser(books, _encoder(model, mean, scale)), tuple(errors), best, revived)
+
+
+@dataclass(frozen=True)
+class _Standardised:
+    """Vectors as the model takes them, some rows at a time."""
+
+    vectors: np.ndarray
+    mean: np.ndarray
+    scale: float
+    device: torch.device
+
+    def rows(self, rows: np.ndarray | slice) -> torch.Tensor:
+        values = (self.vectors[rows] - self.mean) / np.float32(self.scale)
+        return torch.from_numpy(values.astype(np.float32)).to(self.device)
+
+    def blocks(self) -> list[torch.Tensor]:
+        return [self.rows(slice(start, start + _ROWS)) for start in range(0, len(self.vectors), _ROWS)]
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of a name; "auto" is a GPU where there is one.
+
+    Raises:
+        ConfigError: If there is no such device.
+    """
+    try:
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}). Set device: cpu.") from None
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _encoder(model: _RqVae, mean: np.ndarray, scale: float) -> Encoder:
+    layers: Any = model.encoder.layers
+    weights = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in layers]
+    return Encoder(mean, scale, weights, model.encoder.residual)
+
+
+@torch.no_grad()
+def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]:
+    """Share of the variance that decoded items leave, and all codes (N, L)."""
+    left = total = 0.0
+    codes = []
+    for inputs in standard.blocks():
+        latents = model.encoder(inputs)
+        found, _, residuals = model.quantise(latents)
+        codes.append(found)
+        left += float((model.decoder(latents - residuals[-1]) - inputs).square().sum(dtype=torch.float64))
+        total += float(inputs.square().sum(dtype=torch.float64))
+    return (left / total if total else 0.0), torch.cat(codes)
+
+
+@torch.no_grad()
+def _revive(
+    model: _RqVae,
+    optimiser: torch.optim.Optimizer,
+    standard: _Standardised,
+    codes: torch.Tensor,
+    generator: torch.Generator,
+) -> int:
+    """Put codes that no item uses on the residuals of random items; returns how many there were."""
+    revived = 0
+    books: Any = model.codebooks
+    for level, book in enumerate(books):
+        dead = torch.bincount(codes[:, level], minlength=len(book)).eq(0).nonzero().squeeze(1)
+        if not len(dead):
+            continue
+        rows = torch.randint(len(codes), (len(dead),), generator=generator)
+        _, _, residuals = model.quantise(model.encoder(standard.rows(rows.numpy())))
+        book[dead] = residuals[level]
+        for moment in ("exp_avg", "exp_avg_sq"):
+            optimiser.state[book][moment][dead] = 0
+        revived += len(dead)
+    return revived
