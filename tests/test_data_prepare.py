@@ -102,6 +102,17 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
             "split is 'leave_last_out' and max_history 10, but source 'published' comes split by global time",
         ),
         (
+            {"source": "published", "category": "Pots", "core": 5},
+            "core is 5, but source 'published' comes filtered and split, and is read whole or not at all",
+        ),
+        ({"core": -1}, "core is -1; it must be at least 0"),
+        ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
+        ({"quirks": ["shuffle"]}, "unknown quirk 'shuffle'; known quirks: published_order"),
+        (
+            {"quirks": ["published_titles"]},
+            "quirk 'published_titles' is for amazon2018 and amazon2023; source is 'demo'",
+        ),
+        (
             {"source": "published", "category": "Pots", "max_history": 5},
             "max_history 5, but source 'published'.*histories of 10",
         ),
@@ -110,6 +121,30 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=message):
         PrepareConfig(**settings)
+
+
+def test_filters_and_bad_rows_are_counted(tmp_path, tables):
+    with open(tables["interactions"], "a") as file:
+        file.write("1,77,99\n,1,99\n")
+    settings = {**tables, "output": str(tmp_path / "out"), "start": "1970-01-01T00:00:10"}
+    with pytest.raises(DataError, match=r"line 42.*item '77'.*That makes 2 bad rows, and max_bad_rows is 1\."):
+        run_prepare(PrepareConfig(**settings, max_bad_rows=1))
+    counts = run_prepare(PrepareConfig(**settings, max_bad_rows=2, core=3)).counts
+    expected = {"bad_rows": 2, "bad_rows_unknown_item": 1, "bad_rows_missing_id": 1, "interactions_outside_window": 10}
+    assert {name: counts[name] for name in expected} == expected
+    assert counts["interactions"] + counts["interactions_outside_core"] == 30
+    assert read_manifest(tmp_path / "out", "corpus")["counts"] == counts
+
+
+def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
+    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
+    (tmp_path / "data.yaml").write_text(
+        "source: tables\nitems: $MINIONEREC_DATA/items.csv\ninteractions: $MINIONEREC_DATA/bought.csv\n"
+        f"start: 1970-01-01\nend: 1970-01-02\noutput: {tmp_path / 'out'}\n"
+    )
+    config = parse_config(PrepareConfig, "", args=["--config", str(tmp_path / "data.yaml")])
+    assert (config.start, config.end) == ("1970-01-01", "1970-01-02")
+    assert run_prepare(config).counts["interactions"] == 40
 
 
 def test_missing_sources_say_what_to_do(tmp_path, monkeypatch):

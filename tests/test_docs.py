@@ -215,7 +215,8 @@ def check_walk(project, outputs):
     """What the page says about its own result."""
     assert (project / "runs/shop/report/report.html").is_file()
     assert (project / "runs/shop/eval/predictions.parquet").is_file()
-    run, recommended = outputs[-2], outputs[-1].strip().splitlines()
+    place = next(place for place, text in enumerate(outputs) if "HR@1 " in text)
+    run, recommended = outputs[place], outputs[place + 1].strip().splitlines()
     hits = next(line for line in run.splitlines() if line.startswith("HR@1 ")).split()
     assert float(hits[1]) > float(hits[4]) + 0.2, "beam search does not beat popularity"
     assert len(recommended) == 5
