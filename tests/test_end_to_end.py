@@ -129,7 +129,8 @@ def test_every_script_writes_what_it_says(shop):
     outputs = ("corpus", "sids", "sft", "grpo", "eval", "report")
     for name in outputs:
         assert (shop / "runs" / name / "manifest.json").is_file()
-    assert left_in(shop / "runs") == sorted(outputs)  # nothing half-written
+    kept = ("sft.finished", "grpo.finished")  # from which more epochs could go on
+    assert left_in(shop / "runs") == sorted((*outputs, *kept))  # nothing half-written
     predictions = pd.read_parquet(shop / "runs/eval/predictions.parquet")
     test_rows = len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
     assert len(predictions) == 50 * test_rows
@@ -239,7 +240,7 @@ def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
     assert "First data: python" in done.stderr
     assert "First sids: python" in done.stderr
     assert done.stdout.splitlines() == ["checkpoint: runs/demo/sft"]
-    assert left_in(tmp_path / "runs/demo") == ["corpus", "sft", "sids"]
+    assert left_in(tmp_path / "runs/demo") == ["corpus", "sft", "sft.finished", "sids"]
 
 
 @pytest.mark.slow

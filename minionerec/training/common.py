@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.backbone.bundle import Bundle, save_bundle
@@ -26,14 +27,14 @@ from minionerec.decoding.decoder import decode_prompts, target_ranks
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import CommonConfig
-from minionerec.training.processes import process_arguments
+from minionerec.training.processes import main_process_first, process_arguments
 
 logger = get_logger(__name__)
 
 RESUME_FILE = "resume.json"
 LOG_FILE = "training_log.json"
 # Settings that say how to go on, not what comes out.
-_NOT_PART_OF_RESULT = ("restart", "tensorboard")
+_NOT_PART_OF_RESULT = ("restart", "tensorboard", "keep_state")
 # `train_loss` is the mean since the process began, so it differs where a run was cut off.
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 
@@ -129,7 +130,7 @@ def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> d
         "eval_steps": plan.eval_steps,
         "save_strategy": "steps",
         "save_steps": plan.eval_steps,
-        "save_total_limit": 1,
+        "save_total_limit": 2,  # with 1, the trainer ends by deleting the last checkpoint where another is the best
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss" if select_by == "loss" else "eval_ndcg@10",
         "greater_is_better": select_by == "ndcg",
@@ -228,6 +229,21 @@ class RankingEvaluation(Trainer):
     validation: ValidationSet | None = None
     measures_loss = True
 
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
+        """Train, or take the best weights of a run that had come to its end but for writing them down.
+
+        The trainer's own `train` makes one more step from a checkpoint at which training had stopped.
+        """
+        if isinstance(resume_from_checkpoint, str):
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
+            if _has_ended(state, self.args):
+                self.state = state
+                self._load_from_checkpoint(state.best_model_checkpoint)
+                return None
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
     def evaluation_loop(
         self,
         dataloader: Any,
@@ -250,6 +266,17 @@ class RankingEvaluation(Trainer):
             added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
             output = output._replace(metrics={**(output.metrics or {}), **added})
         return output
+
+
+def _has_ended(state: TrainerState, args: Any) -> bool:
+    """Whether a run has made all steps that it is asked for, or stopped early."""
+    callbacks: Any = state.stateful_callbacks
+    early = callbacks.get("EarlyStoppingCallback")
+    if early and early["attributes"]["early_stopping_patience_counter"] >= early["args"]["early_stopping_patience"]:
+        return True
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return (state.epoch or 0) >= args.num_train_epochs
 
 
 class LogLines(TrainerCallback):
@@ -276,6 +303,7 @@ def replace_printer(trainer: Trainer) -> None:
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:
     """The trainer's log as JSON text, without what differs between two runs of the same thing."""
     rows = [{key: value for key, value in row.items() if not any(word in key for word in _VARYING)} for row in history]
+    rows = [row for row in rows if row.keys() > {"step", "epoch"}]
     return json.dumps(rows, indent=1, sort_keys=True) + "\n"
 
 
@@ -290,14 +318,22 @@ def partial_folder(config: CommonConfig) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
+def finished_folder(config: CommonConfig) -> Path:
+    """The folder that keeps the last checkpoint of a finished run, so that more epochs can follow."""
+    output = Path(config.output)
+    return output.with_name(f"{output.name}.finished")
+
+
 @contextmanager
 def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> Iterator[str | None]:
     """Hold the folder for an unfinished run beside its output, against other runs, and find where to go on.
 
+    A finished run goes on where it is asked for more epochs, and for nothing else.
+
     Args:
         config: The stage's settings.
         inputs: Name to path of the stage's inputs.
-        main_process: Whether this process may write.
+        main_process: Whether this process may write; the others wait for it.
 
     Yields:
         The newest whole checkpoint, to resume from; None to begin.
@@ -307,57 +343,104 @@ def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: b
     """
     output = Path(config.output)
     lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0)
-    if main_process:
-        try:
-            lock.acquire()
-        except Timeout:
-            raise ConfigError(f"{output}: another run is writing it. Wait for it, or choose another output.") from None
+    with main_process_first():
+        if main_process:
+            try:
+                lock.acquire()
+            except Timeout:
+                raise ConfigError(
+                    f"{output}: another run is writing it. Wait for it, or choose another output."
+                ) from None
+            _prepare_folder(config, inputs)
+        checkpoint = newest_whole_checkpoint(partial_folder(config))
+    if checkpoint is not None:
+        logger.info("Going on from %s.", checkpoint)
     try:
-        yield _resume_point(partial_folder(config), config, inputs, main_process)
+        yield checkpoint
     finally:
         lock.release()
 
 
-def _resume_point(folder: Path, config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> str | None:
+def _prepare_folder(config: CommonConfig, inputs: Mapping[str, str]) -> None:
+    """Leave a work folder of this run: its unfinished one, a finished one that is to go on, or a new one."""
+    folder, finished = partial_folder(config), finished_folder(config)
     record = {
         "settings": result_settings(config),
         "inputs": {name: entry["sha256"] for name, entry in input_record(inputs).items()},
     }
-    if config.restart and main_process:
+    if config.restart:
         shutil.rmtree(folder, ignore_errors=True)
-    if (folder / RESUME_FILE).is_file() and not config.restart:
-        before = read_json(folder / RESUME_FILE)
-        if before != record:
-            names = [
-                f"{name} (then {before['settings'].get(name)!r}, now {value!r})"
-                for name, value in record["settings"].items()
-                if before["settings"].get(name) != value
-            ] or ["the inputs' content"]
+    elif (folder / RESUME_FILE).is_file():
+        differences = _differences(folder, record)
+        if differences:
             raise ConfigError(
-                f"{folder}: holds an unfinished run that differs in {', '.join(names)}. Go on with the old settings, "
-                "choose another output, or give --restart true to throw it away."
+                f"{folder}: holds an unfinished run that differs in {', '.join(differences)}. Go on with the old "
+                "settings, choose another output, or give --restart true to throw it away."
             )
-        checkpoint = _newest_whole_checkpoint(folder)
-        if checkpoint is not None:
-            logger.info("Going on from %s.", checkpoint)
-        return checkpoint
-    if main_process:
-        write_text_atomic(folder / RESUME_FILE, json.dumps(record, indent=1) + "\n")
-    return None
+    elif (finished / RESUME_FILE).is_file() and not _differences(finished, record):
+        shutil.rmtree(folder, ignore_errors=True)
+        finished.rename(folder)
+    write_text_atomic(folder / RESUME_FILE, json.dumps(record, indent=1) + "\n")
 
 
-def _newest_whole_checkpoint(folder: Path) -> str | None:
-    """The newest `checkpoint-N` with a readable `trainer_state.json`, which the trainer writes last."""
+def _differences(folder: Path, record: Mapping[str, Any]) -> list[str]:
+    """In what a run differs from the one that left a folder, in words; more epochs are no difference."""
+    before = read_json(folder / RESUME_FILE)
+    then, now = before["settings"], record["settings"]
+    names = [
+        f"{name} (then {then.get(name)!r}, now {value!r})"
+        for name, value in now.items()
+        if then.get(name) != value and not (name == "epochs" and value > then[name])
+    ]
+    return names or (["the inputs' content"] if before["inputs"] != record["inputs"] else [])
+
+
+def newest_whole_checkpoint(folder: Path) -> str | None:
+    """The newest `checkpoint-N` of which every file is there to its end."""
     steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit()]
     for step in sorted(steps, reverse=True):
         place = folder / f"checkpoint-{step}"
-        try:
-            json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
-            logger.info("%s is incomplete (its writing was cut off) and is left out.", place)
-            continue
-        return str(place)
+        torn = _torn_file(place)
+        if torn is None:
+            return str(place)
+        logger.info("%s is incomplete (%s) and is left out.", place, torn)
     return None
+
+
+def _torn_file(checkpoint: Path) -> str | None:
+    """What is missing or cut off in a checkpoint; None where nothing is."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    for name in ("scheduler.pt", *random_states):
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+    shards = list(checkpoint.glob("*/*optim_states.pt"))  # of DeepSpeed, one for each process
+    if not (checkpoint / "optimizer.pt").is_file() and len(shards) < processes:
+        return "the optimiser's state is missing"
+    if not list(checkpoint.glob("*.safetensors")):
+        return "the weights are missing"
+    for file in sorted(checkpoint.rglob("*")):
+        if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):  # a zip's directory is at its end
+            return f"{file.name} is cut off"
+        if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
+            return f"{file.name} is cut off"
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))  # is written last
+    except (OSError, json.JSONDecodeError):
+        return "trainer_state.json is missing or cut off"
+    return None
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    """Whether a file is as long as its header says: eight bytes of the header's length, the header, the tensors."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(length))
+        except (UnicodeDecodeError, json.JSONDecodeError):
+            return False
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return path.stat().st_size == 8 + length + max(ends, default=0)
 
 
 @dataclass(frozen=True)
@@ -378,7 +461,7 @@ class TrainingResult:
 def finish_run(
     trainer: Any, bundle: Bundle, config: Any, settings: Any, inputs: Any, counts: dict[str, Any]
 ) -> TrainingResult:
-    """Write the best model as a checkpoint artefact (first process) and drop the work folder."""
+    """Write the best model as a checkpoint artefact (first process) and lay the work folder aside."""
     state = trainer.state
     best = {
         key: value
@@ -401,7 +484,12 @@ def finish_run(
             counts=counts,
             extra_files={LOG_FILE: Path(trainer.args.output_dir) / LOG_FILE},
         )
-        shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+        finished = finished_folder(config)
+        shutil.rmtree(finished, ignore_errors=True)
+        if config.keep_state:
+            Path(trainer.args.output_dir).rename(finished)
+        else:
+            shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
         logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, best)
     trainer.accelerator.wait_for_everyone()
     return TrainingResult(output, counts, fresh=True)

@@ -86,6 +86,13 @@ class CommonConfig:
         default=False, metadata={"help": "write TensorBoard logs (needs the extra `tensorboard`)"}
     )
     restart: bool = field(default=False, metadata={"help": "throw an unfinished run of this output away"})
+    keep_state: bool = field(
+        default=True,
+        metadata={
+            "help": "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same "
+            "command with more epochs goes on from there"
+        },
+    )
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
