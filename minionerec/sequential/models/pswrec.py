@@ -1,5 +1,6 @@
 """What the PSWRec models share: the phases of the input, the layers that attend by them, and the rotation."""
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -16,12 +17,16 @@ from minionerec.sequential.layers import (
     init_weights,
 )
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots
+from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots, take_slots
 from minionerec.sequential.phase import NUM_BANDS, PhaseBank, Phases, Silence
 
 
 class PhaseAttention(SelfAttention):
-    """Self-attention that also reads the phases of the slots; `heads` says how."""
+    """Self-attention that also reads the phases of the slots: `heads` says how; `read`, for one query a row.
+
+    For one query neither keys nor values are computed: q · (K x + b) = (Kᵀ q) · x + q · b, and a weighted sum of
+    values is the value of a weighted sum.
+    """
 
     def forward(  # type: ignore[override]
         self, x: torch.Tensor, phases: Phases, mask: torch.Tensor, at: torch.Tensor | None = None
@@ -37,29 +42,65 @@ class PhaseAttention(SelfAttention):
         Returns:
             float (B, L, D), or (B, 1, D) with `at`.
         """
-        q, k, v = self.project(x, at)
-        own = phases
-        if at is not None:
-            own, mask = phases.take(at), mask[torch.arange(len(at), device=x.device), :, at][:, :, None]
-        return self.merge(self.heads(q, k, v, own, phases, mask), x, at)
+        if at is None:
+            return self.merge(self.heads(*self.project(x), phases, mask), x)
+        width = x.shape[-1]
+        one = take_slots(x, at)[:, None]
+        q = self.split_heads(nn.functional.linear(one, self.qkv.weight[:width], self.qkv.bias[:width]))
+        seen = mask[torch.arange(len(at), device=x.device), :, at][:, :, None]
+        return self.merge(self.read(q, x, phases.take(at), phases, seen), x, at)
 
     @abstractmethod
     def heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
-        """What each head gathers.
+        """What each head gathers at each slot.
 
         Args:
-            q: float (B, H, M, d).
+            q: float (B, H, L, d).
             k: float (B, H, L, d).
             v: float (B, H, L, d).
-            own: Phases of the M slots that query.
-            phases: Phases of the L slots.
-            mask: float (B, 1 or H, M, L), added to the scores.
+            phases: Of the L slots.
+            mask: float (B, 1 or H, L, L), added to the scores.
 
         Returns:
-            float (B, H, M, d).
+            float (B, H, L, d).
         """
+
+    @abstractmethod
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """What each head gathers for one query.
+
+        Args:
+            q: float (B, H, 1, d).
+            x: float (B, L, D), input of the layer.
+            own: Phases of the slot that queries.
+            phases: Of the L slots.
+            mask: float (B, 1 or H, 1, L), added to the scores.
+
+        Returns:
+            float (B, H, 1, d).
+        """
+
+    def products(self, q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Products of queries, float (B, H, R, d), with the keys of x, float (B, L, D): (B, H, R, L)."""
+        rows, heads, queries, _ = q.shape
+        weight, bias = self._rows(1)
+        folded = q.transpose(0, 1).flatten(1, 2) @ weight  # (H, B R, D)
+        folded = folded.unflatten(1, (rows, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
+        found = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
+        return found + q @ bias[:, :, None]
+
+    def gather(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Sums of the values of x, float (B, L, D), with weights float (B, H, 1, L): (B, H, 1, d)."""
+        weight, bias = self._rows(2)
+        summed = (weights[:, :, 0] @ x).transpose(0, 1) @ weight.transpose(1, 2)  # (H, B, d)
+        return summed.transpose(0, 1)[:, :, None] + weights.sum(-1, keepdim=True) * bias[:, None]
+
+    def _rows(self, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight, (H, d, D), and bias, (H, d), of queries, keys or values: part 0, 1 or 2."""
+        weight, bias = self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part]
+        return weight.unflatten(0, (self.num_heads, -1)), bias.unflatten(0, (self.num_heads, -1))
 
 
 class RotatedAttention(PhaseAttention):
@@ -86,18 +127,31 @@ class RotatedAttention(PhaseAttention):
         self.gamma = None if gamma is None else nn.Parameter(torch.full((num_heads,), gamma))
 
     def heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        return attend(self.turn(q, own), self.turn(k, phases), v, mask, self.attention_dropout)
+        turns = self.turns(phases)
+        return attend(turn(q, turns), turn(k, turns), v, mask, self.attention_dropout)
 
-    def turn(self, x: torch.Tensor, phases: Phases) -> torch.Tensor:
-        """Scale and turn: float (B, H, M, d) to the same."""
-        angle = torch.complex(phases.cos, phases.sin)
-        if self.gamma is not None:
-            angle = angle * (1 + self.gamma[:, None] * phases.magnitude)
-        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * angle[..., None]).flatten(-2)
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """See `PhaseAttention`; the product with a turned key is that of the query turned back."""
+        turns = self.turns(phases)
+        turned = turn(q / math.sqrt(q.shape[-1]), self.turns(own))
+        # q · (e^{iφ} k) = cos φ (q · k) + sin φ (-i q · k)
+        back = turned.unflatten(-1, (-1, 2)).flip(-1) * turned.new_tensor([1.0, -1.0])
+        found = self.products(torch.cat((turned, back.flatten(-2)), 2), x)  # (B, H, 2, L)
+        scores = (found * torch.view_as_real(turns).transpose(2, 3)).sum(2, keepdim=True) + mask
+        return self.gather(self.attention_dropout(scores.softmax(-1)), x)
+
+    def turns(self, phases: Phases) -> torch.Tensor:
+        """What the pairs of each head are multiplied by, as complex numbers (B, H, L)."""
+        angles = torch.complex(phases.cos, phases.sin)
+        return angles if self.gamma is None else angles * (1 + self.gamma[:, None] * phases.magnitude)
+
+
+def turn(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Multiply the pairs of float (B, H, M, d), as complex numbers, by complex (B, H, M)."""
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns[..., None]).flatten(-2)
 
 
 def initial_band_logits(num_heads: int, num_bands: int) -> torch.Tensor:

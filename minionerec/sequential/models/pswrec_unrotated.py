@@ -33,18 +33,28 @@ class ScaledAttention(PhaseAttention):
         self.phase_bias = nn.Parameter(torch.full((num_heads,), -5.0))
 
     def heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        weights = self.band_logits.softmax(-1)
-        num_bands = weights.shape[1]
         # One product gives scores and bias: `attend` divides by the root of the whole width.
-        width, whole = q.shape[-1], q.shape[-1] + 2 * num_bands
-        bias = (nn.functional.softplus(self.phase_bias) * math.sqrt(whole / num_bands))[:, None, None]
-        scale = math.sqrt(whole / width)
-        queries = torch.cat((q * (scale * self.scale(own)), band_features(own, weights) * bias), -1)
-        keys = torch.cat((k * self.scale(phases), band_features(phases, weights)), -1)
-        return attend(queries, keys, v, mask, self.attention_dropout)
+        whole = q.shape[-1] + 2 * self.gamma.shape[1]
+        queries, keys = self.features(phases)
+        scale = self.scale(phases)
+        queries = torch.cat((q * (scale * math.sqrt(whole / q.shape[-1])), queries * math.sqrt(whole)), -1)
+        return attend(queries, torch.cat((k * scale, keys), -1), v, mask, self.attention_dropout)
+
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        products = self.products(q * (self.scale(own) / math.sqrt(q.shape[-1])), x)
+        bias = self.features(own)[0] @ self.features(phases)[1].transpose(-1, -2)
+        scores = products * self.scale(phases).transpose(-1, -2) + bias + mask
+        return self.gather(self.attention_dropout(scores.softmax(-1)), x)
+
+    def features(self, phases: Phases) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors of queries and of keys whose products are the bias: twice float (B, H, L, 2 S)."""
+        features = band_features(phases, self.band_logits.softmax(-1))
+        weight = nn.functional.softplus(self.phase_bias) / math.sqrt(self.gamma.shape[1])
+        return features * weight[:, None, None], features
 
     def scale(self, phases: Phases) -> torch.Tensor:
         """What queries or keys are multiplied by: float (B, H, L, 1)."""

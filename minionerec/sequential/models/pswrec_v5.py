@@ -30,20 +30,27 @@ class SyncAttention(PhaseAttention):
         self.kappa = nn.Parameter(torch.tensor(1.0))
 
     def heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
         """See `PhaseAttention`."""
-        weights = self.band_logits.softmax(-1)
-        strength_q, strength_k = (weights @ each.magnitude for each in (own, phases))  # (B, H, M), (B, H, L)
+        return self.weights((q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2), phases, phases, mask) @ v
+
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        return self.gather(self.weights(self.products(q / math.sqrt(q.shape[-1]), x), own, phases, mask), x)
+
+    def weights(self, scores: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """Attention weights from scores, float (B, H, M, L) to the same; `own` are the phases of the M slots."""
+        bands = self.band_logits.softmax(-1)
+        strength_q, strength_k = (bands @ each.magnitude for each in (own, phases))  # (B, H, M), (B, H, L)
         # The product of the two magnitudes goes into the features.
         scale = 2 * self.beta.exp()[:, None] * strength_q
-        features_q = band_features(own, weights) * scale[..., None]
-        features_k = band_features(phases, weights) * strength_k[..., None]
+        features_q = band_features(own, bands) * scale[..., None]
+        features_k = band_features(phases, bands) * strength_k[..., None]
         sync = features_q @ features_k.transpose(-1, -2)
         sync = sync / (strength_q[..., None] + (strength_k[..., None, :] + 1e-8))
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + sync + mask
-        attended = self.attention_dropout(scores.softmax(-1)) * (self.kappa * sync).sigmoid()
-        return attended @ v / (attended.sum(-1, keepdim=True) + 1e-9)
+        gated = self.attention_dropout((scores + sync + mask).softmax(-1)) * (self.kappa * sync).sigmoid()
+        return gated / (gated.sum(-1, keepdim=True) + 1e-9)
 
 
 class PSWRecV5(PSWRec):
