@@ -21,6 +21,9 @@ def test_use_against_scipy(made):
         counts = np.bincount(codes[:, level], minlength=len(codebooks[level]))
         assert use.use == tuple(counts.tolist()) and use.items == 120
         assert (use.used, use.largest, use.size) == ((counts > 0).sum(), counts.max(), len(codebooks[level]))
+        assert use.dead == (counts == 0).sum()
+        pairs = np.abs(counts[:, None] - counts[None]).sum()  # the definition by all pairs
+        assert use.gini == pytest.approx(pairs / (2 * len(counts) * counts.sum()))
         assert use.entropy_bits == pytest.approx(entropy(counts, base=2))
         assert use.perplexity == pytest.approx(np.exp(entropy(counts)))
 
@@ -36,6 +39,7 @@ def test_error_is_the_variance_left(made):
 def test_levels_without_codebook_and_short_sids():
     first, second = level_use(np.array([[4, 0], [4, -1], [2, 1]]))
     assert (first.items, first.size, first.used, first.error, first.use) == (3, None, 2, None, (0, 0, 1, 0, 2))
+    assert first.dead is None and first.gini == pytest.approx(1 / 6)  # of the two used codes alone
     assert (second.items, second.used, second.entropy_bits) == (2, 2, 1.0)
 
 

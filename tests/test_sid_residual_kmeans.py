@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minionerec.core.errors import DataError
-from minionerec.sid.residual_kmeans import fit_codebook_sizes, reconstruct, residual_kmeans
+from minionerec.sid.residual_kmeans import fit_codebook_sizes, reconstruct, residual_kmeans, training_rows
 
 
 def planted(rng, sizes=(5, 4, 3), per_leaf=6, width=12):
@@ -128,3 +128,32 @@ def nan_at(row):
 def test_bad_input(vectors, sizes, message):
     with pytest.raises(DataError, match=message):
         residual_kmeans(vectors, sizes)
+
+
+def test_distances_from_a_device_give_the_same_kmeans():
+    vectors, truth = planted(np.random.default_rng(5))
+    codes, codebooks = residual_kmeans(vectors, (5, 4, 3), 0, 20, device="cpu:0")
+    for level, size in enumerate((5, 4, 3)):
+        assert len(set(zip(codes[:, level].tolist(), truth[:, level].tolist(), strict=True))) == size
+    noise = np.random.default_rng(6).normal(size=(600, 8)).astype(np.float32)
+    left = {}
+    for device in ("cpu", "cpu:0"):
+        left[device] = ((noise - reconstruct(*residual_kmeans(noise, (16, 16), 0, 20, device=device))) ** 2).sum()
+    assert left["cpu:0"] < 1.02 * left["cpu"]
+    few = np.repeat(noise[:3], 5, axis=0)
+    codes, codebooks = residual_kmeans(few, (6, 6), 0, 5, device="cpu:0")  # codes that stay empty
+    np.testing.assert_allclose(reconstruct(codes, codebooks), few, atol=1e-5)
+
+
+def test_wide_vectors_start_from_projections():
+    rng = np.random.default_rng(7)
+    truth = rng.permutation(np.repeat(np.arange(12), 20))
+    vectors = (rng.normal(size=(12, 200))[truth] + 0.05 * rng.normal(size=(240, 200))).astype(np.float32)
+    codes, _ = residual_kmeans(vectors, (12,), 0, 10)
+    assert len(set(zip(codes[:, 0].tolist(), truth.tolist(), strict=True))) == 12
+
+
+def test_training_rows():
+    assert training_rows(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
+    rows = training_rows(1000, 50, 1)
+    assert len(set(rows.tolist())) == 50 and (np.diff(rows) > 0).all() and rows.max() < 1000
