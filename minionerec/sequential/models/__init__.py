@@ -5,6 +5,7 @@ from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.models.bert4rec import BERT4Rec
 from minionerec.sequential.models.caser import Caser
 from minionerec.sequential.models.causal import Causal
 from minionerec.sequential.models.fearec import FEARec
@@ -16,9 +17,11 @@ from minionerec.sequential.models.pswrec_v12 import PSWRecV12
 from minionerec.sequential.models.pswrec_v13 import PSWRecV13, PSWRecV14
 from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.sasrec import SASRec
+from minionerec.sequential.models.trm4rec import TRM4Rec
 from minionerec.sequential.models.wearec import WEARec
 
 MODELS: dict[str, type[SequentialModel]] = {
+    "bert4rec": BERT4Rec,
     "caser": Caser,
     "causal": Causal,
     "fearec": FEARec,
@@ -31,6 +34,7 @@ MODELS: dict[str, type[SequentialModel]] = {
     "pswrec_v14": PSWRecV14,
     "pswrec_v5": PSWRecV5,
     "sasrec": SASRec,
+    "trm4rec": TRM4Rec,
     "wearec": WEARec,
 }
 _FIXED = ("self", "num_items", "max_len")
