@@ -228,6 +228,9 @@ def test_texts_of_any_form(tmp_path):
     first = source.items.iloc[0]
     assert first.tolist() == ["B0", "Pot", "Big & red", "A B", ""]
     assert len(source.items) == 8 and source.items["description"].iloc[1] == "What 1 does"
+    line = json.dumps({"asin": "B1", "title": "Pot", "description": ["Big", None, "red"], "category": None})
+    items = read(tmp_path, edit={"meta": (1, line)}).items
+    assert items.iloc[1].tolist() == ["B1", "Pot", "Big red", "", ""] and items.iloc[2]["categories"] == "Shop, Things"
 
 
 BROKEN = [

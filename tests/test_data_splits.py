@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.checks import check_filled, check_global_time, check_histories, check_leave_last_out, corpus_counts
 from minionerec.data.corpus import Corpus
-from minionerec.data.splits import build_rows, global_time_split, leave_last_out_split, row_table
+from minionerec.data.splits import build_rows, global_time_split, leave_last_out_split, row_table, stable_order
 
 interactions = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40)
 
@@ -27,6 +27,14 @@ def corpus_of(train, valid, test, max_history=3, n_items=10):
     ids = [str(item) for item in range(n_items)]
     items = pd.DataFrame({"item_id": ids, "title": ids, "description": [""] * n_items})
     return Corpus(items, *tables, split="by hand", max_history=max_history)
+
+
+@given(
+    st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), max_size=30), st.sampled_from(["i8", "f8"])
+)
+def test_the_fast_order_is_the_stable_one(values, kind):
+    array = np.array(values, dtype=kind)
+    assert stable_order(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
 @given(interactions, st.integers(1, 5))

@@ -15,7 +15,15 @@ from minionerec.data.checks import check_global_time
 from minionerec.data.corpus import SPLITS, Corpus, write_corpus
 from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
 from minionerec.data.source import Source
-from minionerec.data.splits import SPLIT_NAMES, Rows, build_rows, global_time_split, leave_last_out_split, row_table
+from minionerec.data.splits import (
+    SPLIT_NAMES,
+    Rows,
+    build_rows,
+    global_time_split,
+    leave_last_out_split,
+    row_table,
+    stable_order,
+)
 
 QUIRKS = {
     "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
@@ -145,8 +153,10 @@ def build_corpus(
     times = None if source.times is None else source.times[kept]
     order = np.arange(len(users))
     if "published_order" in quirks:
-        times = None if times is None else times // source.ticks
-        order = np.lexsort((users,) if times is None else (times, users))  # a walk from user to user
+        if times is not None:
+            times = times // source.ticks
+            order = stable_order(times)
+        order = order[stable_order(users[order])]  # a walk from user to user, each from old to new
         _, old = number_by_appearance(item_index[order])
     else:
         old = np.flatnonzero(np.bincount(item_index)) if core > 1 else np.arange(len(items))
@@ -156,7 +166,7 @@ def build_corpus(
         items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
 
     if times is not None:
-        order = order[np.argsort(times[order], kind="stable")]
+        order = order[stable_order(times[order])]
     users, item_index = users[order], item_index[order]
     rows = build_rows(users, item_index, max_history)
     row_users = users[rows.targets]

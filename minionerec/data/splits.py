@@ -13,6 +13,33 @@ SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last
 TRAIN, VALID, TEST = 0, 1, 2
 
 
+def stable_order(values: np.ndarray) -> np.ndarray:
+    """Places in the order of their values, equal ones in their own order, as a stable argsort gives them.
+
+    Whole numbers of a range that leaves room carry their place in their low bits and are sorted as one number, which
+    numpy does many times faster.
+
+    Args:
+        values: int or float (M,).
+
+    Returns:
+        int64 (M,).
+
+    Example:
+        >>> stable_order(np.array([3, 1, 3, 2])).tolist()
+        [1, 3, 0, 2]
+    """
+    bits = len(values).bit_length()
+    if values.dtype.kind != "i" or not len(values):
+        return np.argsort(values, kind="stable")
+    low, high = int(values.min()), int(values.max())
+    if (high - low + 1) << bits >= 1 << 63:
+        return np.argsort(values, kind="stable")
+    keys = ((values.astype(np.int64) - low) << bits) | np.arange(len(values))
+    keys.sort()
+    return keys & ((1 << bits) - 1)
+
+
 @dataclass(frozen=True)
 class Rows:
     """One row for each interaction that has an earlier one of the same user: R rows, in the order of their targets.
@@ -70,12 +97,12 @@ def build_rows(users: np.ndarray, items: np.ndarray, max_history: int) -> Rows:
     """
     if max_history < 1:
         raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
-    order = np.argsort(users, kind="stable")
+    order = stable_order(users)
     starts = np.flatnonzero(np.diff(users[order], prepend=-1))
     first = np.repeat(starts, np.diff(np.append(starts, len(users))))  # (M,) where the user's interactions begin
     place = np.arange(len(users))
     has_history = place > first
-    ends = place[has_history][np.argsort(order[has_history], kind="stable")]
+    ends = place[has_history][stable_order(order[has_history])]
     begins = np.maximum(first[ends], ends - max_history)
     return Rows(
         targets=order[ends],
@@ -122,7 +149,7 @@ def leave_last_out_split(users: np.ndarray) -> np.ndarray:
         >>> leave_last_out_split(np.array([4, 7, 4, 4])).tolist()
         [0, 2, 1, 2]
     """
-    order = np.argsort(users, kind="stable")
+    order = stable_order(users)
     sorted_users = users[order]
     last = np.diff(sorted_users, append=-1) != 0
     ends = np.repeat(np.flatnonzero(last), np.diff(np.flatnonzero(last), prepend=-1))  # (R,) user's last place

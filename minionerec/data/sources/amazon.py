@@ -211,15 +211,22 @@ def _read_metadata(
     for table, numbers in read_json_lines(path, schema, parse, bad, names[:1], block_size):
         codes = pc.index_in(table[names[0]].combine_chunks(), value_set=item_ids).fill_null(-1).to_numpy()
         chosen = np.flatnonzero((codes >= 0) & wanted[codes]) if len(wanted) else codes[:0]
-        columns = [table[name].take(pa.array(chosen)).to_pylist() for name in names[1:]]
+        some = table.take(pa.array(chosen))
+        joined = {
+            fields.brand: some[fields.brand],
+            "title": some["title"],
+            "description": _joined(some["description"], " "),
+            fields.categories: _joined(some[fields.categories], ", "),
+        }
+        columns = [joined[name].to_pylist() for name in names[1:]]
         for code, number, title, description, brand, categories in zip(
             codes[chosen].tolist(), numbers[chosen].tolist(), *columns, strict=True
         ):
             texts = (
                 title_of(title or "", max_title_words),
-                clean_text(" ".join(part for part in description or () if part)),
+                clean_text(description or ""),
                 clean_text(brand or ""),
-                ", ".join(clean_text(part) for part in categories or () if part),
+                clean_text(categories or ""),
             )
             if found.setdefault(code, texts) == texts:
                 repeated += found[code] is not texts
@@ -241,6 +248,12 @@ def _read_metadata(
     }
     table = item_table(ids, title=title, description=description, brand=brand, categories=categories)
     return table, item_of, counts
+
+
+def _joined(lists: pa.ChunkedArray, separator: str) -> pa.Array:
+    """Each list of texts as one text, what is null as "" (joining itself gives null for a list with a null in it)."""
+    whole = lists.combine_chunks()
+    return pc.binary_join(pa.ListArray.from_arrays(whole.offsets, whole.values.fill_null("")), separator)
 
 
 def _as(kind: pa.DataType, value: Any, name: str) -> Any:
