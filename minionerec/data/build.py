@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.checks import check_global_time
+from minionerec.data.checks import check_filled, check_global_time
 from minionerec.data.corpus import SPLITS, Corpus, write_corpus
 from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
 from minionerec.data.source import Source
@@ -171,17 +171,12 @@ def build_corpus(
     rows = build_rows(users, item_index, max_history)
     row_users = users[rows.targets]
     labels = global_time_split(len(row_users)) if split == "global_time" else leave_last_out_split(row_users)
-    sizes = np.bincount(labels, minlength=len(SPLITS)).tolist()
-    if 0 in sizes:
-        shown = ", ".join(f"{name} {size}" for name, size in zip(SPLITS, sizes, strict=True))
-        raise DataError(
-            f"{source.where}: split {SPLITS[sizes.index(0)]!r} holds no row ({shown}). "
-            "Give more interactions or another split."
-        )
+    sizes = dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
+    check_filled(sizes, source.where)
     if times is not None and split == "global_time":
         row_times = times[order][rows.targets]
         check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
-    counts |= source.counts | dict(zip((f"{name}_rows" for name in SPLITS), sizes, strict=True))
+    counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
     counts |= _counts(items, item_index, rows, row_users, labels, max_history)
     counts["users_without_rows"] = len(user_ids) - counts["users"]
     return BuiltCorpus(items, rows, row_users, labels, user_ids, SPLIT_NAMES[split], max_history, counts)

@@ -88,37 +88,21 @@ def check_global_time(times: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def check_leave_last_out(corpus: Corpus) -> None:
-    """Check that each user has at most one row in valid and one in test, and that none lacks the latter.
-
-    Raises:
-        DataError: Naming the user and the split.
-    """
-    for split in SPLITS[1:]:
-        users = corpus_table(corpus, split)["user"]
-        twice = users[users.duplicated()]
-        if len(twice):
-            raise DataError(
-                f"user {twice.iloc[0]!r} has more than one {split} row; leave last out gives each user one."
-            )
-    orphans = sorted((set(corpus.train["user"]) | set(corpus.valid["user"])) - set(corpus.test["user"]))
-    if orphans:
-        raise DataError(
-            f"user {orphans[0]!r} has rows but none in test; leave last out puts each user's last row there."
-        )
-
-
-def check_filled(corpus: Corpus, where: str) -> None:
+def check_filled(sizes: Mapping[str, int], where: str) -> None:
     """Check that no split is empty.
+
+    Args:
+        sizes: Split → number of rows.
+        where: What to call the source.
 
     Raises:
         DataError: Naming the source and the first empty split.
     """
-    for split in SPLITS:
-        if corpus_table(corpus, split).empty:
-            sizes = ", ".join(f"{name} {len(corpus_table(corpus, name))}" for name in SPLITS)
+    for split, size in sizes.items():
+        if not size:
+            shown = ", ".join(f"{name} {rows}" for name, rows in sizes.items())
             raise DataError(
-                f"{where}: split {split!r} holds no row ({sizes}). Give more interactions or another split."
+                f"{where}: split {split!r} holds no row ({shown}). Give more interactions or another split."
             )
 
 

@@ -283,7 +283,7 @@ def read_published(root: str | os.PathLike[str], category: str) -> Corpus:
         items, unparsed = _read_items(files["items"], files["info"], item_ids, titles)
         train, valid, test = (_read_split(files[split], index_of, sids) for split in SPLITS)
     corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=MAX_HISTORY)
-    check_filled(corpus, str(root))
+    check_filled({split: len(getattr(corpus, split)) for split in SPLITS}, str(root))
     first = pd.concat([train, valid, test]).drop_duplicates("user")
     _, sharing = np.unique(np.array(sids), return_counts=True)
     counts = {
