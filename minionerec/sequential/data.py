@@ -187,9 +187,11 @@ def make_windows(
         empty = np.zeros((0, max_len), dtype=np.int32)
         return Windows(empty, empty)
     begins, ends, firsts = np.concatenate(parts).T
-    items = padded(flat, begins, ends, size, padding)
-    place = np.arange(size)[None, :] - (size - (ends - begins) if padding == "left" else 0 * begins)[:, None]
-    return Windows(items[:, :-1], np.where(place >= firsts[:, None], items, 0)[:, 1:].astype(np.int32))
+    lengths = ends - 1 - begins
+    targets = padded(flat, begins + 1, ends, max_len, padding)
+    place = np.arange(max_len) - (max_len - lengths if padding == "left" else 0 * lengths)[:, None]
+    targets[place < firsts[:, None] - 1] = 0
+    return Windows(padded(flat, begins, ends - 1, max_len, padding), targets)
 
 
 def sequences_from_source(source: Any) -> Sequences:

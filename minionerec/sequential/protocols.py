@@ -12,7 +12,7 @@ from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.data.filters import k_core, number_by_appearance
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.prompts.examples import user_windows
-from minionerec.sequential.data import Samples, Sequences, Split, Windows, make_windows
+from minionerec.sequential.data import Samples, Sequences, Split, Windows, make_windows, ranges
 from minionerec.sequential.padding import Side
 
 logger = get_logger(__name__)
@@ -177,8 +177,6 @@ def _finish(
 
 def _rows_within(begins: np.ndarray, firsts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For users whose targets stand at `firsts` to `stops` (half open): user of each row, and its target's place."""
-    from minionerec.sequential.data import ranges
-
     return np.repeat(np.arange(len(begins)), stops - firsts), ranges(firsts, stops)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.sequential.data import Samples
 from minionerec.sequential.model import SequentialModel
@@ -37,6 +37,21 @@ def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
+def check_items(model: SequentialModel, samples: Samples) -> None:
+    """Check that a model's table holds all items of some rows.
+
+    Raises:
+        DataError: Naming the first row with an item beyond the table.
+    """
+    items = np.maximum(samples.targets, samples.histories.max(1, initial=0))
+    wrong = np.flatnonzero((items > model.num_items) | (samples.targets < 1))
+    if len(wrong):
+        raise DataError(
+            f"row {wrong[0]} (of {len(items)}) has item {items[wrong[0]]} and target {samples.targets[wrong[0]]}, but "
+            f"the model's table has items 1 to {model.num_items}. Take the data that the model was built for."
+        )
+
+
 def masked_scores(
     model: SequentialModel, samples: Samples, seen: str, device: torch.device, description: str
 ) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -54,7 +69,9 @@ def masked_scores(
 
     Raises:
         ConfigError: If a score is not a number.
+        DataError: If an item is not in the model's table.
     """
+    check_items(model, samples)
     size = max(16, min(1024, _SCORES_AT_ONCE // (model.num_items + 1)))
     histories, users = samples.histories, torch.from_numpy(samples.users)
     for start in progress(range(0, len(samples), size), description, unit="chunk"):

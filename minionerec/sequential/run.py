@@ -203,14 +203,23 @@ def _train(
     inputs: Mapping[str, str | Path],
     device: torch.device,
 ) -> Progress:
-    """Train one seed in `folder/partial`, going on where a run with the same settings and inputs was cut off."""
+    """Train one seed in `folder/partial`, going on where a run with the same settings and inputs was cut off.
+
+    Raises:
+        ConfigError: If an unfinished run with other settings or inputs lies there.
+    """
     partial = folder / "partial"
     partial.mkdir(parents=True, exist_ok=True)
     record = to_plain({"settings": settings, "inputs": {n: e["sha256"] for n, e in input_record(inputs).items()}})
     state, asked = partial / "state.safetensors", partial / "settings.json"
-    if asked.is_file() and read_json(asked) != record:
-        logger.info("%s is of other settings or data and begins anew.", partial)
-        state.unlink(missing_ok=True)
+    if state.is_file() and read_json(asked) != record:
+        before = read_json(asked)["settings"]
+        changed = (name for name, value in record["settings"].items() if before.get(name) != value)
+        names = ", ".join(name for name in changed if name != "resolved") or "its data or a resolved setting"
+        raise ConfigError(
+            f"{partial}: holds an unfinished run that differs in {names}. "
+            "Go on with the old settings, choose another output, or delete that folder."
+        )
     write_text_atomic(asked, json.dumps(record, indent=1) + "\n")
     wanted = TrainSettings(
         epochs=config.epochs,

@@ -18,7 +18,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.sequential.data import Split
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.protocols import Protocol
-from minionerec.sequential.rank import rank_rows
+from minionerec.sequential.rank import check_items, rank_rows
 
 logger = get_logger(__name__)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -155,6 +155,7 @@ def fit(
     Raises:
         ConfigError: If the model cannot be trained at all positions though asked to, there is no row, or training
             diverges.
+        DataError: If an item is not in the model's table.
     """
     if settings.all_positions and not model.causal:
         raise ConfigError(
@@ -163,6 +164,7 @@ def fit(
         )
     if not len(split.windows if settings.all_positions else split.train):
         raise ConfigError("there is no training row; take data with longer histories.")
+    check_items(model, split.train)
     model.to(device)
     optimizer = make_optimizer(model, settings)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}

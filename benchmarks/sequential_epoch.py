@@ -1,0 +1,273 @@
+"""CPU time of a training epoch and a full ranking, one thread; for SASRec and WEARec beside a per-sample pipeline.
+
+python benchmarks/sequential_epoch.py --model wearec --data $MINIONEREC_DATA/sequential/LastFM.txt
+python benchmarks/sequential_epoch.py --model sasrec --data $MINIONEREC_DATA/sequential/Beauty.txt --steps 100 --json
+
+The pipeline is written as the field writes it: a Dataset that builds one padded row at a time as a Python list and
+draws an unused negative for it, a DataLoader, torch's dropout, every slot of every layer computed, Adam in its plain
+form; and for the ranking a sparse matrix of seen items, argpartition, and metrics in a loop over users. It starts from
+the same weights, and both train on the same rows with the same loss. `ratio` is its time over ours, for the epoch.
+"""
+
+import argparse
+import copy
+import json
+import math
+import random
+import time
+
+
+def field_sasrec(model, histories):
+    """All states of SASRec, (B, L, D), from our weights, as a full-width implementation computes them."""
+    import torch
+    from torch.nn import functional
+
+    def split(x):
+        return x.view(*x.shape[:2], heads, -1).permute(0, 2, 1, 3)
+
+    x, training = field_embedding(model, histories), model.training
+    mask = (histories > 0)[:, None, None, :] & torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool))
+    mask = (1.0 - mask.float()) * -10000.0
+    for layer in model.layers:
+        attention, heads = layer.attention, layer.attention.num_heads
+        weights, biases = attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3)
+        q, k, v = (split(functional.linear(x, w, b)) for w, b in zip(weights, biases, strict=True))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask
+        shares = functional.dropout(scores.softmax(-1), attention.attention_dropout.p, training)
+        context = (shares @ v).permute(0, 2, 1, 3).flatten(2)
+        context = functional.dropout(attention.out(context), attention.dropout.p, training)
+        x = field_feed_forward(layer.feed_forward, attention.norm(context + x))
+    return x
+
+
+def field_wearec(model, histories):
+    """All states of WEARec, (B, L, D), from our weights, as a full-width implementation computes them."""
+    import torch
+    from torch.nn import functional
+
+    x = field_embedding(model, histories)
+    for layer in model.layers:
+        mix, rows, length = layer.mix, x.shape[0], x.shape[1]
+        heads = x.view(rows, length, mix.num_heads, -1).permute(0, 2, 1, 3)  # (B, H, L, d)
+        spectrum = torch.fft.rfft(heads, dim=2, norm="ortho")
+        adapted = mix.adapt(x.mean(1)).view(rows, mix.num_heads, -1, 2)
+        scale, shift = mix.base_filter * (1 + adapted[..., 0]), mix.base_bias + adapted[..., 1]
+        filtered = torch.fft.irfft(spectrum * scale[..., None] + shift[..., None], n=length, dim=2, norm="ortho")
+        even, odd = heads[:, :, 0::2], heads[:, :, 1::2]
+        detail = mix.detail.view(length // 2, mix.num_heads, -1).permute(1, 0, 2)
+        mean, gap = (even + odd) / 2, (even - odd) / 2 * detail
+        wavelet = torch.zeros_like(heads)
+        wavelet[:, :, 0::2], wavelet[:, :, 1::2] = mean + gap, mean - gap
+        mixed = ((1 - mix.alpha) * wavelet + mix.alpha * filtered).permute(0, 2, 1, 3).reshape(rows, length, -1)
+        x = mix.norm(functional.dropout(mixed, mix.dropout.p, model.training) + x)
+        x = field_feed_forward(layer.feed_forward, x)
+    return x
+
+
+def field_embedding(model, histories):
+    """Dropout(LN(E[item] + P[slot])) with torch's dropout."""
+    import torch
+    from torch.nn import functional
+
+    block = model.embedding
+    slots = torch.arange(histories.shape[1]).unsqueeze(0).expand_as(histories)
+    x = block.norm(block.items(histories) + block.positions(slots))
+    return functional.dropout(x, block.dropout.p, model.training)
+
+
+def field_feed_forward(block, x):
+    """LN(x + Drop(W2 gelu(W1 x))) with torch's dropout and the GELU written out."""
+    import torch
+    from torch.nn import functional
+
+    inner = block.inner(x)
+    inner = inner * 0.5 * (1.0 + torch.erf(inner / math.sqrt(2.0)))
+    return block.norm(functional.dropout(block.outer(inner), block.dropout.p, block.norm.training) + x)
+
+
+FIELD = {"sasrec": field_sasrec, "wearec": field_wearec}
+
+
+def field_dataset(samples, num_items, padding):
+    """The rows as a Dataset that builds one at a time."""
+    import torch
+    from torch.utils.data import Dataset
+
+    histories = [samples.flat[b:e].tolist() for b, e in zip(samples.begins, samples.ends, strict=True)]
+    users, targets, max_len = samples.users.tolist(), samples.targets.tolist(), samples.max_len
+
+    class Rows(Dataset):
+        """One padded row with a negative that nothing uses."""
+
+        def __len__(self):
+            return len(targets)
+
+        def __getitem__(self, index):
+            items = histories[index]
+            seen = {*items, targets[index]}
+            negative = random.randint(1, num_items)
+            while negative in seen:
+                negative = random.randint(1, num_items)
+            fill = [0] * (max_len - len(items))
+            row = (fill + items if padding == "left" else items + fill)[-max_len:]
+            length = max(min(len(items), max_len), 1)
+            slot = max_len - 1 if padding == "left" else length - 1
+            fields = (users[index], row, slot, targets[index], negative)
+            return tuple(torch.tensor(field, dtype=torch.long) for field in fields)
+
+    return Rows()
+
+
+def field_epoch(model, states, optimizer, loader, steps):
+    """Train; mean loss."""
+    import torch
+    from torch.nn import functional
+
+    model.train()
+    total = 0.0
+    for step, (_, rows, slots, targets, _) in enumerate(loader):
+        if step == steps:
+            break
+        vectors = states(model, rows)[torch.arange(len(rows)), slots]
+        loss = functional.cross_entropy(vectors @ model.item_matrix().T, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / min(steps, len(loader))
+
+
+def field_ranking(model, states, loader, seen, mask_seen, chunks):
+    """NDCG@10 by argpartition over masked scores, user by user."""
+    import numpy as np
+    import torch
+
+    model.eval()
+    gains = []
+    with torch.no_grad():
+        for chunk, (users, rows, slots, targets, _) in enumerate(loader):
+            if chunk == chunks:
+                break
+            vectors = states(model, rows)[torch.arange(len(rows)), slots]
+            scores = (vectors @ model.item_matrix().T).numpy().copy()
+            if mask_seen:
+                scores[seen[users.numpy()].toarray() > 0] = 0
+            else:
+                scores[:, 0] = -np.inf
+            found = np.argpartition(scores, -20)[:, -20:]
+            best = np.take_along_axis(scores, found, 1)
+            found = np.take_along_axis(found, np.argsort(-best, 1), 1)
+            for target, row in zip(targets.tolist(), found.tolist(), strict=True):
+                rank = row.index(target) + 1 if target in row[:10] else 0
+                gains.append(1 / math.log2(rank + 1) if rank else 0.0)
+    return sum(gains) / len(gains)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="sasrec", help="a sequential recommender")
+    parser.add_argument("--data", required=True, help="'user item item ...' file")
+    parser.add_argument("--protocol", default="a", choices=["a", "b"], help="which protocol's rows")
+    parser.add_argument("--hyper", nargs="*", default=[], help="hyper-parameters, e.g. num_heads=8")
+    parser.add_argument("--steps", type=int, default=0, help="training steps timed; 0: the whole epoch")
+    parser.add_argument("--rows", type=int, default=0, help="test rows ranked; 0: all")
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="how often each is timed, in turn; the least time counts"
+    )
+    parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
+    parser.add_argument("--seed", type=int, default=42, help="seed of weights, order and dropout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+
+    from dataclasses import replace
+
+    import numpy as np
+    import torch
+    from scipy.sparse import csr_matrix
+    from torch.utils.data import DataLoader
+
+    from minionerec.core.memory import keep_freed_memory
+    from minionerec.data.sources.user_items import read_user_items
+    from minionerec.sequential.data import sequences_from_source
+    from minionerec.sequential.models import build_model, hyper_parameters
+    from minionerec.sequential.protocols import PROTOCOLS
+    from minionerec.sequential.rank import rank_rows
+    from minionerec.sequential.run import parse_hyper
+    from minionerec.sequential.train import TrainSettings, make_optimizer, train_epoch
+
+    torch.set_num_threads(1)
+    protocol, device = PROTOCOLS[args.protocol], torch.device("cpu")
+    split = protocol.split(sequences_from_source(read_user_items(args.data)))
+    size, whole = protocol.batch_size, len(split.train)
+    steps = min(args.steps or math.inf, math.ceil(whole / size))
+    part = np.random.default_rng(args.seed).permutation(whole)[: steps * size]
+    chosen = {name: getattr(split.train, name)[part] for name in ("users", "targets", "begins", "ends")}
+    test = {name: getattr(split.test, name)[: args.rows or None] for name in chosen}
+    split = replace(split, train=replace(split.train, **chosen), test=replace(split.test, **test))
+    hyper = parse_hyper(args.model, args.hyper)
+    given = {"padding": protocol.padding, "num_users": len(split.user_names)}
+    hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
+    torch.manual_seed(args.seed)
+    built = build_model(args.model, num_items=split.num_items, max_len=protocol.max_len, **hyper)
+    settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
+    states = FIELD.get(args.model) if args.field else None
+
+    def ours():
+        model = copy.deepcopy(built)
+        start = time.process_time()
+        loss = train_epoch(model, split, make_optimizer(model, settings), settings, 0)
+        middle = time.process_time()
+        ranks = rank_rows(model, split.test, protocol.seen, device)["item"]
+        ndcg = protocol.values(ranks)["NDCG@10"].mean()
+        return middle - start, time.process_time() - middle, loss, float(ndcg)
+
+    def field():
+        model = copy.deepcopy(built)
+        random.seed(args.seed)
+        torch.manual_seed(args.seed)
+        train, test = (field_dataset(rows, split.num_items, protocol.padding) for rows in (split.train, split.test))
+        lengths = split.test.ends - split.test.begins
+        places = np.repeat(split.test.users, lengths), split.test.seen(slice(0, len(split.test)))[1]
+        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.user_names), split.num_items + 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        start = time.process_time()
+        loss = field_epoch(model, states, optimizer, DataLoader(train, size, shuffle=True), steps)
+        middle = time.process_time()
+        mask = protocol.seen != "keep"
+        ndcg = field_ranking(model, states, DataLoader(test, size), seen, mask, math.inf)
+        return middle - start, time.process_time() - middle, loss, ndcg
+
+    results = {"ours": [], "field": []}
+    for turn in range(args.repeats):
+        # The allocator's setting is part of our trainer; the first turn of the other pipeline runs without it.
+        if states is not None:
+            results["field"].append(field())
+        if turn == 0:
+            keep_freed_memory()
+        results["ours"].append(ours())
+    figures = {
+        "model": args.model,
+        "data": args.data,
+        "protocol": args.protocol,
+        "steps": steps,
+        "rows": len(split.test),
+    }
+    scale = whole / len(split.train)
+    for name, found in results.items():
+        if found:
+            epoch, ranking = (min(run[place] for run in found) for place in (0, 1))
+            figures[name] = {"epoch_s": round(epoch * scale, 3), "ranking_s": round(ranking, 3), "loss": found[0][2],
+                             "test_ndcg@10": found[0][3]}  # fmt: skip
+    if states is not None:
+        figures["ratio"] = round(figures["field"]["epoch_s"] / figures["ours"]["epoch_s"], 2)
+        figures["ranking_ratio"] = round(figures["field"]["ranking_s"] / figures["ours"]["ranking_s"], 2)
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:<14} {value}")
+
+
+if __name__ == "__main__":
+    main()
