@@ -27,6 +27,7 @@ from minionerec.decoding.decoder import decode_prompts, target_ranks
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import CommonConfig
+from minionerec.training.lora import merged_model, plain_model
 from minionerec.training.processes import main_process_first, process_arguments
 
 logger = get_logger(__name__)
@@ -119,7 +120,7 @@ def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> d
         "num_train_epochs": config.epochs,
         "gradient_accumulation_steps": plan.accumulation,
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.schedule,
+        "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
         "warmup_steps": config.warmup,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
@@ -261,7 +262,7 @@ class RankingEvaluation(Trainer):
             nothing = np.zeros(0)
             output = EvalLoopOutput(nothing, None, metrics={}, num_samples=len(dataloader.dataset))
         if self.validation is not None:
-            model = self.accelerator.unwrap_model(self.model)
+            model = plain_model(self.accelerator.unwrap_model(self.model))
             ranked = rank_validation(model, self.validation, self.accelerator)
             added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
             output = output._replace(metrics={**(output.metrics or {}), **added})
@@ -474,7 +475,7 @@ def finish_run(
     output = Path(config.output)
     if trainer.args.should_save:
         (Path(trainer.args.output_dir) / LOG_FILE).write_text(training_log(state.log_history), encoding="utf-8")
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = merged_model(trainer.accelerator.unwrap_model(trainer.model))
         save_bundle(
             Bundle(model, bundle.tokenizer, bundle.table, bundle.wording, bundle.max_prompt_length),
             output,

@@ -135,6 +135,13 @@ class SftConfig(CommonConfig):
             "needs a wording whose prompt is the bare history"
         },
     )
+    lora_rank: int = field(
+        default=0,
+        metadata={
+            "help": "LoRA: train updates of this rank to a pretrained model, and the rows of SID tokens, instead of "
+            "all weights; 0: all weights"
+        },
+    )
     batch_size: int = field(default=64, metadata={"help": "examples an optimiser step, over all devices"})
     device_batch_size: int = field(default=64, metadata={"help": "examples a device computes at a time"})
     select_by: str = field(
@@ -144,6 +151,12 @@ class SftConfig(CommonConfig):
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
+        _check(self.lora_rank >= 0, f"lora_rank is {self.lora_rank}; it must be 0 or above.")
+        _check(
+            not (self.lora_rank and self.model == "scratch"),
+            f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
+            "pretrained model, or set lora_rank to 0.",
+        )
         _check(self.select_by in SELECT, f"unknown select_by {self.select_by!r}; known: {', '.join(SELECT)}.")
         _check(
             self.select_by == "loss" or self.eval_rows != 0,
@@ -169,6 +182,10 @@ class GrpoConfig(CommonConfig):
         },
     )
     reward_vectors: str = field(default="", metadata={"help": "item vectors for `semantic` (scripts/embed_items.py)"})
+    reward_model: str = field(
+        default="",
+        metadata={"help": "model for `collaborative`: the folder `model` of a seed (scripts/train_sequential.py)"},
+    )
     sibling_alpha: float = field(
         default=1.0,
         metadata={
@@ -210,11 +227,15 @@ class GrpoConfig(CommonConfig):
         """Check what can be checked before anything is read."""
         super().__post_init__()
         weights = parse_rewards(self.rewards)
-        _check(
-            ("semantic" in weights) == bool(self.reward_vectors),
-            f"rewards are {self.rewards} and reward_vectors is {self.reward_vectors!r}; the reward semantic and the "
-            "vectors that it compares (scripts/embed_items.py) go together.",
-        )
+        for name, setting, what in (
+            ("semantic", "reward_vectors", "the vectors that it compares (scripts/embed_items.py)"),
+            ("collaborative", "reward_model", "the model that it asks (scripts/train_sequential.py)"),
+        ):
+            _check(
+                (name in weights) == bool(getattr(self, setting)),
+                f"rewards are {self.rewards} and {setting} is {getattr(self, setting)!r}; the reward {name} and {what} "
+                "go together.",
+            )
         _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
         _check(self.rollouts in ROLLOUTS, f"unknown rollouts {self.rollouts!r}; known: {', '.join(ROLLOUTS)}.")
         _check(self.loss in LOSSES, f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
@@ -42,6 +42,7 @@ from minionerec.training.common import (
     work_folder,
 )
 from minionerec.training.config import SftConfig, parse_tasks
+from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.regularise import add_dropout
 from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
@@ -59,7 +60,7 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Mean negative log-likelihood of the labelled tokens, with the head at their positions alone."""
-        backbone = self.accelerator.unwrap_model(model)
+        backbone = plain_model(self.accelerator.unwrap_model(model))
         labels = inputs["labels"][0]
         with picked_hidden_states(backbone, inputs["places"]):
             logits = model(
@@ -160,6 +161,7 @@ def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wordi
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
         scratch: Any = scratch_model(tokenizer, shape, config.seed)
         return scratch.to(resolve_dtype(config.dtype)), tokenizer
+    set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
     model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
     initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed)
@@ -224,7 +226,6 @@ def run_sft(config: SftConfig) -> TrainingResult:
         ddp_find_unused_parameters=False,
     )
     with work_folder(config, inputs, args.should_save) as checkpoint:
-        add_dropout(model, config.dropout)
         trainer = SidSftTrainer(
             model=model,
             args=args,
@@ -233,7 +234,9 @@ def run_sft(config: SftConfig) -> TrainingResult:
             eval_dataset=Dataset.from_dict(heldout),
             processing_class=tokenizer,
             callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+            peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
         )
+        add_dropout(plain_model(trainer.model), config.dropout)
         trainer.validation = validation_set(
             tokenizer,
             builder,
