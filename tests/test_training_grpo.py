@@ -21,11 +21,14 @@ from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.embed.vectors import EmbedConfig, run_embed
 from minionerec.rewards.advantages import sibling_advantages
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.run import load_model, run_sequential
 from minionerec.sid.table import SidTable, split_sid
 from minionerec.training import grpo
 from minionerec.training.common import LogLines
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import REFERENCE_FILE, SidGrpoTrainer, run_grpo
+from minionerec.training.scorer import sequential_scorer
 from minionerec.training.sft import run_sft
 
 GROUP = 4
@@ -106,7 +109,8 @@ def watch(monkeypatch):
                 return score(model, backbone, prompts, completions)
 
             def keep_gradient(self, args, state, control, model, **other):
-                seen.gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+                gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+                seen.gradient = torch.cat([gradient.flatten() for gradient in gradients])
 
             patch.setattr(SidGrpoTrainer, "_generate_and_score_completions", spy_prepare)
             patch.setattr(SidGrpoTrainer, "_compute_loss", spy_loss)
@@ -224,7 +228,7 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, w
     assert seen.advantages == pytest.approx(advantages, abs=1e-3)
     assert any(advantages)
     loss = plain_loss(kind, policy, reference, seen.advantages, beta)
-    assert sum(seen.losses) == pytest.approx(float(loss), abs=1e-5)
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
     loss.backward()
     plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert close(seen.gradient, plain, 1e-4)
@@ -251,7 +255,7 @@ def test_skipped_groups_leave_the_gradient_alone(trained, tmp_path, watch, kind)
     whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
     signal = [any(whole.advantages[start : start + 2]) for start in range(0, 16, 2)]
     assert whole.scored == [4, 4]
-    assert without.scored == [max(1, sum(signal[:4])), max(1, sum(signal[4:]))] != [4, 4]
+    assert without.scored == [count for count in (sum(signal[:4]), sum(signal[4:])) if count] != [4, 4]
     assert close(without.gradient, whole.gradient)
     assert float(whole.gradient.norm()) > 0
 
@@ -261,7 +265,8 @@ def test_skipped_groups_lose_their_kl_term_alone(trained, tmp_path, watch):
     without = watch(one_step(trained, tmp_path / "without", **changes))
     whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
     assert not close(without.gradient, whole.gradient, 1e-3)
-    assert without.scored[:2] == without.scored[2:] != [4, 4]  # the reference is not asked about them either
+    half = len(without.scored) // 2
+    assert without.scored[:half] == without.scored[half:] != [4, 4]  # the reference is not asked about them either
     assert whole.scored == [4] * 4
 
 
@@ -324,6 +329,38 @@ def test_what_is_logged(trained, tmp_path):
     assert 0 < row["kl"] < row["kl_p99"]
     assert 0 < row["entropy"] < np.log(400)
     assert row["clip_ratio/region_mean"] == 0
+
+
+def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, watch):
+    sequential = SequentialConfig(
+        data=str(trained / "corpus"), protocol="rows", output=str(tmp_path / "sasrec"), epochs=1, resamples=2,
+        hyper=["hidden_size=8", "num_layers=1", "num_heads=1"], list_length=5,
+    )  # fmt: skip
+    run_sequential(sequential)
+    (path,) = (tmp_path / "sasrec").glob("seed-*/model")
+    changes = {"rewards": ["collaborative"], "reward_model": str(path), "keep_zero_variance": True}
+    seen = watch(one_step(trained, tmp_path / "one", **changes))
+    model, bundle = load_model(path), load_bundle(trained / "sft")
+    for start in range(0, 8 * GROUP, GROUP):
+        row = seen.rows[start]
+        if row["history"] is None:  # a title has no history: nothing to learn from
+            assert seen.advantages[start : start + GROUP] == [0.0] * GROUP
+            continue
+        items = [
+            bundle.table.items_of(bundle.tokenizer.decode(ids, skip_special_tokens=True))[0]
+            for ids in seen.completions[start : start + GROUP]
+        ]
+        history = torch.tensor([[0] * (model.max_len - len(row["history"])) + [item + 1 for item in row["history"]]])
+        history = history if model.padding == "left" else history.roll(len(row["history"]), 1)
+        with torch.no_grad():
+            rewards = model.logits(model.user_vectors(history))[0, [item + 1 for item in items]].double().numpy()
+        wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-2)
+    with pytest.raises(ConfigError, match="'collaborative' reads the column 'history', which none of the tasks"):
+        run_grpo(one_step(trained, tmp_path / "bad", tasks=["title_to_sid"], **changes))
+    make_inputs(tmp_path / "other", users=10)
+    with pytest.raises(ArtefactError, match=r"was trained on .*, which is not the corpus .*/other/corpus"):
+        sequential_scorer(path, tmp_path / "other" / "corpus")
 
 
 def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
@@ -445,6 +482,7 @@ def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
         ({"beta": 0.0, "sync_reference": False, "reference": "early"}, "measured against the reference 'early'"),
         ({"rewards": ["fame"]}, "unknown reward 'fame'"),
         ({"rewards": ["semantic"]}, "reward_vectors is ''; the reward semantic and the vectors"),
+        ({"rewards": ["collaborative"]}, "reward_model is ''; the reward collaborative and the model"),
         ({"reward_vectors": "vectors"}, r"rewards are \['ranking'\] and reward_vectors is 'vectors'"),
         ({"rollouts": "luck"}, "unknown rollouts 'luck'; known: beams, sampling"),
         ({"loss": "dpo"}, "unknown loss 'dpo'; known: grpo, bnpo, dapo, gspo"),

@@ -49,6 +49,7 @@ from minionerec.training.common import (
     work_folder,
 )
 from minionerec.training.config import LOSSES, GrpoConfig, parse_tasks
+from minionerec.training.scorer import sequential_scorer
 from minionerec.training.shared_prefix import shared_prefix_logps
 
 logger = get_logger(__name__)
@@ -85,6 +86,7 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
     _rows: list[dict[str, Any]]  # of the newest rollouts: their dataset rows,
     _sids: np.ndarray  # SID numbers (groups, G),
     _rewards: torch.Tensor  # and rewards by function, of all processes
+    _idle_slices: bool  # whether a slice without a scored group may leave the model alone
     _slice: dict[str, Any]  # the completions that the policy pass under way is about,
     _logps: torch.Tensor  # and what it finds, without gradient
     _entropies: torch.Tensor | None
@@ -152,7 +154,9 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
             advantages = self.sibling_alpha * advantages + (1 - self.sibling_alpha) * siblings
         # The mean of equal rewards can differ from them in the last digit: such groups get an advantage of exactly 0.
         batch["advantages"] = advantages.masked_fill(~signal.unsqueeze(1), 0.0).flatten()
-        batch["scored"] = (signal | self.keep_zero_variance).repeat_interleave(size)
+        scored = signal | self.keep_zero_variance
+        batch["scored"] = scored.repeat_interleave(size)
+        self._idle_slices = bool(scored.any())  # else the optimiser would miss most gradients
         if self.beta:
             parts = split_tensor_dict(batch, self.args.gradient_accumulation_steps)
             with torch.no_grad():
@@ -223,6 +227,10 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
         size = self.num_generations
         scored = batch["scored"][::size].nonzero().flatten().tolist()
         completion_mask = batch["completion_mask"].bool()
+        if not scored and self._idle_slices and isinstance(model, PreTrainedModel):
+            smallest = min(model.parameters(), key=torch.numel)  # something to go backwards to
+            nothing = torch.zeros(completion_mask.shape, device=smallest.device) + 0.0 * smallest.sum().float()
+            return nothing, nothing.detach()
         prompt_lists, completion_lists = [], []
         for group in scored or [0]:
             first = group * size
@@ -231,7 +239,7 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
             lengths = completion_mask[rows].sum(1).tolist()
             lists = batch["completion_ids"][rows].tolist()
             completion_lists.append([ids[:length] for ids, length in zip(lists, lengths, strict=True)])
-        if not scored:  # every process takes part in every pass, with a token of no weight where it has nothing
+        if not scored:  # a distributed model waits for every process: take part with a token of no weight
             prompt_lists, completion_lists = [prompt_lists[0][:1]], [[completion_lists[0][0][:1]]]
         with self.accelerator.autocast():
             logps, entropies = shared_prefix_logps(
@@ -352,7 +360,9 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         ConfigError: If settings contradict each other or the data.
     """
     inputs = {"corpus": config.corpus, "checkpoint": config.checkpoint}
-    inputs |= {name: path for name in ("reference", "reward_vectors") if (path := getattr(config, name))}
+    inputs |= {
+        name: path for name in ("reference", "reward_vectors", "reward_model") if (path := getattr(config, name))
+    }
     quiet_libraries()
     keep_freed_memory()
     output = Path(config.output)
@@ -379,7 +389,8 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     vectors = None
     if config.reward_vectors:
         vectors = load_vector_artefact(config.reward_vectors, corpus.items["item_id"].tolist())
-    sources = RewardSources(table, config.generations, vectors)
+    scorer = sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None
+    sources = RewardSources(table, config.generations, vectors, scorer)
     rewards = [make_reward(name, sources) for name in weights]
     trie = Trie.build(table.codes, bundle.code_ids)
     longest_tail = max(map(len, rows["tail"]))
