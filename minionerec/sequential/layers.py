@@ -8,31 +8,12 @@ from torch import nn
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.padding import Side, length_groups, readout_slots, slot_range, take_slots
+from minionerec.sequential.padding import Side, length_groups, slot_range, take_slots
 
 MASKED = -10000.0
 """Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""
 INIT_STD = 0.02
 NORM_EPS = 1e-12
-__all__ = [
-    "INIT_STD",
-    "MASKED",
-    "NORM_EPS",
-    "FeedForward",
-    "ItemEmbedding",
-    "SelfAttention",
-    "TransformerLayer",
-    "attend",
-    "by_length",
-    "causal_mask",
-    "check_heads",
-    "init_weights",
-    "item_mask",
-    "mask_rows",
-    "readout_slots",
-    "slot_range",
-    "take_slots",
-]
 
 
 def init_weights(module: nn.Module) -> None:

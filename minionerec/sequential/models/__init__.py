@@ -13,9 +13,9 @@ from minionerec.sequential.models.gru4rec import GRU4Rec
 from minionerec.sequential.models.hstu import HSTU
 from minionerec.sequential.models.lightsans import LightSANs
 from minionerec.sequential.models.pswrec_unrotated import PSWRecV13Unrotated
+from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.pswrec_v12 import PSWRecV12
 from minionerec.sequential.models.pswrec_v13 import PSWRecV13, PSWRecV14
-from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.sasrec import SASRec
 from minionerec.sequential.models.trm4rec import TRM4Rec
 from minionerec.sequential.models.wearec import WEARec

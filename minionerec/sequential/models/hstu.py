@@ -24,7 +24,8 @@ class HSTU(SequentialModel):
     scaled to length 1, and scores are their products divided by the temperature. Where the published code departs from
     the paper, and this model from the code:
 
-    1. n is max_len + 11, whatever a row's length; so many slots stand in P too, of which the last 11 are never read.
+    1. n is max_len + 11, whatever a row's length, which the norm of A V takes back (up to its eps); so many slots stand
+       in P too, of which the last 11 are never read.
     2. Attention dropout exists as a setting there, and does nothing; here there is none.
     3. Q and K are not scaled by 1 / √d.
     4. The bias b has a part for positions and one for times. The data here have no times; the code would then drop the

@@ -10,9 +10,9 @@ from minionerec.sequential.layers import (
     causal_mask,
     check_heads,
     init_weights,
-    readout_slots,
 )
-from minionerec.sequential.model import SequentialModel, Side
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.padding import Side, readout_slots
 
 
 class SASRec(SequentialModel):
