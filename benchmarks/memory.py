@@ -8,6 +8,8 @@ leaves behind for the backward pass against the tensors that autograd really kee
 
 from dataclasses import dataclass
 
+from minionerec.training.memory import saved_per_token
+
 GB = 1e9
 ADAM = 8  # two float32 moments
 BUCKETS = 3  # DeepSpeed with overlap_comm: two buckets to reduce, one to gather
@@ -49,14 +51,8 @@ class Shape:
 
     @property
     def saved_per_token(self) -> int:
-        """Bytes a layer keeps of one token for the backward pass, in bfloat16.
-
-        Twice a norm (input in float32, output in bfloat16), the inputs of three groups of linear maps, queries, keys,
-        values and attention's output, four activations of the feed-forward layer, and a few float32 scalars.
-        """
-        norms = 2 * (6 * self.hidden + 4)
-        attention = 2 * (3 * self.hidden + 2 * self.kv_width) + 4 * self.heads
-        return norms + attention + 2 * self.hidden + 4 * 2 * self.inner
+        """Bytes a layer keeps of one token for the backward pass, in bfloat16."""
+        return saved_per_token(self.hidden, self.kv_width, self.heads, self.inner, weight_bytes=2, compute_bytes=2)
 
     def activations(self, tokens: int, checkpointing: bool = False) -> int:
         """Bytes kept for the backward pass; with checkpointing only layer inputs, and one layer at a time in full."""

@@ -31,8 +31,8 @@ SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size"
 TRAINED = {"epochs": 24, "all_positions": False, "batch_size": 16, "device_batch_size": 8, "evals_per_epoch": 0.5}
 
 
-def make_inputs(folder: Path, users: int = 40) -> tuple[str, str]:
-    """A corpus in which item i is followed by item i + 1, and its SIDs."""
+def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[str, str]:
+    """A corpus in which item i is followed by item i + 1 (or by any other), and its SIDs."""
     rng = np.random.default_rng(0)
     names = ["cup", "lamp", "chair", "shelf"]
     items = pd.DataFrame(
@@ -46,6 +46,7 @@ def make_inputs(folder: Path, users: int = 40) -> tuple[str, str]:
     for user in range(users):
         start = int(rng.integers(N_ITEMS))
         chain = [(start + step) % N_ITEMS for step in range(6)]
+        chain = rng.permutation(N_ITEMS)[:6].tolist() if shuffled else chain
         for place in range(1, 6):
             name = {4: "valid", 5: "test"}.get(place, "train")
             split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, set_seed
@@ -43,11 +44,15 @@ from minionerec.training.common import (
 )
 from minionerec.training.config import SftConfig, parse_tasks
 from minionerec.training.lora import lora_config, plain_model
+from minionerec.training.memory import estimate_memory, free_memory
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.regularise import add_dropout
 from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
 
 logger = get_logger(__name__)
+
+# Random micro-batches whose largest stands for the run's.
+_MEASURED_BATCHES = 16
 
 
 class SidSftTrainer(RankingEvaluation, SFTTrainer):
@@ -151,6 +156,38 @@ def training_columns(
     return columns, counts
 
 
+def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
+    """Log what memory the run will need for each process, and warn where there is less."""
+    rng = np.random.default_rng(config.seed)
+    dataset: Any = trainer.train_dataset
+    count = len(dataset)
+    tokens = labels = 0
+    for _ in range(_MEASURED_BATCHES):
+        rows = rng.choice(count, min(config.device_batch_size, count), replace=False)
+        batch = trainer.data_collator([dataset[int(row)] for row in rows])
+        tokens, labels = max(tokens, batch["input_ids"].numel()), max(labels, batch["labels"].numel())
+    plugin = trainer.args.deepspeed_plugin
+    estimate = estimate_memory(
+        plain_model(trainer.model),
+        tokens=tokens,
+        labels=labels,
+        mixed_bf16=config.mixed_bf16,
+        checkpointing=config.gradient_checkpointing,
+        dropout=config.dropout > 0,
+        processes=trainer.accelerator.num_processes,
+        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
+    )
+    logger.info("A process needs about %s for micro-batches of %s tokens.", estimate, f"{tokens:,}")
+    free = free_memory()
+    if estimate.total > free:
+        logger.warning(
+            "That is more than the %.2f GB that are free: lower device_batch_size (%d), or give "
+            "--gradient_checkpointing true.",
+            free / 1e9,
+            config.device_batch_size,
+        )
+
+
 def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording) -> tuple[Any, Any]:
     titles = corpus.items["title"].tolist()
     if config.model == "scratch":
@@ -237,6 +274,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
             peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
         )
         add_dropout(plain_model(trainer.model), config.dropout)
+        report_memory(trainer, config)
         trainer.validation = validation_set(
             tokenizer,
             builder,
