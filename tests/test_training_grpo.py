@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ import torch
 from kill import random_points, stage_in_child
 from processes import stage_in_processes
 from safetensors.torch import load_file
+from test_docs import benchmark
 from test_training import N_ITEMS, TRAINED, Killed, kill_after, make_inputs, same_weights, sft_config
 
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import sid_ranks
 from minionerec.rewards.advantages import sibling_advantages
 from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.run import load_model, run_sequential
@@ -32,13 +37,15 @@ from minionerec.training.scorer import sequential_scorer
 from minionerec.training.sft import run_sft
 
 GROUP = 4
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def grpo_config(folder: Path, **changes) -> GrpoConfig:
     settings = {
         "corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "grpo"),
         "generations": GROUP, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "eval_rows": 20,
-        "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "tasks": ["next_sid=0.5", "title_to_sid"],
+        "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "epochs": 2,
+        "tasks": ["next_sid=0.25", "title_to_sid"],
     }  # fmt: skip
     return GrpoConfig(**{**settings, **changes})
 
@@ -289,17 +296,18 @@ def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
 def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
     config = grpo_config(trained, output=str(tmp_path / "all"), evals_per_epoch=1, keep_zero_variance=True)
     seen = watch(config)
-    # 174 prompts fill 22 steps of 8, each in two slices of 4 groups.
-    assert len(seen.slices) == 44
+    # 99 prompts fill 13 steps of 8, each in two slices of 4 groups; twice, in another order.
+    assert len(seen.slices) == 2 * 26
+    assert seen.slices[:26] != seen.slices[26:]
     for prompts in seen.slices:
         assert len(prompts) == 4 * GROUP
         assert all(prompts[place] == prompts[place - place % GROUP] for place in range(len(prompts)))
     asked = Counter(row["prompt"] for row in seen.rows)
-    assert sum(asked.values()) == 22 * 8 * GROUP
+    assert sum(asked.values()) == 2 * 13 * 8 * GROUP
     rows, counts = grpo_rows_of(trained, config)
-    assert counts == {"next_sid": 150, "title_to_sid": 24}
-    assert asked == Counter({prompt: GROUP * count for prompt, count in Counter(rows["prompt"]).items()})
-    assert rows["history"][0] is not None and rows["history"][160] is None
+    assert counts == {"next_sid": 75, "title_to_sid": 24}
+    assert asked == Counter({prompt: 2 * GROUP * count for prompt, count in Counter(rows["prompt"]).items()})
+    assert rows["history"][0] is not None and rows["history"][80] is None
 
 
 def grpo_rows_of(folder, config):
@@ -393,8 +401,8 @@ def test_grpo_is_never_below_its_start(sharpened):
     counts = read_manifest(folder / "grpo", "checkpoint")["counts"]
     assert start["step"] == 0
     assert counts["best"]["eval_ndcg@10"] >= start["eval_ndcg@10"]
-    assert counts["rows"] == {"next_sid": 150, "title_to_sid": 24}
-    assert counts["steps"] == 22
+    assert counts["rows"] == {"next_sid": 75, "title_to_sid": 24}
+    assert counts["steps"] == 26
     assert not run_grpo(grpo_config(folder)).fresh
 
 
@@ -407,7 +415,7 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
 
 def dies_and_goes_on(sharpened, tmp_path, count, seed):
     folder, totals = sharpened
-    assert totals["step"] == 22
+    assert totals["step"] == 26
     for place, point in enumerate(random_points(totals, count, seed)):
         mine = tmp_path / str(place)
         run = partial(stage_in_child, run_grpo, mine, grpo_config(folder, output=str(mine / "grpo")))
@@ -466,6 +474,57 @@ def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_grpo(grpo_config(trained, output=str(tmp_path / "half"), dtype="bfloat16", max_steps=1))
     assert "torch.bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
+
+
+def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
+    changes = {"schedule": "constant", "tasks": ["title_to_sid"]}
+    whole, config = (
+        grpo_config(trained, output=str(tmp_path / name), epochs=2, **changes) for name in ("whole", "twice")
+    )
+    run_grpo(whole)
+    run_grpo(replace(config, epochs=1))
+    result = run_grpo(config)
+    assert result.fresh and result.counts["steps"] == 6
+    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "twice")]
+    assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
+    assert same_weights(whole.output, config.output)
+
+
+def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
+    """Its tables from runs of two steps; repeated, it trains nothing and writes the same."""
+    study = benchmark("rewards_study")
+    page = tmp_path / "rewards.md"
+    words = ["--checkpoint", trained / "sft", "--corpus", trained / "corpus", "--output", tmp_path / "runs",
+             "--seeds=2", "--steps=2", "--prompts=8", "--evals=1", "--eval-rows=20", "--beams=16", "--markdown", page,
+             "--cases", "rule", "sibling", "--learning-rate=0.01"]  # fmt: skip
+    assert study.main([str(word) for word in words]) == 0
+    text = page.read_text()
+    base = sid_ranks(Predictions.load(tmp_path / "runs" / "sft" / "test"))
+    assert f"| SFT | {study.number((base == 1).mean())} |" in text
+    assert text.count("| sibling |") == 5 and "validation NDCG@10: start / best / end" in text
+    page.write_text(text.replace("# Rewards", "# What rewards do").replace("| sibling |", "| old |"))
+    monkeypatch.setattr(study, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else
+                        run_grpo(config))  # fmt: skip
+    assert study.main([str(word) for word in words]) == 0
+    assert page.read_text() == text.replace("# Rewards", "# What rewards do")
+    page.write_text("nothing to replace")
+    with pytest.raises(SystemExit, match="has no lines"):
+        study.main([str(word) for word in words])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_timed_steps_have_one_gradient(share):
+    words = ["--layers=2", "--width=64", "--inner=96", "--vocabulary=2000", "--prompt-length=24", "--prompts=4",
+             "--at-once=2", "--generations=8", "--repeats=1", "--threads=1", "--items=500", "--json",
+             f"--zero-variance-share={share}"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "benchmarks/grpo_step.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["equal"] is True and figures["gradient_difference"] < 1e-5
+    assert {"ratio", "peak_memory_ratio"} <= figures.keys()
 
 
 # What is refused

@@ -18,7 +18,7 @@ from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from transformers import EarlyStoppingCallback, PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import split_tensor_dict
+from trl.trainer.utils import RepeatSampler, split_tensor_dict
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
@@ -56,6 +56,14 @@ logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
 _PROMPTS_AT_ONCE = 64  # prompts rolled out at a time
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's sampler, with an order that follows from seed and epoch alone: a resumed run has it too."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of an epoch, from 0."""
+        self.generator.manual_seed((self.seed or 0) + epoch)
 
 
 class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
@@ -115,6 +123,16 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
             )
         reference = self.accelerator.unwrap_model(self.ref_model)
         load_model(reference, path, device=str(reference.device))
+
+    def _get_train_sampler(self, dataset: Any = None) -> EpochSampler:
+        rows: Any = self.train_dataset if dataset is None else dataset
+        return EpochSampler(
+            data_source=rows,
+            mini_repeat_count=self.num_generations,
+            batch_size=(self.args.generation_batch_size or 0) // self.num_generations,
+            repeat_count=self.args.gradient_accumulation_steps,
+            seed=self.args.seed,
+        )
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         size = self.num_generations
