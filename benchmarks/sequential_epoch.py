@@ -154,7 +154,8 @@ def field_ranking(model, states, loader, seen, mask_seen, chunks):
                 scores[seen[users.numpy()].toarray() > 0] = 0
             else:
                 scores[:, 0] = -np.inf
-            found = np.argpartition(scores, -20)[:, -20:]
+            kept = min(20, scores.shape[1])
+            found = np.argpartition(scores, -kept)[:, -kept:]
             best = np.take_along_axis(scores, found, 1)
             found = np.take_along_axis(found, np.argsort(-best, 1), 1)
             for target, row in zip(targets.tolist(), found.tolist(), strict=True):

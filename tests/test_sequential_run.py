@@ -1,6 +1,7 @@
 """The stage: artefacts of each seed, resuming, models read back, predictions that agree with ranks, bad input."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -254,6 +255,21 @@ def test_a_user_on_the_command_line(file, tmp_path):
     )
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "error: unknown model 'sasrek'; known models: " in wrong.stderr
+
+
+@pytest.mark.parametrize("model", ["wearec", "gru4rec"])
+def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["x", "--model", model, "--data", str(file), "--steps", "1", "--repeats", "1", "--json"]
+    )
+    runpy.run_path(str(ROOT / "benchmarks" / "sequential_epoch.py"), run_name="__main__")
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["ours"]["epoch_s"] > 0 and figures["rows"] == 60
+    if model == "wearec":
+        assert figures["ratio"] > 0 and figures["ranking_ratio"] > 0
+        assert figures["field"]["loss"] == pytest.approx(figures["ours"]["loss"], rel=0.02)
+    else:
+        assert "field" not in figures and "ratio" not in figures
 
 
 CONFIGS = sorted((ROOT / "configs" / "sequential").glob("*.yaml"))

@@ -99,7 +99,7 @@ class Split:
         train: Training rows.
         valid: Validation rows.
         test: Test rows.
-        windows: The training rows' targets, once each, in windows.
+        windows: Training targets, once each, in windows; a user's first item is none.
         num_items: Number of items, N.
         user_names: U names; user numbers in the samples are places here.
         catalogue: The items, as in `Sequences`.

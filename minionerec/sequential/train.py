@@ -220,11 +220,6 @@ def _read_state(
     model.load_state_dict(parts["model"])
     for name, parameter in model.named_parameters():
         if name in parts.get("step", {}):
-            optimizer.state[parameter] = {
-                moment: parts[moment][name].to(
-                    "cpu" if moment == "step" and not parameter.is_cuda else parameter.device
-                )
-                for moment in _MOMENTS
-            }
+            optimizer.state[parameter] = {moment: parts[moment][name].to(parameter.device) for moment in _MOMENTS}
     best = {name: value.to(next(model.parameters()).device) for name, value in parts["best"].items()}
     return done, best
