@@ -1,11 +1,12 @@
 """GRPO: a step against plain code, groups, resume, several processes, and what is refused."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from kill import random_points, stage_in_child
 from processes import stage_in_processes
 from safetensors.torch import load_file
@@ -448,7 +450,21 @@ def test_a_run_goes_on_with_its_own_reference_or_not_at_all(trained, tmp_path, m
         run_grpo(config)
 
 
-def test_two_processes_take_the_step_of_one(trained, tmp_path):
+def by_zero_2(config: GrpoConfig) -> None:
+    """`accelerate launch` with DeepSpeed on two CPU processes, as a user types it."""
+    path = Path(f"{config.output}.yaml")
+    path.write_text(yaml.safe_dump(asdict(config)))
+    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/grpo.py"]
+    done = subprocess.run(
+        [sys.executable, *words, "--config", path], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "DeepSpeed" in done.stderr
+
+
+@pytest.mark.parametrize("launch", [partial(stage_in_processes, run_grpo, world=2), by_zero_2], ids=["DDP", "ZeRO-2"])
+def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
     changes = {"tasks": ["next_sid"], "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
     changes |= {"reference": str(trained / "early"), "rewards": ["ranking", "position=0.1"], "sibling_alpha": 0.5}
     one, two = (
@@ -456,7 +472,7 @@ def test_two_processes_take_the_step_of_one(trained, tmp_path):
         for name, per_device in (("one", 8), ("two", 2))
     )
     run_grpo(one)
-    stage_in_processes(run_grpo, two, 2)
+    launch(config=two)
     logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("one", "two")]
     names = ("loss", "kl", "kl_p99", "entropy", "reward", "grad_norm", "hit@g", "beam_mass", "distinct_items",
              "zero_variance", "rewards/rule/mean", "eval_ndcg@10", "eval_hr@1")  # fmt: skip
