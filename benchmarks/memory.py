@@ -99,8 +99,8 @@ def states(shape: Shape, weights: str, devices: int = 1) -> dict[str, float]:
 
 
 def packed_tokens(prompt: int, generations: int, completion: int) -> int:
-    """Positions of one prompt with all its completions, as GRPO scores them."""
-    return prompt - 1 + generations * completion
+    """Most positions of one prompt with all its completions, as GRPO scores them; common beginnings are there once."""
+    return prompt + generations * (completion - 1)
 
 
 def search_bytes(shape: Shape, prompts: int, prompt: int, beams: int, levels: int = 3) -> int:
