@@ -60,6 +60,15 @@ def _build_sids(config: Any) -> None:
     print(f"{result.table.n_unique} distinct SIDs of {len(result.table)} items: {result.output}")
 
 
+def _sid_report(config: Any) -> None:
+    from minionerec.evaluation.sid_report import run_sid_report
+
+    result = run_sid_report(config)
+    for name, measures in result.diagnostics.items():
+        print(f"{name}: {measures['bits_per_item']:.3f} bits per item")
+    print(f"Report: {result.html} (and {result.markdown})")
+
+
 def _sft(config: Any) -> None:
     from minionerec.training.sft import run_sft
 
@@ -148,6 +157,13 @@ COMMANDS = {
         "minionerec.sid.build:SidConfig",
         _build_sids,
         "sids.yaml",
+    ),
+    "sid-report": Command(
+        "scripts/sid_report.py",
+        "Set tables of semantic IDs side by side on one page, before any training.",
+        "minionerec.evaluation.sid_report:SidReportConfig",
+        _sid_report,
+        "sid_report.yaml",
     ),
     "sft": Command(
         "scripts/sft.py",

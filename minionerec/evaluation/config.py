@@ -1,8 +1,43 @@
 """Settings of the evaluation stage; light to import, so that `--help` answers at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from minionerec.core.errors import ConfigError
+
+
+def named_directories(setting: str, given: Any, example: str) -> list[str]:
+    """A setting of NAME=DIRECTORY entries in one form; in YAML it may also be a mapping of name to directory.
+
+    Args:
+        setting: Name of the setting, for messages.
+        given: Its value.
+        example: An entry as it should be.
+
+    Returns:
+        The entries.
+
+    Raises:
+        ConfigError: If there is none, one has another form, or two have the same name.
+    """
+    if isinstance(given, Mapping):
+        given = [f"{name}={path}" for name, path in given.items()]
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"{setting} is {given!r}; expected at least one NAME=DIRECTORY, such as {example}.")
+    for entry in given:
+        if not isinstance(entry, str) or not all(part.strip() for part in entry.partition("=")[::2]):
+            raise ConfigError(f"{setting} has {entry!r}; expected NAME=DIRECTORY, such as {example}.")
+    names = [name for name, _ in split_named(given)]
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise ConfigError(f"{setting} names {twice[0]!r} twice. Give each its own name.")
+    return given
+
+
+def split_named(entries: list[str]) -> list[tuple[str, str]]:
+    """(name, directory) of each NAME=DIRECTORY."""
+    return [(name.strip(), path.strip()) for name, _, path in (entry.partition("=") for entry in entries)]
 
 
 @dataclass

@@ -153,6 +153,63 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
         return _svg(figure, "codes")
 
 
+def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Items per code, codes sorted by use, of several tables of codes; one panel per level.
+
+    Args:
+        levels: Per level, display name to items per code.
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 3.0)
+        names = list(dict.fromkeys(name for level in levels for name in level))
+        for place, level in enumerate(levels):
+            axes = figure.add_subplot(1, len(levels), place + 1)
+            for name, counts in level.items():
+                heights = np.sort(np.asarray(counts))[::-1]
+                axes.plot(heights, drawstyle="steps-post", color=COLOURS[names.index(name) % len(COLOURS)], label=name)
+            axes.set_yscale("symlog", linthresh=1)
+            axes.set_ylim(bottom=0)
+            axes.set_title(f"level {place + 1}", fontsize=10)
+            axes.set_xlabel("codes, by use")
+            if place == 0:
+                axes.set_ylabel("items")
+                axes.legend(fontsize=8)
+        return _svg(figure, "use")
+
+
+def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> str:
+    """One measure per panel over the length of the prefix, one line per table.
+
+    Args:
+        panels: Panel title to display name to values by prefix length; None where there is none.
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 3.0)
+        for place, (title, lines) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), place + 1)
+            for number, (name, values) in enumerate(lines.items()):
+                x = np.arange(1, len(values) + 1)
+                axes.plot(x, np.array(values, dtype=float), marker="o", markersize=4,
+                          color=COLOURS[number % len(COLOURS)], label=name)  # fmt: skip
+            axes.set_xticks(np.arange(1, max(map(len, lines.values())) + 1))
+            axes.set_ylim(bottom=0)
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel("codes in the prefix")
+            if place == 0:
+                axes.legend(fontsize=8)
+        return _svg(figure, "prefixes")
+
+
 def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """Observed share over predicted probability, with the diagonal of perfect calibration.
 

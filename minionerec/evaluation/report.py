@@ -1,7 +1,7 @@
 """The report that a person reads: `report.md` and one self-contained `report.html`, from finished predictions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
@@ -15,6 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.evaluation import plots
+from minionerec.evaluation.config import named_directories, split_named
 from minionerec.evaluation.document import (
     Block,
     Cell,
@@ -98,21 +99,10 @@ class ReportConfig:
 
     def __post_init__(self) -> None:
         """Bring `predictions` into one form and check what can be checked without files."""
-        given: Any = self.predictions
-        if isinstance(given, Mapping):
-            given = [f"{name}={path}" for name, path in given.items()]
-        if not isinstance(given, list) or not given:
-            raise ConfigError(f"predictions is {given!r}; expected NAME=DIRECTORY for at least one set of predictions.")
-        self.predictions = given
-        for entry in given:
-            if not isinstance(entry, str) or not all(part.strip() for part in entry.partition("=")[::2]):
-                raise ConfigError(
-                    f"predictions has {entry!r}; expected NAME=DIRECTORY, such as SFT=runs/demo/eval_sft."
-                )
-        names = [name for name, _ in self.sets]
-        taken = [name for place, name in enumerate(names) if name in (*names[:place], POPULARITY, LAST_ITEM)]
+        self.predictions = named_directories("predictions", self.predictions, "SFT=runs/demo/eval_sft")
+        taken = [name for name, _ in self.sets if name in (POPULARITY, LAST_ITEM)]
         if taken:
-            raise ConfigError(f"predictions names {taken[0]!r} twice, or as one of the floors. Give each its own name.")
+            raise ConfigError(f"predictions names {taken[0]!r}, as one of the floors. Give each its own name.")
         if self.split not in SPLITS:
             raise ConfigError(f"split is {self.split!r}; known splits: {', '.join(SPLITS)}.")
         if self.ks is not None:
@@ -123,7 +113,7 @@ class ReportConfig:
     @property
     def sets(self) -> list[tuple[str, str]]:
         """(display name, directory) of each set of predictions."""
-        return [(name.strip(), path.strip()) for name, _, path in (entry.partition("=") for entry in self.predictions)]
+        return split_named(self.predictions)
 
 
 @dataclass(frozen=True)

@@ -132,20 +132,13 @@ def gather_evidence(
     return Evidence(vectors, csr_array(words), buyers, last, target, numbers[rows] % FOLDS)
 
 
-def diagnose(
-    codes: np.ndarray,
-    evidence: Evidence,
-    *,
-    points: np.ndarray | None = None,
-    codebooks: Sequence[np.ndarray] | None = None,
-) -> Diagnostics:
+def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarray] | None = None) -> Diagnostics:
     """Measure one table.
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        points: float32 (N, D'), what the codes were made from, where it is at hand.
-        codebooks: Per level float32 (C_l, D'), where they are at hand.
+        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes say which codes are dead.
 
     Returns:
         The measures.
@@ -169,7 +162,7 @@ def diagnose(
         )
     one_group = np.zeros(len(codes), dtype=np.int64)
     return Diagnostics(
-        levels=level_use(codes, vectors=points, codebooks=codebooks),
+        levels=level_use(codes, codebooks=codebooks),
         collisions=count_collisions(codes),
         prefixes=prefixes,
         bits_per_item=next_item_bits(codes, evidence),
