@@ -42,7 +42,7 @@ def saved_per_token(
 class MemoryEstimate:
     """Bytes that one process needs at the peak of a training step, beside the libraries themselves.
 
-    Measured peaks of small models on a CPU are at most twice the total, libraries that load late and fragments included.
+    Measured peaks of small models on a CPU are at most twice that, with libraries that load late and fragments.
 
     Attributes:
         weights: Weights, and their bfloat16 copies in mixed precision.

@@ -1,0 +1,256 @@
+"""One step of supervised fine-tuning two ways on one model: padded TRL, and this project's packed batches.
+
+MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py                  # 12 layers x 896, 32,000 tokens
+MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py --layers 4 --width 256 --json
+
+`prose`: the same random rows of the published task mixture (next SID, SID to title and back, next title) in prose, as
+TRL's SFTTrainer pads them, and packed, with the head at labels alone. `compact`: all rows of random users, one by one
+as TRL pads them, and as one row a user with a loss at every item; users whose windows would be cut are left out.
+
+A step is collation, forward, backward and AdamW. Both ways see the same training tokens, counted as the rows one by one
+have them, so the ratio of tokens per second is that of times. The summed loss and its gradient are compared before
+anything is timed. `cpu_ratio_*` compares processor time, which says more than `ratio_*` where other programs share the
+machine and one thread is used.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TASKS = ["next_sid", "sid_to_title", "title_to_sid", "next_title"]
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=12, help="transformer blocks")
+    parser.add_argument("--width", type=int, default=896, help="hidden size")
+    parser.add_argument("--heads", type=int, default=0, help="attention heads; 0: width / 64")
+    parser.add_argument("--kv-heads", type=int, default=2, help="key and value heads")
+    parser.add_argument(
+        "--inner", type=int, default=0, help="feed-forward width; 0: 4864 for width 896, else 3 x width"
+    )
+    parser.add_argument("--vocabulary", type=int, default=32000, help="tokens, SID tokens included")
+    parser.add_argument("--rows", type=int, default=16, help="rows of a micro-batch; for compact, four times as many")
+    parser.add_argument("--steps", type=int, default=2, help="micro-batches of a timed round")
+    parser.add_argument("--users", type=int, default=32, help="compact: users of a timed round")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: as torch decides")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds; medians are shown")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and rows")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    return parser.parse_args()
+
+
+def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any, Any]:
+    """Industrial data, a model of the shape asked for, and a trainer of each kind on it.
+
+    Returns:
+        Corpus, tokenizer, SID table, TRL's trainer, ours.
+    """
+    from datasets import Dataset
+    from trl import SFTConfig as TrlConfig
+    from trl import SFTTrainer
+
+    from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+    from minionerec.backbone.quiet import quiet_libraries
+    from minionerec.backbone.vocabulary import add_code_tokens
+    from minionerec.core.config import read_yaml
+    from minionerec.data.corpus import Corpus
+    from minionerec.data.prepare import PrepareConfig, run_prepare
+    from minionerec.sid.build import SidConfig, run_build_sids
+    from minionerec.training.packing import TreeCollator, good_row_length
+    from minionerec.training.sft import SidSftTrainer
+
+    quiet_libraries()
+    root = Path(__file__).resolve().parents[1] / "configs" / "industrial"
+    corpus_path, sids_path = str(folder / "corpus"), str(folder / "sids")
+    run_prepare(PrepareConfig(**{**read_yaml(root / "data.yaml"), "output": corpus_path}))
+    settings = {**read_yaml(root / "sids_published.yaml"), "corpus": corpus_path, "output": sids_path}
+    table = run_build_sids(SidConfig(**settings)).table
+    corpus = Corpus.load(corpus_path)
+    texts = [*corpus.items["title"], *corpus.items["description"]]
+    tokenizer = train_tokenizer(texts, args.vocabulary - len(table.tokens))
+    add_code_tokens(tokenizer, table)
+    shape = ScratchShape(
+        hidden_size=args.width,
+        layers=args.layers,
+        heads=args.heads or args.width // 64,
+        kv_heads=args.kv_heads,
+        inner_size=args.inner or (4864 if args.width == 896 else 3 * args.width),
+    )
+    model = scratch_model(tokenizer, shape, args.seed)
+    model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
+    common = {
+        "output_dir": str(folder / "run"),
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "max_length": None,
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "disable_tqdm": True,
+    }
+    nothing = Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})
+    stock = SFTTrainer(model=model, args=TrlConfig(**common), train_dataset=nothing, processing_class=tokenizer)
+    ours = SidSftTrainer(
+        model=model,
+        args=TrlConfig(**common, remove_unused_columns=False),
+        data_collator=TreeCollator(good_row_length(model)),
+        train_dataset=nothing,
+        processing_class=tokenizer,
+    )
+    return corpus, tokenizer, table, stock, ours
+
+
+def examples_of(columns: dict[str, list[list[int]]], places: Any) -> list[dict[str, list[int]]]:
+    """Rows as a trainer's collator gets them."""
+    return [{name: values[place] for name, values in columns.items()} for place in places]
+
+
+def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
+    """The same micro-batches for both: random rows of the task mixture."""
+    import numpy as np
+
+    from minionerec.prompts.examples import ExampleBuilder, special_texts
+    from minionerec.prompts.wording import load_wording
+    from minionerec.training.sft import tokenise_examples
+
+    builder = ExampleBuilder(corpus, table, load_wording("prose"), special_texts(tokenizer))
+    examples = [example for task in TASKS for example in builder.build(task, "train")]
+    chosen = np.random.default_rng(args.seed).permutation(len(examples))[: args.rows * args.steps]
+    columns = tokenise_examples(tokenizer, [examples[place] for place in chosen], 512)
+    rows = examples_of(columns, range(len(chosen)))
+    batches = [rows[start : start + args.rows] for start in range(0, len(rows), args.rows)]
+    return batches, batches
+
+
+def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
+    """Micro-batches of random users' rows one by one, and of the same users' windows."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from minionerec.prompts.examples import ExampleBuilder, special_texts
+    from minionerec.prompts.wording import load_wording
+    from minionerec.training.sft import tokenise_examples, tokenise_windows
+
+    train = corpus.train
+    first = train["history"].map(len).groupby(train["user"]).min() == 1
+    rows_of = train.groupby("user").size()
+    whole = [user for user in rows_of.index if first[user] and rows_of[user] <= corpus.max_history]
+    rng = np.random.default_rng(args.seed)
+    users = {whole[place] for place in rng.permutation(len(whole))[: args.users]}
+    small = replace(corpus, train=train[train["user"].isin(users)].reset_index(drop=True))
+    builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
+    one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
+    windows = tokenise_windows(tokenizer, builder, small)
+    batches = []
+    for columns in (one_by_one, windows):
+        order = rng.permutation(len(columns["input_ids"]))
+        size = 4 * args.rows
+        batches.append([examples_of(columns, order[start : start + size]) for start in range(0, len(order), size)])
+    return batches[0], batches[1]
+
+
+def step_of(trainer: Any, batches: list[Any], optimiser: Any) -> Callable[[], float]:
+    """One step over micro-batches; gives the summed loss, and leaves the gradient where no optimiser is given."""
+    labels = sum(label >= 0 for batch in batches for row in batch for label in row["labels"][1:])
+
+    def step() -> float:
+        total = 0.0
+        for batch in batches:
+            loss = trainer.compute_loss(trainer.model, trainer.data_collator(batch), num_items_in_batch=labels)
+            loss.backward()
+            total += loss.item()
+        if optimiser is not None:
+            optimiser.step()
+            optimiser.zero_grad()
+        return total
+
+    return step
+
+
+def compare(stock: Any, ours: Any, batches: tuple[list[Any], list[Any]]) -> tuple[float, float]:
+    """Relative differences of the loss and of its gradient."""
+    results = []
+    for trainer, mine in zip((stock, ours), batches, strict=True):
+        loss = step_of(trainer, mine, None)()
+        results.append((loss, [parameter.grad.clone() for parameter in trainer.model.parameters()]))
+        trainer.model.zero_grad()
+    (loss, gradient), (other, other_gradient) = results
+    apart = sum(float((a - b).square().sum()) for a, b in zip(gradient, other_gradient, strict=True)) ** 0.5
+    size = sum(float(a.square().sum()) for a in gradient) ** 0.5
+    return abs(loss - other) / loss, apart / size
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Check that both ways agree, then time them in turns."""
+    import torch
+
+    from minionerec.core.memory import keep_freed_memory
+
+    keep_freed_memory()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    figures: dict[str, Any] = {"equal": True, "threads": torch.get_num_threads()}
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, tokenizer, table, stock, ours = trainers(args, Path(folder))
+        ours.model.train()
+        # At rate 0 every round has the same weights; the optimiser's work is the same.
+        optimiser = torch.optim.AdamW(ours.model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+        for name, make in (("prose", prose_batches), ("compact", compact_batches)):
+            batches = make(args, corpus, tokenizer, table)
+            tokens = sum(len(row["input_ids"]) for batch in batches[0] for row in batch)
+            loss, gradient = compare(stock, ours, batches)
+            figures["equal"] &= loss < 1e-5 and gradient < 1e-4
+            seconds: dict[str, list[float]] = {"stock": [], "ours": []}
+            busy: dict[str, list[float]] = {"stock": [], "ours": []}
+            for _ in range(args.repeats):
+                for way, trainer, mine in zip(seconds, (stock, ours), batches, strict=True):
+                    step = step_of(trainer, mine, optimiser)
+                    start, start_busy = time.perf_counter(), time.process_time()
+                    step()
+                    seconds[way].append(time.perf_counter() - start)
+                    busy[way].append(time.process_time() - start_busy)
+                    if not args.json:
+                        print(f"{name}, {way}: {seconds[way][-1]:.2f} s", file=sys.stderr)
+            median = {way: statistics.median(values) for way, values in seconds.items()}
+            busy_median = {way: statistics.median(values) for way, values in busy.items()}
+            positions = [
+                sum(trainer.data_collator(batch)["input_ids"].numel() for batch in mine)
+                for trainer, mine in zip((stock, ours), batches, strict=True)
+            ]
+            figures |= {
+                f"ratio_{name}": round(median["stock"] / median["ours"], 2),
+                f"cpu_ratio_{name}": round(busy_median["stock"] / busy_median["ours"], 2),
+                f"tokens_per_second_{name}": {way: round(tokens / value, 1) for way, value in median.items()},
+                f"tokens_{name}": {"real": tokens, "stock": positions[0], "ours": positions[1]},
+                f"difference_{name}": {"loss": loss, "gradient": gradient},
+                f"seconds_{name}": {way: [round(value, 3) for value in values] for way, values in seconds.items()},
+            }
+    return figures
+
+
+def main() -> int:
+    """Measure and print; status 1 where the losses or gradients differ."""
+    args = options()
+    if not os.environ.get("MINIONEREC_DATA"):
+        print("error: MINIONEREC_DATA is not set; data/README.md says where the files come from.", file=sys.stderr)
+        return 2
+    figures = measure(args)
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:28}{value}")
+    return 0 if figures["equal"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
