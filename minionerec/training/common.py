@@ -287,7 +287,7 @@ class LogLines(TrainerCallback):
         """Write the newest figures."""
         if not state.is_world_process_zero or not logs:
             return
-        names = ("loss", "eval_loss", "eval_ndcg@10", "eval_hr@10", "reward", "kl", "frac_reward_zero_std", "hit@g")
+        names = ("loss", "eval_loss", "eval_ndcg@10", "eval_hr@10", "reward", "kl", "zero_variance", "hit@g")
         shown = [f"{name} {float(logs[name]):.4f}" for name in names if logs.get(name) is not None]
         if shown and ("eval_runtime" in logs or state.global_step % max(1, state.max_steps // 10) == 0):
             logger.info(
