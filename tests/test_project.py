@@ -149,19 +149,19 @@ def test_a_pipeline_stops_at_the_first_failing_stage(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["cpu.yaml", "single_gpu.yaml", "zero2_4gpu.yaml"])
+@pytest.mark.parametrize("name", ["cpu.yaml", "single_gpu.yaml", "zero2_4gpu.yaml", "zero2_cpu.yaml"])
 def test_accelerate_takes_the_launch_files(name):
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = load_config_from_file(str(ROOT / "ds_configs" / name))
-    assert config.num_processes == (4 if "4gpu" in name else 1)
+    assert config.num_processes == {"zero2_4gpu.yaml": 4, "zero2_cpu.yaml": 2}.get(name, 1)
     assert config.use_cpu == (name == "cpu.yaml")
     for file in [value for key, value in config.deepspeed_config.items() if key.endswith("_file")]:
         assert (ROOT / file).is_file()
         assert config.mixed_precision is None  # with a DeepSpeed file, accelerate refuses settings that are its own
 
 
-@pytest.mark.parametrize("name", ["zero2.json", "zero2_offload.json"])
+@pytest.mark.parametrize("name", ["zero2.json", "zero2_offload.json", "zero2_cpu.json"])
 def test_deepspeed_knows_every_setting(name):
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
@@ -172,6 +172,9 @@ def test_deepspeed_knows_every_setting(name):
     assert parsed.stage == 2
     assert parsed.contiguous_gradients
     assert (parsed.offload_optimizer is not None) == ("offload" in name)
+    if name == "zero2.json":  # the published run's
+        assert parsed.overlap_comm and parsed.reduce_scatter and parsed.allgather_partitions
+        assert parsed.reduce_bucket_size == parsed.allgather_bucket_size == 5e8
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
     assert all(config[key] == "auto" for key in batch)
 
