@@ -292,6 +292,13 @@ def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
     assert row["zero_variance"] == 1.0 and row["kl"] is None
 
 
+def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
+    plain = watch(one_step(trained, tmp_path / "plain"))
+    spared = watch(one_step(trained, tmp_path / "spared", gradient_checkpointing=True))
+    assert close(spared.gradient, plain.gradient)
+    assert spared.completions == plain.completions
+
+
 # Groups, rollouts and what is logged
 
 
