@@ -18,7 +18,12 @@ def whole(tmp_path_factory):
     """A run that nothing cut off, with its number of steps and writes."""
     folder = tmp_path_factory.mktemp("whole")
     make_inputs(folder)
-    return folder, stage_in_child(run_sft, folder, sft_config(folder))
+    return folder, stage_in_child(run_sft, folder, often(folder))
+
+
+def often(folder, **changes):
+    """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
+    return sft_config(folder, evals_per_epoch=2, **changes)
 
 
 def dies_and_goes_on(whole, tmp_path, count, seed):
@@ -26,7 +31,7 @@ def dies_and_goes_on(whole, tmp_path, count, seed):
     assert totals["step"] == 10
     for place, point in enumerate(random_points(totals, count, seed)):
         mine = tmp_path / str(place)
-        config = sft_config(folder, output=str(mine / "sft"))
+        config = often(folder, output=str(mine / "sft"))
         run = partial(stage_in_child, run_sft, mine, config)
         run(point)
         assert not (mine / "sft").exists() or point.kind == "write"
