@@ -8,7 +8,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 
 TOLERANCE = 0.01
-_ROWS = 1 << 16
+_ROWS = 1 << 13  # at a time: what fits into the cache
 
 
 def balanced_assign(
@@ -29,7 +29,7 @@ def balanced_assign(
     Args:
         costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
         prices: float (C,), where to start; zeros if None.
-        tolerance: Epsilon as a share of the spread of costs, mean - mean of row minima.
+        tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -48,21 +48,20 @@ def balanced_assign(
     codes = np.zeros(n, dtype=np.int32)
     if size == 1:
         return codes, prices
-    bids = np.empty(n)
-    spread = largest = 0.0
-    for start in range(0, n, _ROWS):
-        block = slice(start, start + _ROWS)
-        codes[block], _, bids[block] = _bids(costs[block], prices)
-        spread += float((costs[block].mean(axis=1, dtype=np.float64) - costs[block].min(axis=1)).sum()) / n
-        largest = max(largest, float(np.abs(costs[block]).max()))
+    looked_at = costs[:: max(1, n // _ROWS)]
+    spread = float((looked_at.mean(axis=1) - looked_at.min(axis=1)).mean())
     # Never below what rounding leaves of a difference of float32 costs; any epsilon will do where all costs are equal.
-    epsilon = max(tolerance * spread, 1e-6 * largest) or 1.0
+    epsilon = max(tolerance * spread, 1e-6 * float(np.abs(looked_at).max())) or 1.0
+    bids = np.empty(n)
+    for start in range(0, n, _ROWS):
+        rows = slice(start, start + _ROWS)
+        codes[rows], bids[rows] = _first_bids(costs[rows], prices)
     bids += epsilon
 
     wanted = np.bincount(codes, minlength=size)
     places = np.full(size, n // size)
     places[np.argsort(-wanted, kind="stable")[: n % size]] += 1
-    order = np.lexsort((np.arange(n), -bids, codes))  # each code's bids, highest first
+    order = np.lexsort((-bids, codes))  # each code's bids, highest first; of equal ones the earlier item
     ends = np.cumsum(wanted)
     heaps: list[list[tuple[float, int]]] = []  # per code its bids as (bid, -item): the first is the next to go
     waiting: list[np.ndarray] = []
@@ -74,13 +73,14 @@ def balanced_assign(
             prices[code] = heaps[code][0][0]
     queue = deque(np.sort(np.concatenate(waiting)).tolist())
     room = places.tolist()
+    values = np.empty(size)
     while queue:
         item = queue.popleft()
-        values = costs[item] + prices
+        np.add(costs[item], prices, out=values)
         code = int(values.argmin())
         least = values[code]
         values[code] = np.inf
-        bid = float(prices[code] + values.min() - least + epsilon)
+        bid = float(prices[code] + np.minimum.reduce(values) - least + epsilon)
         codes[item] = code
         heap = heaps[code]
         if len(heap) < room[code]:
@@ -92,11 +92,11 @@ def balanced_assign(
     return codes, prices
 
 
-def _bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First choice of each item, its value, and the price up to which it stays the first choice: three (n,)."""
-    values = costs + prices
+def _first_bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First choice of each item, and the price up to which it stays the first choice: two (n,)."""
+    values = costs + prices.astype(np.float32)
     rows = np.arange(len(values))
     first = values.argmin(axis=1)
     least = values[rows, first]
     values[rows, first] = np.inf
-    return first, least, prices[first] + values.min(axis=1) - least
+    return first, prices[first] + (values.min(axis=1) - least)

@@ -6,12 +6,12 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.sid.balanced import balanced_assign
+from minionerec.sid.balanced import TOLERANCE, balanced_assign
 
 logger = get_logger(__name__)
 
 ITEMS_PER_CODE = 14  # the published tables' ratio: 3,686 items on 256 codes
-BALANCED_ITERATIONS = 10  # of centroids and balanced assignment, after plain k-means
+BALANCED_ITERATIONS = 6  # of centroids and balanced assignment, after plain k-means
 _INIT_POINTS_PER_CODE = 32  # k-means++ looks at so many points: its cost grows with codes x points
 _INIT_WIDTH = 64  # and in so many dimensions: distances of random projections are near enough to choose points by
 _ROWS = 1 << 14  # vectors at once
@@ -67,7 +67,7 @@ def residual_kmeans(
 
     1. k-means (faiss on a CPU) starts from greedy k-means++ on at most 32 points per code instead of random points.
     2. All vectors train every level, unless `train_points_per_code` limits them.
-    3. Balanced: k-means goes on for at most 10 iterations with `minionerec.sid.balanced.balanced_assign` in place of
+    3. Balanced: k-means goes on for at most 6 iterations with `minionerec.sid.balanced.balanced_assign` in place of
        the nearest centroid, and then all items are assigned that way: each code of a level gets floor(N / C_l) or
        ceil(N / C_l) items. Residuals are those of the balanced codes.
 
@@ -244,9 +244,10 @@ def _lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int
 def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
     """Centroids of codes of equal size, and their prices."""
     prices, codes = np.zeros(len(centroids)), np.full(len(points), -1, dtype=np.int32)
-    for _ in range(BALANCED_ITERATIONS):
+    for iteration in range(BALANCED_ITERATIONS):
         before = codes
-        codes, prices = balanced_assign(distances(points, centroids, device), prices)
+        tolerance = TOLERANCE if iteration else 10 * TOLERANCE  # the first prices are far off, and then move
+        codes, prices = balanced_assign(distances(points, centroids, device), prices, tolerance)
         centroids, _ = _means(points, codes, len(centroids))
         if (codes != before).mean() < 1e-3:
             break
