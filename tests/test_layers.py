@@ -31,8 +31,8 @@ CONFINED = {
     "deepspeed": ["training"],
     "faiss": ["sid"],
     "matplotlib": ["evaluation/plots.py"],
-    "torch": ["backbone", "decoding", "embed", "sid", "training", "evaluation", "sequential", "generative", "preference",
-              "serving", "cli/pipeline.py"],
+    "torch": ["backbone", "decoding", "embed", "sid", "training", "evaluation", "sequential", "generative",
+              "preference", "serving", "cli/pipeline.py"],
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

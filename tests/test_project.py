@@ -71,9 +71,14 @@ def test_every_configuration_belongs_to_a_stage_and_parses():
     others = [path for home in homes for path in sorted((ROOT / "configs" / home).glob("*.yaml"))]
     alone = [path for path in others if path.resolve() not in known and path not in PIPELINES]
     for path in alone:  # a variant of a stage: its name begins as the stage's own file does
-        script = {"grpo": "grpo", "sft": "sft", "eval": "eval_beam", "report": "report", "sids": "build_sids"}[
-            path.stem.split("_")[0]
-        ]
+        script = {
+            "grpo": "grpo",
+            "sft": "sft",
+            "eval": "eval_beam",
+            "report": "report",
+            "sids": "build_sids",
+            "sid": "sid_report",
+        }[path.stem.split("_")[0]]
         parse_config(BY_SCRIPT[script].config_class(), "", args=["--config", str(path)])
     assert len(known) >= 20
 

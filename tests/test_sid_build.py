@@ -309,7 +309,9 @@ def test_bad_inputs_leave_nothing(shop, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nan.npy", "short.npy"]
 
 
-@pytest.mark.parametrize("name", ["demo/sids", "industrial/sids_published", "industrial/sids_tfidf"])
+@pytest.mark.parametrize(
+    "name", ["demo/sids", "industrial/sids_published", "industrial/sids_tfidf", "industrial/sids_balanced"]
+)
 def test_shipped_configurations_parse(name):
     config = parse_config(SidConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
     assert config.corpus == f"runs/{name.split('/')[0]}/corpus" and len(config.codebook_sizes) == 3

@@ -133,7 +133,7 @@ def test_bad_input(shop, tmp_path):
     assert not (tmp_path / "page").exists()
 
 
-@pytest.mark.parametrize("name", ["demo/sid_report"])
+@pytest.mark.parametrize("name", ["demo/sid_report", "industrial/sid_report"])
 def test_shipped_configurations_parse(name):
     config = parse_config(SidReportConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
     assert config.tables and all("=runs/" in entry for entry in config.tables)
