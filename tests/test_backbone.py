@@ -101,6 +101,16 @@ def test_bundle_is_an_ordinary_checkpoint_and_comes_back(tmp_path):
     assert not list((tmp_path / "c").glob("*.bin")) and (tmp_path / "c" / "model.safetensors").is_file()
 
 
+def test_text_is_split_after_loading_as_before_saving(tmp_path):
+    bundle = save(tmp_path / "c")
+    texts = [*TITLES, "Drill  10mm (2-Pack)\n", "it's 3,000 items; naïve", "<|endoftext|>"]
+    wanted = bundle.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    _, pretrained = load_pretrained(str(tmp_path / "c"), torch.float32)
+    for tokenizer in (load_bundle(tmp_path / "c").tokenizer, pretrained):
+        assert tokenizer(texts, add_special_tokens=False)["input_ids"] == wanted
+        assert len(tokenizer) == len(bundle.tokenizer) and tokenizer.padding_side == "left"
+
+
 def test_equal_runs_write_equal_files(tmp_path):
     save(tmp_path / "one")
     save(tmp_path / "two")

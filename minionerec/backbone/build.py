@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -16,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ConfigError
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
@@ -115,11 +117,14 @@ def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed:
 def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A pretrained causal language model and its tokenizer, from the hub or a directory.
 
+    The tokenizer of a directory that an earlier stage wrote is taken as it was saved (`load_bundle`).
+
     Raises:
         ConfigError: If it cannot be found or is not a causal language model.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        reader = PreTrainedTokenizerFast if (Path(name_or_path) / MANIFEST).is_file() else AutoTokenizer
+        tokenizer = reader.from_pretrained(name_or_path)
         model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]

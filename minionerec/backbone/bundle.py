@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
@@ -121,7 +127,9 @@ def load_bundle(
             f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        # What was saved, word for word: AutoTokenizer takes the class that goes with the kind of model, and with it that
+        # class's own way of splitting text.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto")
     except (OSError, ValueError) as error:
         raise ArtefactError(
