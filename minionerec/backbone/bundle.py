@@ -127,8 +127,7 @@ def load_bundle(
             f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
     try:
-        # What was saved, word for word: AutoTokenizer takes the class that goes with the kind of model, and with it that
-        # class's own way of splitting text.
+        # As it was saved: AutoTokenizer takes the class that goes with the kind of model, which may split text otherwise.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto")
     except (OSError, ValueError) as error:
