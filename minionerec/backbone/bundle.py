@@ -127,7 +127,7 @@ def load_bundle(
             f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
     try:
-        # As it was saved: AutoTokenizer takes the class that goes with the kind of model, which may split text otherwise.
+        # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto")
     except (OSError, ValueError) as error:
