@@ -171,14 +171,18 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
             axes = figure.add_subplot(1, len(levels), place + 1)
             for name, counts in level.items():
                 heights = np.sort(np.asarray(counts))[::-1]
+                heights = heights[heights > 0]
                 axes.plot(heights, drawstyle="steps-post", color=COLOURS[names.index(name) % len(COLOURS)], label=name)
-            axes.set_yscale("symlog", linthresh=1)
-            axes.set_ylim(bottom=0)
+            axes.set_yscale("log")
+            top = max((max(counts) for counts in level.values()), default=1)
+            ticks = [10**power for power in range(len(str(top)))]
+            axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+            axes.minorticks_off()
             axes.set_title(f"level {place + 1}", fontsize=10)
             axes.set_xlabel("codes, by use")
             if place == 0:
                 axes.set_ylabel("items")
-                axes.legend(fontsize=8)
+                figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         return _svg(figure, "use")
 
 
@@ -206,7 +210,7 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
             axes.set_title(title, fontsize=10)
             axes.set_xlabel("codes in the prefix")
             if place == 0:
-                axes.legend(fontsize=8)
+                figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         return _svg(figure, "prefixes")
 
 

@@ -179,7 +179,7 @@ def _levels_section(judged: Mapping[str, _Judged]) -> Section:
              if level < len(entry.measures.levels)}
             for level in range(depth)
         ]  # fmt: skip
-        blocks.append(Figure(plots.use_curves(levels), "Items per code, codes sorted by use; logarithmic above 1."))
+        blocks.append(Figure(plots.use_curves(levels), "Items per used code, codes sorted by use; logarithmic scale."))
     return Section("Use of each level", blocks)
 
 
