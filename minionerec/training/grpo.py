@@ -55,7 +55,7 @@ from minionerec.training.shared_prefix import shared_prefix_logps
 logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
-_PROMPTS_AT_ONCE = 64  # prompts rolled out at a time
+_PROMPTS_AT_ONCE = 64  # prompts rolled out, and asked the reference about, at a time
 
 
 class EpochSampler(RepeatSampler):
@@ -175,8 +175,12 @@ class SidGrpoTrainer(RankingEvaluation, GRPOTrainer):
         scored = signal | self.keep_zero_variance
         batch["scored"] = scored.repeat_interleave(size)
         self._idle_slices = bool(scored.any())  # else the optimiser would miss most gradients
-        if self.beta:
-            parts = split_tensor_dict(batch, self.args.gradient_accumulation_steps)
+        if self.beta:  # without gradient there is room for more prompts at a time than in the policy pass
+            at_once = size * max(_PROMPTS_AT_ONCE, groups // self.args.gradient_accumulation_steps)
+            parts = (
+                {name: values[start : start + at_once] for name, values in batch.items() if values.ndim}
+                for start in range(0, len(inputs), at_once)
+            )
             with torch.no_grad():
                 logps = [self._completion_logps(self.ref_model, part)[0] for part in parts]
             batch["ref_per_token_logps"] = torch.cat(logps)
