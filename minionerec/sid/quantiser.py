@@ -11,6 +11,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.sid.residual_kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
+_ROWS = 1 << 14  # vectors at once: hidden layers are wider than what goes in and comes out
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Encoder:
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Encode vectors, float (N, D), as float32 (N, D')."""
+        blocks = (vectors[start : start + _ROWS] for start in range(0, max(1, len(vectors)), _ROWS))
+        return np.concatenate([self._encode(block) for block in blocks])
+
+    def _encode(self, vectors: np.ndarray) -> np.ndarray:
         inputs = ((vectors - self.mean) / np.float32(self.scale)).astype(np.float32)
         values = inputs
         for place, (weight, bias) in enumerate(self.layers):

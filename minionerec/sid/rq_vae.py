@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 
 COMMITMENT = 0.25
 CHECK_EVERY = 10  # epochs from one check of the error to the next
-_START_ITERATIONS = 25
+_START_POINTS = 256  # per code: the most that k-means trains on
 _ROWS = 1 << 14
 
 
@@ -104,7 +104,7 @@ def fit_rq_vae(
     latent_size: int = 32,
     epochs: int = 500,
     learning_rate: float = 1e-3,
-    batch_size: int = 1024,
+    batch_size: int = 256,
     patience: int = 10,
     threads: int = 1,
     device: str = "cpu",
@@ -154,7 +154,9 @@ def fit_rq_vae(
     with _torch_threads(threads):
         model = _RqVae(width, hidden_sizes, width if plus else latent_size, plus, generator)
         first = _encoder(model, mean, scale)
-        _, codebooks = residual_kmeans(first(vectors), codebook_sizes, seed, _START_ITERATIONS, threads=threads)
+        _, codebooks = residual_kmeans(
+            first(vectors), codebook_sizes, seed, train_points_per_code=_START_POINTS, threads=threads
+        )
         model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in codebooks)
         model.to(place)
         optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
