@@ -7,7 +7,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 
-TOLERANCE = 0.01
+TOLERANCE = 0.05  # in practice the total ends within 0.05 % of the least; a fifth of this takes twice as long
 _ROWS = 1 << 13  # at a time: what fits into the cache
 
 

@@ -244,13 +244,15 @@ def _lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int
 def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:
     """Centroids of codes of equal size, and their prices."""
     prices, codes = np.zeros(len(centroids)), np.full(len(points), -1, dtype=np.int32)
-    for iteration in range(BALANCED_ITERATIONS):
+    tolerance = 4 * TOLERANCE  # the first prices are far off, and then the centroids move
+    for _ in range(BALANCED_ITERATIONS):
         before = codes
-        tolerance = TOLERANCE if iteration else 10 * TOLERANCE  # the first prices are far off, and then move
         codes, prices = balanced_assign(distances(points, centroids, device), prices, tolerance)
         centroids, _ = _means(points, codes, len(centroids))
+        tolerance = TOLERANCE
         if (codes != before).mean() < 1e-3:
             break
+    _, prices = balanced_assign(distances(points, centroids, device), prices)
     return centroids, prices
 
 
