@@ -7,7 +7,6 @@ for point in random_points(totals, 20, seed=0):
     run(config)                                         # goes on to the end
 """
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from processes import trainer_context
 
 WRITING = os.O_WRONLY | os.O_RDWR
 CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir")
@@ -49,9 +49,7 @@ def stage_in_child(run: Callable[[Any], Any], folder: Path, config: Any, die: Po
     Returns:
         How many steps and writes there were; empty where the process died as it should.
     """
-    # Children are forked from a server that has imported the trainers once, and has done nothing else.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo"])
+    context = trainer_context()
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(run, folder, config, die, send))
     child.start()

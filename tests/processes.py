@@ -7,6 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 
+def trainer_context() -> Any:
+    """Children forked from a server that has imported the trainers once, and has done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo"])
+    return context
+
+
 def stage_in_processes(run: Callable[[Any], Any], config: Any, world: int) -> None:
     """Run a stage in `world` processes that know of each other; every one must end well.
 
@@ -15,8 +22,7 @@ def stage_in_processes(run: Callable[[Any], Any], config: Any, world: int) -> No
         config: What each of them gets.
         world: Number of processes.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo"])
+    context = trainer_context()
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

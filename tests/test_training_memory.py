@@ -1,7 +1,6 @@
 """The memory estimate against what autograd keeps, and against the peak of a process that trains."""
 
 import logging
-import multiprocessing
 import re
 import resource
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ import psutil
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from processes import trainer_context
 from test_training import make_inputs, sft_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -121,8 +121,7 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
         tmp_path, hidden_size=256, inner_size=1024, heads=4, layers=6, text_vocabulary=300, epochs=2,
         batch_size=200, device_batch_size=200, dropout=0.1, eval_rows=0, select_by="loss", **changes,
     )  # fmt: skip
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo"])
+    context = trainer_context()
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=measure, args=(config, send))
     child.start()
