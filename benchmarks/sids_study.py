@@ -85,16 +85,17 @@ def diagnose(dataset: str, folders: dict[str, Path], output: Path) -> dict[str, 
     return dict(result.diagnostics)
 
 
-def train(name: str, folder: Path, seed: int, epochs: float, output: Path) -> dict[str, list[float]]:
+def train(name: str, folder: Path, seed: int, epochs: float, mixed: bool, output: Path) -> dict[str, list[float]]:
     """Item-level metrics on the test rows, as [mean, low, high], of the small recipe on one table."""
     from minionerec.evaluation.config import EvalConfig
     from minionerec.evaluation.predict import run_eval
     from minionerec.training.config import SftConfig
     from minionerec.training.sft import run_sft
 
-    checkpoint = output / "industrial" / f"sft_{name}_{seed}_{epochs:g}"
+    checkpoint = output / "industrial" / f"sft_{name}_{seed}_{epochs:g}{'_bf16' if mixed else ''}"
     recipe = ["--config", str(ROOT / "configs" / "industrial" / "sft.yaml"), "--sids", str(folder)]
     recipe += ["--output", str(checkpoint), "--seed", str(seed), "--epochs", str(epochs)]
+    recipe += ["--mixed_bf16", str(mixed)]
     run_sft(parse_config(SftConfig, "", args=recipe))
     config = EvalConfig(checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids=str(folder),
                         output=f"{checkpoint}_eval")  # fmt: skip
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES), help="tables to train on")
     parser.add_argument("--epochs", type=float, default=16, help="epochs of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[SEED], help="training seeds")
+    parser.add_argument("--mixed_bf16", action="store_true", help="train in bfloat16 over float32 weights")
     parser.add_argument("--markdown", help="file whose marked part is replaced by the tables")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     args = parser.parse_args()
@@ -211,7 +213,7 @@ def main() -> None:
         texts.append(diagnostics_tables(dataset, folders, results[dataset]["diagnostics"]))
         if args.train and dataset == "industrial":
             trained = {
-                name: [train(name, folders[name], seed, args.epochs, output) for seed in args.seeds]
+                name: [train(name, folders[name], seed, args.epochs, args.mixed_bf16, output) for seed in args.seeds]
                 for name in args.only
             }
             results[dataset]["trained"] = trained
