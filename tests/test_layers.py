@@ -18,6 +18,10 @@ LAYERS = [
 ]
 SAME_LAYER = {
     ("backbone", "prompts"),  # a checkpoint holds its wording
+    ("backbone", "generative"),  # a checkpoint's class is found by its name
+    ("generative", "backbone"),
+    ("generative", "decoding"),  # the trie, and what searches ask of a model
+    ("generative", "sequential"),  # layers over items
     ("sid", "data"),  # SIDs are built for a corpus
     ("sid", "embed"),  # from the vectors of its items
     ("embed", "data"),

@@ -117,6 +117,8 @@ def load_bundle(
         ArtefactError: If the directory is not a checkpoint, or was made with another SID table.
         DataError: If the tokenizer does not have one token for each code.
     """
+    import minionerec.generative.catalogue  # noqa: F401  (makes its class known by name)
+
     quiet_libraries()
     path = Path(path)
     counts = read_manifest(path, KIND)["counts"]

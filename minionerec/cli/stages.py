@@ -81,6 +81,12 @@ def _grpo(config: Any) -> None:
     _print_checkpoint(run_grpo(config).output)
 
 
+def _train_catalogue(config: Any) -> None:
+    from minionerec.training.catalogue import run_catalogue
+
+    _print_checkpoint(run_catalogue(config).output)
+
+
 def _print_checkpoint(output: Any) -> None:
     from minionerec.core.log import is_main_process
 
@@ -178,6 +184,12 @@ COMMANDS = {
         "minionerec.training.config:GrpoConfig",
         _grpo,
         "grpo.yaml",
+    ),
+    "train-catalogue": Command(
+        "scripts/train_catalogue.py",
+        "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
+        "minionerec.training.config:CatalogueTrainConfig",
+        _train_catalogue,
     ),
     "eval-beam": Command(
         "scripts/eval_beam.py",

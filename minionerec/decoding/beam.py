@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.prefix import Branches, candidate_scores, check_search
+from minionerec.decoding.prefix import check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 SCORES = ("full", "renormalised")
@@ -94,7 +94,7 @@ def _search(
 ) -> BeamResult:
     """The search itself, for distinct prompts."""
     batch, device = len(prompts), model.device
-    branches = Branches(model, prompts, trie.levels)
+    branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
     running = torch.zeros(batch, 1, device=device)
@@ -103,13 +103,7 @@ def _search(
     for depth in range(trie.levels):
         children, present = trie.children(nodes)  # (B, K, W)
         width = children.shape[-1]
-        scores = candidate_scores(
-            model,
-            hidden.flatten(0, 1),
-            trie.tokens(children, depth + 1).flatten(0, 1),
-            present.flatten(0, 1),
-            normaliser,
-        ).view(batch, -1, width)
+        scores = branches.scores(hidden, trie.tokens(children, depth + 1), present, normaliser)
         if torch.isnan(scores).any():
             raise _NotANumber(int(torch.isnan(scores).flatten(1).any(1).nonzero()[0]))
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)

@@ -15,7 +15,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.decoding.beam import SCORES, BeamResult, best
 from minionerec.decoding.decoder import length_batches, target_ranks
-from minionerec.decoding.prefix import Branches, candidate_scores, check_search
+from minionerec.decoding.prefix import check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 # Rounding may lift a score a little over its prefix's.
@@ -66,7 +66,7 @@ def exact_search(
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     trie = check_search(model, prompts, trie)
     batch, device = len(prompts), model.device
-    branches = Branches(model, prompts, trie.levels)
+    branches = open_branches(model, prompts, trie)
     bounds = torch.tensor(trie.level_start[1:], device=device)
     done_scores = torch.full((batch, k), -torch.inf, device=device)
     done_sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
@@ -81,9 +81,7 @@ def exact_search(
     while True:
         children, present = trie.children(nodes)  # (B, K, W)
         fan = children.shape[-1]
-        steps = candidate_scores(
-            model, hidden.flatten(0, 1), _tokens(trie, children).flatten(0, 1), present.flatten(0, 1), normaliser
-        ).view(batch, -1, fan)
+        steps = branches.scores(hidden, _tokens(trie, children), present, normaliser)
         if torch.isnan(steps).any():
             row = int(torch.isnan(steps).flatten(1).any(1).nonzero()[0])
             raise DataError(

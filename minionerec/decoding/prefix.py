@@ -298,6 +298,39 @@ class Branches:
         self.count += tokens.shape[1]
         return hidden
 
+    def scores(
+        self,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        present: torch.Tensor,
+        normaliser: str = "full",
+        temperature: float = 1.0,
+    ) -> torch.Tensor:
+        """Log-probabilities of candidate next tokens behind K branches, see `candidate_scores`.
+
+        Args:
+            hidden: (B, K, D), of `hidden` or `run`.
+            tokens: int64 (B, K, W), vocabulary ids of the candidates.
+            present: bool (B, K, W), which of them exist.
+            normaliser: "full" or "renormalised".
+            temperature: Logits are divided by it.
+
+        Returns:
+            float32 (B, K, W), minus infinity where there is no candidate.
+        """
+        states, ids, exist = (part.flatten(0, 1) for part in (hidden, tokens, present))
+        return candidate_scores(self.model, states, ids, exist, normaliser, temperature).view(tokens.shape)
+
+
+def open_branches(model: PreTrainedModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
+    """What a search grows its prefixes on: the model's own `branches(prompts, trie)` where it has them.
+
+    A model that is no transformer over tokens gives an object with the attributes and methods of `Branches` that
+    searches use: `hidden`, `count`, `run` and `scores`.
+    """
+    own = getattr(model, "branches", None)
+    return Branches(model, prompts, trie.levels) if own is None else own(prompts, trie)
+
 
 def candidate_scores(
     model: PreTrainedModel,

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.beam import best
-from minionerec.decoding.prefix import Branches, candidate_scores, check_search
+from minionerec.decoding.prefix import check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 
@@ -70,7 +70,7 @@ def sample_search(
         )
     trie = check_search(model, prompts, trie)
     batch, device = len(prompts), model.device
-    branches = Branches(model, prompts, trie.levels)
+    branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
     sids = torch.full((batch, 1), -1, dtype=torch.long, device=device)
@@ -80,14 +80,8 @@ def sample_search(
         complete = sids >= 0
         children, present = trie.children(nodes.masked_fill(complete, -1))  # (B, K, W)
         fan = children.shape[-1]
-        steps = candidate_scores(
-            model,
-            hidden.flatten(0, 1),
-            trie.tokens(children, depth + 1).flatten(0, 1),
-            present.flatten(0, 1),
-            "renormalised",
-            temperature,
-        ).view(batch, -1, fan)
+        tokens = trie.tokens(children, depth + 1)
+        steps = branches.scores(hidden, tokens, present, "renormalised", temperature)
         if (torch.isnan(steps) & present).any():
             row = int((torch.isnan(steps) & present).flatten(1).any(1).nonzero()[0])
             raise DataError(

@@ -181,6 +181,34 @@ class Trie:
         level = torch.bucketize(nodes, bounds, right=True) - 1
         return self.code_tokens[level.clamp(min=0), code].masked_fill(level < 0, -1)
 
+    @cached_property
+    def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each node's parent and own token as one ascending number, and the nodes in that order; int64 (M - 1,)."""
+        parent = torch.arange(len(self.code), device=self.code.device).repeat_interleave(self.first_child.diff().long())
+        keys, order = (parent * (self.max_token + 1) + self.token[1:]).sort()
+        return keys, order + 1
+
+    def find(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The child that a token leads to.
+
+        Args:
+            nodes: int64 (...), node numbers, none negative.
+            tokens: int64 (...), vocabulary ids, any number.
+
+        Returns:
+            int64 (...), -1 where the node has no such child.
+
+        Example:
+            >>> trie = Trie.build(np.array([[0, 1], [2, 0]]), np.array([[5, 6, 7], [8, 9, 10]]))
+            >>> trie.find(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 8, 9, -1])).tolist()
+            [2, -1, 3, -1]
+        """
+        keys, order = self._edges
+        known = (tokens >= 0) & (tokens <= self.max_token)
+        wanted = nodes * (self.max_token + 1) + tokens
+        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        return torch.where(known & (keys[place] == wanted), order[place], -1)
+
     def codes(self) -> np.ndarray:
         """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
         counts = self.first_child.cpu().diff().numpy()

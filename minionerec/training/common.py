@@ -1,4 +1,4 @@
-"""What SFT and GRPO share: batch arithmetic, resumable work folders, validation by ranking, logging."""
+"""What the training stages share: batch arithmetic, resumable work folders, validation by ranking, logging."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from minionerec.core.log import get_logger
 from minionerec.decoding.decoder import decode_prompts, target_ranks
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.config import CommonConfig
+from minionerec.training.config import RunConfig
 from minionerec.training.lora import merged_model, plain_model
 from minionerec.training.processes import main_process_first, process_arguments
 
@@ -75,7 +75,7 @@ class StepPlan:
     eval_steps: int
 
 
-def plan_steps(config: CommonConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
+def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
     """Derive and log the arithmetic of batches, for the number of processes of this launch.
 
     Args:
@@ -107,8 +107,8 @@ def plan_steps(config: CommonConfig, count: int, total: int, per_device: int, wh
     return plan
 
 
-def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> dict[str, Any]:
-    """What both trainers are told alike: optimisation, validation, the best checkpoint, seeds, quiet.
+def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str) -> dict[str, Any]:
+    """What all trainers are told alike: optimisation, validation, the best checkpoint, seeds, quiet.
 
     Args:
         config: The stage's settings.
@@ -126,7 +126,7 @@ def trainer_arguments(config: CommonConfig, plan: StepPlan, select_by: str) -> d
         "max_grad_norm": config.max_grad_norm,
         "bf16": config.mixed_bf16,
         **process_arguments(),
-        "activation_checkpointing": config.gradient_checkpointing,
+        "activation_checkpointing": getattr(config, "gradient_checkpointing", False),
         "eval_strategy": "steps",
         "eval_steps": plan.eval_steps,
         "save_strategy": "steps",
@@ -308,25 +308,25 @@ def training_log(history: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(rows, indent=1, sort_keys=True) + "\n"
 
 
-def result_settings(config: CommonConfig) -> dict[str, Any]:
+def result_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that decide a run's result, for manifests and for telling whether a run may be resumed."""
     return {name: value for name, value in to_plain(config).items() if name not in _NOT_PART_OF_RESULT}
 
 
-def partial_folder(config: CommonConfig) -> Path:
+def partial_folder(config: RunConfig) -> Path:
     """The folder of an unfinished run, beside its output."""
     output = Path(config.output)
     return output.with_name(f"{output.name}.partial")
 
 
-def finished_folder(config: CommonConfig) -> Path:
+def finished_folder(config: RunConfig) -> Path:
     """The folder that keeps the last checkpoint of a finished run, so that more epochs can follow."""
     output = Path(config.output)
     return output.with_name(f"{output.name}.finished")
 
 
 @contextmanager
-def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: bool) -> Iterator[str | None]:
+def work_folder(config: RunConfig, inputs: Mapping[str, str], main_process: bool) -> Iterator[str | None]:
     """Hold the folder for an unfinished run beside its output, against other runs, and find where to go on.
 
     A finished run goes on where it is asked for more epochs, and for nothing else.
@@ -362,7 +362,7 @@ def work_folder(config: CommonConfig, inputs: Mapping[str, str], main_process: b
         lock.release()
 
 
-def _prepare_folder(config: CommonConfig, inputs: Mapping[str, str]) -> None:
+def _prepare_folder(config: RunConfig, inputs: Mapping[str, str]) -> None:
     """Leave a work folder of this run: its unfinished one, a finished one that is to go on, or a new one."""
     folder, finished = partial_folder(config), finished_folder(config)
     record = {

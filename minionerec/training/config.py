@@ -49,18 +49,11 @@ def parse_tasks(tasks: list[str]) -> dict[str, float]:
 
 
 @dataclass
-class CommonConfig:
-    """What both training stages ask for."""
+class RunConfig:
+    """What every training stage asks for."""
 
     corpus: str = field(default="runs/demo/corpus", metadata={"help": "corpus directory (scripts/prepare_data.py)"})
     output: str = field(default="", metadata={"help": "checkpoint directory to write"})
-    tasks: list[str] = field(
-        default_factory=lambda: ["next_sid"],
-        metadata={
-            "help": "tasks with weights, e.g. next_sid title_to_sid=0.5: a weight is how often each example is seen "
-            "in an epoch (0.5: a fixed random half)"
-        },
-    )
     epochs: float = field(default=1.0, metadata={"help": "passes over the examples"})
     learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
     schedule: str = field(
@@ -79,7 +72,6 @@ class CommonConfig:
     )
     dtype: str = field(default="auto", metadata={"help": "dtype of the weights: auto, float32, bfloat16, float16"})
     mixed_bf16: bool = field(default=False, metadata={"help": "compute in bfloat16 over float32 weights"})
-    gradient_checkpointing: bool = field(default=False, metadata={"help": "recompute activations to save memory"})
     max_prompt_length: int = field(default=512, metadata={"help": "prompts are cut to their last tokens, this many"})
     seed: int = field(default=42, metadata={"help": "seed of initialisation, order and dropout"})
     tensorboard: bool = field(
@@ -96,7 +88,6 @@ class CommonConfig:
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
-        parse_tasks(self.tasks)
         _check(bool(self.output), "output is empty; say where the checkpoint is to be written.")
         _check(self.epochs > 0, f"epochs is {self.epochs}; it must be above 0.")
         _check(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; it must be above 0.")
@@ -109,6 +100,25 @@ class CommonConfig:
             self.eval_rows == 0 or self.eval_beams >= 10,
             f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
         )
+
+
+@dataclass
+class CommonConfig(RunConfig):
+    """What the stages that train language models ask for."""
+
+    tasks: list[str] = field(
+        default_factory=lambda: ["next_sid"],
+        metadata={
+            "help": "tasks with weights, e.g. next_sid title_to_sid=0.5: a weight is how often each example is seen "
+            "in an epoch (0.5: a fixed random half)"
+        },
+    )
+    gradient_checkpointing: bool = field(default=False, metadata={"help": "recompute activations to save memory"})
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        parse_tasks(self.tasks)
 
 
 @dataclass
@@ -250,3 +260,76 @@ class GrpoConfig(CommonConfig):
             f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them otherwise.",
         )
         _check(self.eval_rows != 0, "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows.")
+
+
+OBJECTIVES = ("likelihood", "expected", "grpo")
+
+
+@dataclass
+class CatalogueTrainConfig(RunConfig):
+    """Settings of the stage that trains a catalogue model (`minionerec.generative.catalogue`)."""
+
+    sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
+    checkpoint: str = field(
+        default="", metadata={"help": "checkpoint of a catalogue model to go on from; empty: random weights"}
+    )
+    vectors: str = field(
+        default="tfidf",
+        metadata={
+            "help": "item text beside learned vectors: tfidf, the output of embed_items, a .npy or .parquet file; "
+            "empty: none"
+        },
+    )
+    vector_width: int = field(default=128, metadata={"help": "width of TF-IDF vectors"})
+    hidden_size: int = field(default=128, metadata={"help": "width of a tower"})
+    layers: int = field(default=2, metadata={"help": "layers of a tower"})
+    heads: int = field(default=4, metadata={"help": "attention heads of a tower"})
+    inner_size: int = field(default=512, metadata={"help": "width of a tower's position-wise networks"})
+    towers: int = field(default=1, metadata={"help": "transformers trained side by side, their probabilities averaged"})
+    dropout: float = field(default=0.4, metadata={"help": "dropout of item vectors, and behind each part of a layer"})
+    learned_vectors: bool = field(default=True, metadata={"help": "give every SID a vector of its own"})
+    code_vectors: bool = field(default=True, metadata={"help": "give codes vectors that their SIDs share"})
+    pointer: bool = field(default=True, metadata={"help": "score SIDs of the history by how long ago they came"})
+    transitions: bool = field(default=True, metadata={"help": "score SIDs by how often they followed the history's"})
+    reach: int = field(default=10, metadata={"help": "items back that pairs are counted"})
+    decay: float = field(default=0.6, metadata={"help": "weight of each further item back in the counts"})
+    reverse: float = field(default=0.3, metadata={"help": "weight of a pair in the other direction"})
+    objective: str = field(
+        default="likelihood",
+        metadata={
+            "help": "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); "
+            "grpo (advantages of the best SIDs as a group, ranking reward)"
+        },
+    )
+    generations: int = field(default=16, metadata={"help": "grpo: SIDs of a group (G)"})
+    beta: float = field(
+        default=0.0, metadata={"help": "expected, grpo: weight of the KL divergence from the starting checkpoint"}
+    )
+    batch_size: int = field(default=128, metadata={"help": "windows an optimiser step, over all devices"})
+    device_batch_size: int = field(default=128, metadata={"help": "windows a device computes at a time"})
+    beta2: float = field(default=0.98, metadata={"help": "second beta of AdamW"})
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        _check(self.objective in OBJECTIVES, f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
+        _check(
+            self.objective == "likelihood" or bool(self.checkpoint),
+            f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
+        )
+        _check(
+            self.beta == 0 or self.objective != "likelihood",
+            f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
+        )
+        _check(self.beta >= 0, f"beta is {self.beta}; it must be 0 or above.")
+        _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
+        _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
+        _check(self.towers >= 1, f"towers is {self.towers}; it must be at least 1.")
+        _check(0 <= self.dropout < 1, f"dropout is {self.dropout}; it must be in [0, 1).")
+        _check(self.reach >= 1, f"reach is {self.reach}; it must be at least 1.")
+        _check(0 < self.decay <= 1, f"decay is {self.decay}; it must be above 0 and at most 1.")
+        _check(self.reverse >= 0, f"reverse is {self.reverse}; it must be 0 or above.")
+        _check(
+            bool(self.vectors) or self.learned_vectors or self.code_vectors,
+            "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
+        )

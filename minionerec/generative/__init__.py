@@ -1,0 +1,1 @@
+"""Generative recommenders other than language models."""

@@ -1,0 +1,320 @@
+"""The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward.
+
+Rewards need no rollouts here, for the model's distribution over the whole catalogue is at hand at every position:
+
+- `expected`: the loss is minus the reward that the model expects, E[r] = sum over SIDs of p(s) r(s). With a reward of
+  1 for the target that is minus the target's probability (the rule reward of MiniOneRec; Williams, 1992, without
+  sampling);
+- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.rewards.ranking`); each one's
+  advantage is its reward less the group's mean, over the group's standard deviation (Shao et al., "DeepSeekMath",
+  2024, section 4.1), and the loss is minus the mean of advantage times log-probability: one step a group, whose
+  probability ratio is 1.
+
+Both add `beta` times the exact KL divergence from the starting checkpoint.
+"""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
+
+from minionerec.backbone.build import resolve_dtype, train_tokenizer
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.quiet import quiet_libraries
+from minionerec.backbone.vocabulary import add_code_tokens
+from minionerec.core.artefacts import is_current, read_manifest, require_writable
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger, is_main_process
+from minionerec.core.memory import keep_freed_memory
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.trie import Trie
+from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
+from minionerec.generative.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
+from minionerec.generative.transitions import count_transitions
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.wording import load_wording
+from minionerec.rewards.advantages import EPSILON
+from minionerec.rewards.ranking import ndcg_penalties
+from minionerec.sequential.protocols import PROTOCOLS
+from minionerec.sid.table import SidTable
+from minionerec.training.common import (
+    RankingEvaluation,
+    TrainingResult,
+    finish_run,
+    plan_steps,
+    replace_printer,
+    result_settings,
+    trainer_arguments,
+    validation_set,
+    work_folder,
+)
+from minionerec.training.config import CatalogueTrainConfig
+
+logger = get_logger(__name__)
+
+_TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
+
+
+def group_advantages(best: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Advantages of groups of ranked SIDs under the ranking reward: 1 for a hit, beside one a penalty by rank.
+
+    Args:
+        best: int64 (P, G), SIDs, the most probable first.
+        wanted: int64 (P,), targets.
+
+    Returns:
+        float32 (P, G); 0 in groups without a hit.
+
+    Example:
+        >>> group_advantages(torch.tensor([[4, 2, 3], [1, 2, 3]]), torch.tensor([2, 9])).round(decimals=2).tolist()
+        [[-0.73, 1.14, -0.41], [0.0, 0.0, 0.0]]
+    """
+    hits = best == wanted[:, None]
+    penalties = torch.tensor(ndcg_penalties(best.shape[1]), device=best.device)
+    rewards = torch.where(hits, torch.ones_like(penalties), penalties)
+    advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + EPSILON)
+    return advantages.masked_fill(~hits.any(1, keepdim=True), 0.0)
+
+
+def reward_loss(
+    log_probs: torch.Tensor, wanted: torch.Tensor, objective: str, generations: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss of positions under a reward, and the summed reward: both scalars.
+
+    Args:
+        log_probs: float32 (P, N), of every SID.
+        wanted: int64 (P,), targets from 0.
+        objective: "expected" or "grpo".
+        generations: Group size of "grpo".
+    """
+    own = log_probs.gather(1, wanted[:, None])[:, 0]
+    if objective == "expected":
+        expected = own.exp()
+        return -expected.sum(), expected.detach().sum()
+    best = log_probs.detach().topk(generations, dim=1).indices
+    advantages = group_advantages(best, wanted)
+    loss = -(advantages * log_probs.gather(1, best)).mean(1).sum()
+    return loss, (best == wanted[:, None]).any(1).float().sum()
+
+
+class CatalogueTrainer(RankingEvaluation, Trainer):
+    """The trainer of transformers on histories, with validation by ranking and, beside likelihood, rewards.
+
+    Attributes:
+        objective: "likelihood", "expected" or "grpo".
+        generations: Group size of "grpo".
+        beta: Weight of the KL divergence from the reference.
+        reference: The starting model, where `beta` is above 0.
+    """
+
+    objective: str = "likelihood"
+    generations: int = 16
+    beta: float = 0.0
+    reference: CatalogueModel | None = None
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The objective's loss; in evaluation the likelihood's."""
+        inputs = {**inputs, "leave_out": model.training}
+        if self.objective == "likelihood" or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        log_probs = model(**inputs, distribution=True).log_probs
+        wanted = inputs["labels"][inputs["labels"] > 0] - 1
+        loss, _ = reward_loss(log_probs, wanted, self.objective, self.generations)
+        if self.reference is not None:
+            with torch.no_grad():
+                before = self.reference(**inputs, distribution=True).log_probs
+            loss = loss + self.beta * (log_probs.exp() * (log_probs - before)).sum()
+        if num_items_in_batch is None:
+            return loss / max(1, len(wanted))
+        return loss * self.accelerator.num_processes / num_items_in_batch
+
+
+def collate(rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    """A batch of windows, as wide as its longest: `histories` and `labels`, int64 (B, T)."""
+    histories, labels = (torch.tensor([row[name] for row in rows]) for name in ("histories", "labels"))
+    width = max(1, int((histories > 0).sum(1).max()))
+    return {"histories": histories[:, :width], "labels": labels[:, :width]}
+
+
+def sid_windows(corpus: Corpus, table: SidTable) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Training windows and validation rows over SID numbers from 1.
+
+    Args:
+        corpus: The corpus.
+        table: SIDs of its items.
+
+    Returns:
+        Twice `histories` and `labels`, int64 (W, max_history), 0 padding on the right and -100 where there is no loss:
+        a loss at every item of a window, and at the last one of a validation row.
+    """
+    protocol = PROTOCOLS["rows"].with_changes(max_len=corpus.max_history)
+    split = protocol.split(corpus)
+    number = np.concatenate([[0], table.sid_numbers + 1])
+    windows = {"histories": number[split.windows.histories], "labels": number[split.windows.targets]}
+    histories = number[split.valid.histories]
+    labels = np.zeros_like(histories)
+    labels[np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)] = number[split.valid.targets]
+    valid = {"histories": histories, "labels": labels}
+    for part in (windows, valid):
+        part["labels"][part["labels"] == 0] = -100
+    return windows, valid
+
+
+def sid_text(corpus: Corpus, table: SidTable, encoder: str, width: int) -> np.ndarray:
+    """Text vectors of the distinct SIDs, means over their items, of length about the square root of their width.
+
+    Args:
+        corpus: The corpus.
+        table: SIDs of its items.
+        encoder: See `minionerec.embed.vectors.EncoderConfig`.
+        width: Width of TF-IDF vectors.
+
+    Returns:
+        float32 (N, T).
+    """
+    vectors = make_vectors(corpus, EncoderConfig(encoder=encoder, dimensions=width), {})
+    numbers = table.sid_numbers
+    text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
+    np.add.at(text, numbers, vectors)
+    return text / np.bincount(numbers)[:, None].astype(np.float32) * np.sqrt(vectors.shape[1], dtype=np.float32)
+
+
+def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: dict[str, np.ndarray]) -> Bundle:
+    """A model with random weights, with all it needs to recommend."""
+    wording = load_wording("compact")
+    words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
+    tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
+    add_code_tokens(tokenizer, table)
+    text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
+    counts = None
+    if config.transitions:
+        targets = np.maximum(windows["labels"], 0)
+        counts = count_transitions(
+            windows["histories"], targets, table.n_unique, config.reach, config.decay, config.reverse
+        )
+    shape = CatalogueConfig(
+        vocab_size=len(tokenizer),
+        max_history=corpus.max_history,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.inner_size,
+        towers=config.towers,
+        learned_vectors=config.learned_vectors,
+        code_vectors=config.code_vectors,
+        pointer=config.pointer,
+        reach=config.reach,
+        decay=config.decay,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    set_seed(config.seed)
+    empty = Bundle(None, tokenizer, table, wording, config.max_prompt_length)  # type: ignore[arg-type]
+    model: Any = build_catalogue(shape, table.codes, empty.code_ids, text, counts)
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length)
+
+
+def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
+    """Train a catalogue model; resumes an unfinished run, does nothing if it is done.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        Where the best checkpoint (by validation NDCG@10) lies.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+    """
+    inputs: dict[str, Any] = {"corpus": config.corpus, "sids": config.sids}
+    read_manifest(config.sids, "sids")
+    if config.checkpoint:
+        inputs["checkpoint"] = config.checkpoint
+        read_manifest(config.checkpoint, "checkpoint")
+    elif config.vectors:
+        inputs |= encoder_inputs(config.vectors)
+    quiet_libraries()
+    keep_freed_memory()
+    output = Path(config.output)
+    settings = result_settings(config)
+    if is_current(output, "checkpoint", settings, inputs):
+        logger.info("%s is up to date.", output)
+        return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
+    if is_main_process():
+        require_writable(output)
+    corpus = Corpus.load(config.corpus)
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    windows, heldout = sid_windows(corpus, table)
+    if config.checkpoint:
+        bundle = load_bundle(config.checkpoint, table=table)
+        if not isinstance(bundle.model, CatalogueModel):
+            raise ConfigError(
+                f"{config.checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. "
+                "Sharpen it with scripts/grpo.py."
+            )
+    else:
+        bundle = new_bundle(config, corpus, table, windows)
+    model: Any = bundle.model
+    model.to(resolve_dtype(config.dtype))
+    if config.objective == "grpo" and config.generations > table.n_unique:
+        raise ConfigError(
+            f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
+        )
+    count, labels = len(windows["histories"]), int((windows["labels"] > 0).sum())
+    logger.info(
+        "Training %s parameters in %d tower(s) on %s windows with %s targets; %s counts of pairs.",
+        f"{model.num_parameters():,}",
+        model.config.towers,
+        f"{count:,}",
+        f"{labels:,}",
+        f"{model.config.num_transitions:,}",
+    )
+    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, "batch_size and device_batch_size",
+                      "windows")  # fmt: skip
+    args = TrainingArguments(
+        **trainer_arguments(config, plan, "ndcg"),
+        per_device_train_batch_size=config.device_batch_size,
+        per_device_eval_batch_size=4 * config.device_batch_size,
+        logging_steps=plan.eval_steps,
+        adam_beta2=config.beta2,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        eval_on_start=False,
+    )
+    with work_folder(config, inputs, args.should_save) as checkpoint:
+        args.eval_on_start = config.objective != "likelihood" and checkpoint is None
+        trainer = CatalogueTrainer(
+            model=model,
+            args=args,
+            data_collator=collate,
+            train_dataset=Dataset.from_dict(windows),
+            eval_dataset=Dataset.from_dict(heldout),
+            processing_class=bundle.tokenizer,
+            callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
+        )
+        model.set_dropout(config.dropout)
+        trainer.objective, trainer.generations, trainer.beta = config.objective, config.generations, config.beta
+        if config.beta:
+            trainer.reference = copy.deepcopy(model).eval().requires_grad_(False).to(args.device)
+        trainer.validation = validation_set(
+            bundle.tokenizer,
+            ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer)),
+            Trie.build(table.codes, bundle.code_ids),
+            table.sid_numbers,
+            rows=config.eval_rows,
+            num_beams=config.eval_beams,
+            max_prompt_length=bundle.max_prompt_length,
+            seed=config.seed,
+        )
+        replace_printer(trainer)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return finish_run(trainer, bundle, config, settings, inputs, {"windows": count, "targets": labels})
