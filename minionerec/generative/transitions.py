@@ -91,4 +91,5 @@ def own_counts(histories: torch.Tensor, reach: int, decay: float) -> torch.Tenso
     back = place[None, :] - place[:, None]  # from a position to the one whose target counts
     weight = torch.where((back >= 0) & (back < reach), float(decay) ** back.clamp(min=0), 0.0)
     same = (histories[:, :, None] == histories[:, None, :]) & (histories > 0)[:, :, None]
-    return same.float() @ weight
+    with torch.autocast(histories.device.type, enabled=False):  # what rounding left over would tell the answer
+        return same.float() @ weight
