@@ -105,6 +105,7 @@ def test_protocol_rows_takes_a_corpus_as_it_is():
     assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (1, [4], 5), (0, [2, 3], 4)]
     assert rows(split.valid) == [(1, [4, 5], 1)]
     assert rows(split.test) == [(2, [3], 5), (0, [3, 4], 1)]  # user 2 stands for all without a training row
+    assert all(part.users.flags.writeable for part in (split.train, split.valid, split.test))
     assert split.user_names == ["x", "y", ""]
     assert sorted(split.windows.targets[split.windows.targets > 0].tolist()) == [2, 3, 4, 5]
 

@@ -261,7 +261,8 @@ def split_rows(data: Any, max_len: int, padding: Side) -> Split:
         lengths = np.array([len(history) for history in rows["history"]], dtype=np.int64)
         ends = np.cumsum(lengths)
         flat = np.concatenate([np.zeros(0, np.int32), *rows["history"]]) + 1
-        users = rows["user"].map(known).fillna(len(known)).to_numpy(np.int64)
+        # Without a copy it may be a read-only view, which torch does not take.
+        users = rows["user"].map(known).fillna(len(known)).to_numpy(np.int64, copy=True)
         targets = rows["target"].to_numpy(np.int64) + 1
         return Samples(users, targets, flat.astype(np.int32), ends - lengths, ends, max_len, padding)
 
