@@ -8,7 +8,8 @@ from torch import nn
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.padding import Side, length_groups, slot_range, take_slots
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots, slot_range, take_slots
 
 MASKED = -10000.0
 """Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""
@@ -235,3 +236,27 @@ class TransformerLayer(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor | None = None) -> torch.Tensor:
         """As `SelfAttention`: float (B, L, D), or (B, 1, D) with `at`."""
         return self.feed_forward(self.attention(x, mask, at))
+
+
+class UnmaskedEncoder(SequentialModel):
+    """Layers that mix all `max_len` slots, padding included, behind an embedding block whose table scores items too.
+
+    Attributes:
+        embedding: The embedding block.
+        layers: Each maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
+    """
+
+    embedding: ItemEmbedding
+    layers: nn.ModuleList
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        histories = full_width(histories, self.max_len, self.padding)
+        x = self.embedding(histories)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+        return self.layers[-1](x, readout_slots(histories, self.padding))
+
+    def item_matrix(self) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return self.embedding.items.weight

@@ -7,9 +7,8 @@ from torch import nn
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import NORM_EPS, FeedForward, ItemEmbedding, init_weights
-from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, readout_slots, take_slots
+from minionerec.sequential.layers import NORM_EPS, FeedForward, ItemEmbedding, UnmaskedEncoder, init_weights
+from minionerec.sequential.padding import Side, take_slots
 
 
 class AutoCorrelation(nn.Module):
@@ -87,7 +86,7 @@ class AutoCorrelationLayer(nn.Module):
         return self.feed_forward(self.mix(x, at))
 
 
-class FEARec(SequentialModel):
+class FEARec(UnmaskedEncoder):
     """Auto-correlation in place of attention (Du et al., "Frequency Enhanced Hybrid Attention Network", 2023).
 
     What ran for the published Beauty row is the paper's auto-correlation attention with time-delay aggregation, all
@@ -144,15 +143,3 @@ class FEARec(SequentialModel):
             for _ in range(num_layers)
         )
         self.apply(init_weights)
-
-    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
-        histories = full_width(histories, self.max_len, self.padding)
-        x = self.embedding(histories)
-        for layer in self.layers[:-1]:
-            x = layer(x)
-        return self.layers[-1](x, readout_slots(histories, self.padding))
-
-    def item_matrix(self) -> torch.Tensor:
-        """See `SequentialModel`."""
-        return self.embedding.items.weight

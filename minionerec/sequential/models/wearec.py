@@ -14,11 +14,11 @@ from minionerec.sequential.layers import (
     NORM_EPS,
     FeedForward,
     ItemEmbedding,
+    UnmaskedEncoder,
     check_heads,
     init_weights,
 )
-from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, readout_slots, take_slots
+from minionerec.sequential.padding import Side, take_slots
 
 
 class _FilterSpectrum(torch.autograd.Function):
@@ -145,7 +145,7 @@ class WEARecLayer(nn.Module):
         return self.feed_forward(self.mix(x, at))
 
 
-class WEARec(SequentialModel):
+class WEARec(UnmaskedEncoder):
     """Adaptive Fourier and wavelet filters (Xu et al., arXiv 2511.07028).
 
     Per layer: LN(x + Drop((1 - α) wavelet(x) + α fourier(x))), then the position-wise network. The Fourier branch is
@@ -198,15 +198,3 @@ class WEARec(SequentialModel):
         )
         self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.apply(init_weights)
-
-    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
-        histories = full_width(histories, self.max_len, self.padding)
-        x = self.embedding(histories)
-        for layer in self.layers[:-1]:
-            x = layer(x)
-        return self.layers[-1](x, readout_slots(histories, self.padding))
-
-    def item_matrix(self) -> torch.Tensor:
-        """See `SequentialModel`."""
-        return self.embedding.items.weight
