@@ -79,32 +79,32 @@ def test_rows_of_a_table(lengths, wanted):
     assert list(zip(owner.tolist(), place.tolist(), strict=True)) == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(data(), data(), st.integers(1, 6), st.sampled_from([1.0, 0.6]))
-def test_own_counts_are_what_a_window_adds(one, others, reach, decay):
-    """Summed over its targets: the difference between counting with the window and without it."""
-    histories, targets = one[0][:1], one[1][:1]
-    without = counted(*others, reach, decay, 0.0)
-    both = defaultdict(float, without)
-    for pair, count in counted(histories, targets, reach, decay, 0.0).items():
-        both[pair] += count
-    own = own_counts(torch.from_numpy(histories), reach, decay)[0]
-    assert own.dtype == torch.float32 and own.shape == (histories.shape[1],) * 2
-    for place, item in enumerate(histories[0].tolist()):
-        if not item:
-            assert not own[place].any()
-            continue
-        added = np.zeros(SIZE)
-        for step, target in enumerate(targets[0].tolist()):
-            if target:
-                added[target - 1] += float(own[place, step])
-        row = [both.get((item - 1, other), 0.0) - without.get((item - 1, other), 0.0) for other in range(SIZE)]
-        assert added == pytest.approx(row, abs=1e-5)
+@settings(max_examples=80, deadline=None)
+@given(data(), st.integers(1, 6), st.sampled_from([1.0, 0.6]), st.sampled_from([0.0, 0.3]))
+def test_own_counts_are_what_a_window_added(given_data, reach, decay, reverse):
+    """For every row, and from every position on: the difference between counting with those targets and without."""
+    histories, targets = (part[:1] for part in given_data)
+    width = histories.shape[1]
+    rows = [(item, first) for item in range(1, SIZE + 1) for first in range(width)]
+    entries, firsts = torch.tensor(rows).T
+    shape = (len(rows), -1)
+    windows, wanted = (torch.from_numpy(part).expand(*shape) for part in (histories, targets))
+    after, before = own_counts(windows, wanted, entries, firsts, reach, decay, reverse)
+    assert after.shape == before.shape == (len(rows), width)
+    assert after.dtype == before.dtype == torch.float32
+    whole = counted(histories, targets, reach, decay, reverse)
+    for place, (item, first) in enumerate(rows):
+        rest = counted(histories, np.where(np.arange(width) < first, targets, 0), reach, decay, reverse)
+        added = np.zeros(SIZE + 1)
+        np.add.at(added, targets[0], after[place].numpy())
+        np.add.at(added, histories[0], before[place].numpy())
+        row = [whole.get((item - 1, other), 0.0) - rest.get((item - 1, other), 0.0) for other in range(SIZE)]
+        assert added == pytest.approx([0.0, *row], abs=1e-5)
 
 
 def test_own_counts_are_exact_where_the_model_computes_in_bfloat16():
     """What is left over of a position's own answer would tell it."""
-    histories = torch.tensor([[3, 1, 3, 2]])
-    plain = own_counts(histories, 4, 0.6)
+    window = (torch.tensor([[3, 1, 3, 2]]), torch.tensor([[1, 3, 2, 3]]), torch.tensor([3]), torch.tensor([0]))
+    plain = own_counts(*window, 4, 0.6, 0.3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(own_counts(histories, 4, 0.6), plain)
+        assert all(map(torch.equal, own_counts(*window, 4, 0.6, 0.3), plain))

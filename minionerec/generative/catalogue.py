@@ -76,6 +76,7 @@ class CatalogueConfig(PreTrainedConfig):
         num_transitions: Stored counts, E; 0 for none.
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
+        reverse: Weight of a pair in the other direction in the counts.
     """
 
     model_type = "minionerec_catalogue"
@@ -100,6 +101,7 @@ class CatalogueConfig(PreTrainedConfig):
         num_transitions: int = 0,
         reach: int = 10,
         decay: float = 0.6,
+        reverse: float = 0.0,
         **kwargs: Any,
     ):
         self.vocab_size = vocab_size
@@ -120,6 +122,7 @@ class CatalogueConfig(PreTrainedConfig):
         self.num_transitions = num_transitions
         self.reach = reach
         self.decay = decay
+        self.reverse = reverse
         super().__init__(**kwargs)
 
 
@@ -404,14 +407,14 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         owner, place = rows_of(self.offsets, item)
         found = [position[owner], ago[owner], item[owner], self.followers[place].long(), self.counts[place]]
         if labels is not None:
-            own = own_counts(histories, reach, self.config.decay)  # (B, T, T)
-            later = torch.arange(histories.shape[1], device=row.device)
-            added = own[row[position], slot[position] - ago]  # (K, T): by each target of the window
-            added = added.masked_fill(later < slot[position][:, None], 0.0).masked_fill(labels[row[position]] <= 0, 0.0)
-            which, event = added.nonzero(as_tuple=True)
-            taken = (position[which], ago[which], item[which], labels[row[position[which]], event] - 1,
-                     -added[which, event])  # fmt: skip
-            found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
+            windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
+            after, before = own_counts(
+                windows, targets, item + 1, slot[position], reach, self.config.decay, self.config.reverse
+            )
+            for added, others in ((after, targets), (before, windows)):
+                which, where = added.nonzero(as_tuple=True)
+                taken = (position[which], ago[which], item[which], others[which, where] - 1, -added[which, where])
+                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
         return _Places(row, slot, (found[0], found[1], found[2], found[3], found[4]))
 
     def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:

@@ -75,21 +75,35 @@ def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, to
     return owner, torch.arange(len(owner), device=rows.device) - begin[owner] + first[owner]
 
 
-def own_counts(histories: torch.Tensor, reach: int, decay: float) -> torch.Tensor:
-    """What a window itself added to the counts of its items' rows (`count_transitions`, its forward direction).
+def own_counts(
+    histories: torch.Tensor,
+    targets: torch.Tensor,
+    entries: torch.Tensor,
+    first: torch.Tensor,
+    reach: int,
+    decay: float,
+    reverse: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What windows themselves added to rows of the counts, by their targets from some position on.
 
     Args:
-        histories: int64 (B, L), 0 is padding on the right.
+        histories: int64 (K, L), the window of each row; 0 is padding on the right.
+        targets: int64 (K, L), as counted; 0 or less where there is none.
+        entries: int64 (K,), the entry, from 1, whose row it is.
+        first: int64 (K,), the position behind which targets count.
         reach: As counted.
         decay: As counted.
+        reverse: As counted.
 
     Returns:
-        float32 (B, L, L): at (a, t), what the target behind position t added in the row of the item at position a,
-        through all places where that item stands.
+        Twice float32 (K, L): what was added for the target behind each position, which followed the entry; and for the
+        item at each position, which the entry followed.
     """
     place = torch.arange(histories.shape[1], device=histories.device)
     back = place[None, :] - place[:, None]  # from a position to the one whose target counts
     weight = torch.where((back >= 0) & (back < reach), float(decay) ** back.clamp(min=0), 0.0)
-    same = (histories[:, :, None] == histories[:, None, :]) & (histories > 0)[:, :, None]
+    counts = (place >= first[:, None]) & (targets > 0)
     with torch.autocast(histories.device.type, enabled=False):  # what rounding left over would tell the answer
-        return same.float() @ weight
+        after = (histories == entries[:, None]).float() @ weight
+        before = ((targets == entries[:, None]) & counts).float() @ weight.T
+    return after * counts, reverse * before * (histories > 0)

@@ -212,6 +212,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         pointer=config.pointer,
         reach=config.reach,
         decay=config.decay,
+        reverse=config.reverse,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
