@@ -157,11 +157,14 @@ def test_windows_cover_each_target_once_with_its_history(length):
     items = [place % 3 for place in range(length)]
     corpus = small_corpus(chain("u", items, 4), max_history=4)
     windows = user_windows(corpus)
-    found = []
+    found, rows = [], []
     for window in windows:
         assert len(window.items) <= 5
         for place in range(window.first_target, len(window.items)):
             found.append((tuple(window.items[:place].tolist()), int(window.items[place])))
+            assert corpus.train["target"][window.rows[place]] == window.items[place]
+            rows.append(int(window.rows[place]))
+    assert rows == list(range(length - 1))
     wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
     assert [target for _, target in found] == [target for _, target in wanted]
     for (seen, _), (history, _) in zip(found, wanted, strict=True):

@@ -325,6 +325,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         attention_mask: torch.Tensor | None = None,
         histories: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
         distribution: bool = False,
         leave_out: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
@@ -338,6 +339,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
             histories: int64 (B, T), numbers of SIDs from 1, padded with 0 on the right; instead of `input_ids`.
             labels: int64 (B, T), number from 1 of the SID after each position, -100 where there is none; with
                 `histories`.
+            weights: float32 (B, T), weight of each label's loss; all 1 if None.
             distribution: With labels: give log-probabilities instead of the loss.
             leave_out: With labels: whether these are windows that were counted, so that each position leaves out what
                 its own label and later ones added to the counts.
@@ -357,11 +359,20 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         if distribution:
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
         wanted = labels[row, slot] - 1
-        losses = [
-            nn.functional.cross_entropy(scores.float(), wanted, reduction="sum")
-            for scores in self._scores(histories, places)
-        ]
-        return CatalogueOutput(loss=torch.stack(losses).mean() / (num_items_in_batch or max(1, len(wanted))))
+        losses = torch.stack(
+            [
+                nn.functional.cross_entropy(scores.float(), wanted, reduction="none")
+                for scores in self._scores(histories, places)
+            ]
+        ).mean(0)
+        total = losses.sum() if weights is None else losses @ weights[row, slot]
+        return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any
+    ) -> dict[str, Any]:
+        """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def leaf_log_probs(self, histories: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of all SIDs after the newest item.

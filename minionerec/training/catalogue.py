@@ -36,7 +36,7 @@ from minionerec.decoding.trie import Trie
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
 from minionerec.generative.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.generative.transitions import count_transitions
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.examples import ExampleBuilder, special_texts, user_windows
 from minionerec.prompts.wording import load_wording
 from minionerec.rewards.advantages import EPSILON
 from minionerec.rewards.ranking import ndcg_penalties
@@ -81,10 +81,8 @@ def group_advantages(best: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return advantages.masked_fill(~hits.any(1, keepdim=True), 0.0)
 
 
-def reward_loss(
-    log_probs: torch.Tensor, wanted: torch.Tensor, objective: str, generations: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of positions under a reward, and the summed reward: both scalars.
+def reward_loss(log_probs: torch.Tensor, wanted: torch.Tensor, objective: str, generations: int) -> torch.Tensor:
+    """Loss of each position under a reward: float32 (P,).
 
     Args:
         log_probs: float32 (P, N), of every SID.
@@ -94,12 +92,10 @@ def reward_loss(
     """
     own = log_probs.gather(1, wanted[:, None])[:, 0]
     if objective == "expected":
-        expected = own.exp()
-        return -expected.sum(), expected.detach().sum()
+        return -own.exp()
     best = log_probs.detach().topk(generations, dim=1).indices
     advantages = group_advantages(best, wanted)
-    loss = -(advantages * log_probs.gather(1, best)).mean(1).sum()
-    return loss, (best == wanted[:, None]).any(1).float().sum()
+    return -(advantages * log_probs.gather(1, best)).mean(1)
 
 
 class CatalogueTrainer(RankingEvaluation, Trainer):
@@ -125,34 +121,40 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         log_probs = model(**inputs, distribution=True).log_probs
-        wanted = inputs["labels"][inputs["labels"] > 0] - 1
-        loss, _ = reward_loss(log_probs, wanted, self.objective, self.generations)
+        labelled = inputs["labels"] > 0
+        wanted, weights = inputs["labels"][labelled] - 1, inputs["weights"][labelled]
+        loss = reward_loss(log_probs, wanted, self.objective, self.generations)
         if self.reference is not None:
             with torch.no_grad():
                 before = self.reference(**inputs, distribution=True).log_probs
-            loss = loss + self.beta * (log_probs.exp() * (log_probs - before)).sum()
+            loss = loss + self.beta * (log_probs.exp() * (log_probs - before)).sum(1)
+        loss = (weights * loss).sum()
         if num_items_in_batch is None:
             return loss / max(1, len(wanted))
         return loss * self.accelerator.num_processes / num_items_in_batch
 
 
-def collate(rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """A batch of windows, as wide as its longest: `histories` and `labels`, int64 (B, T)."""
-    histories, labels = (torch.tensor([row[name] for row in rows]) for name in ("histories", "labels"))
-    width = max(1, int((histories > 0).sum(1).max()))
-    return {"histories": histories[:, :width], "labels": labels[:, :width]}
+def collate(rows: Sequence[dict[str, list[Any]]]) -> dict[str, torch.Tensor]:
+    """A batch of windows, as wide as its longest: `histories` and `labels` int64, `weights` float32, all (B, T)."""
+    columns = {name: torch.tensor([row[name] for row in rows]) for name in ("histories", "labels", "weights")}
+    width = max(1, int((columns["histories"] > 0).sum(1).max()))
+    return {name: values[:, :width] for name, values in columns.items()}
 
 
-def sid_windows(corpus: Corpus, table: SidTable) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def sid_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Training windows and validation rows over SID numbers from 1.
 
     Args:
         corpus: The corpus.
         table: SIDs of its items.
+        recency: How fast the weight of targets falls with their age: exp(-recency · age), where a target's age is the
+            share of the training rows that came after its own. Only a split by global time has its rows in the order
+            of time; with any other all targets weigh 1.
 
     Returns:
-        Twice `histories` and `labels`, int64 (W, max_history), 0 padding on the right and -100 where there is no loss:
-        a loss at every item of a window, and at the last one of a validation row.
+        Twice `histories` and `labels`, int64 (W, max_history), 0 padding on the right and -100 where there is no loss
+        (a loss at every item of a window, and at the last one of a validation row), and `weights`, float32, of mean 1
+        over the labels.
     """
     protocol = PROTOCOLS["rows"].with_changes(max_len=corpus.max_history)
     split = protocol.split(corpus)
@@ -164,6 +166,15 @@ def sid_windows(corpus: Corpus, table: SidTable) -> tuple[dict[str, np.ndarray],
     valid = {"histories": histories, "labels": labels}
     for part in (windows, valid):
         part["labels"][part["labels"] == 0] = -100
+        part["weights"] = np.ones(part["labels"].shape, dtype=np.float32)
+    if recency and "global time" in corpus.split:
+        count = len(corpus.rows("train"))
+        for weights, window in zip(windows["weights"], user_windows(corpus), strict=True):
+            age = 1 - (window.rows[1:] + 1) / count
+            weights[: len(age)] = np.exp(-recency * age)
+        windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
+    elif recency:
+        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", corpus.split)
     return windows, valid
 
 
@@ -254,7 +265,7 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
         require_writable(output)
     corpus = Corpus.load(config.corpus)
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
-    windows, heldout = sid_windows(corpus, table)
+    windows, heldout = sid_windows(corpus, table, config.recency)
     if config.checkpoint:
         bundle = load_bundle(config.checkpoint, table=table)
         if not isinstance(bundle.model, CatalogueModel):

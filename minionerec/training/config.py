@@ -294,6 +294,13 @@ class CatalogueTrainConfig(RunConfig):
     reach: int = field(default=10, metadata={"help": "items back that pairs are counted"})
     decay: float = field(default=0.6, metadata={"help": "weight of each further item back in the counts"})
     reverse: float = field(default=0.3, metadata={"help": "weight of a pair in the other direction"})
+    recency: float = field(
+        default=0.0,
+        metadata={
+            "help": "weigh a training target by exp(-recency x share of the training rows that came after it); only "
+            "where the split is by time, else all weigh alike"
+        },
+    )
     objective: str = field(
         default="likelihood",
         metadata={
@@ -328,6 +335,7 @@ class CatalogueTrainConfig(RunConfig):
         _check(0 <= self.dropout < 1, f"dropout is {self.dropout}; it must be in [0, 1).")
         _check(self.reach >= 1, f"reach is {self.reach}; it must be at least 1.")
         _check(0 < self.decay <= 1, f"decay is {self.decay}; it must be above 0 and at most 1.")
+        _check(self.recency >= 0, f"recency is {self.recency}; it must be 0 or above.")
         _check(self.reverse >= 0, f"reverse is {self.reverse}; it must be 0 or above.")
         _check(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
