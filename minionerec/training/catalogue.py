@@ -23,7 +23,7 @@ import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
-from minionerec.backbone.build import resolve_dtype, train_tokenizer
+from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens
@@ -46,6 +46,7 @@ from minionerec.training.common import (
     RankingEvaluation,
     TrainingResult,
     finish_run,
+    keep_start_if_better,
     plan_steps,
     replace_printer,
     result_settings,
@@ -276,7 +277,6 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
     else:
         bundle = new_bundle(config, corpus, table, windows)
     model: Any = bundle.model
-    model.to(resolve_dtype(config.dtype))
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
@@ -329,4 +329,6 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
         )
         replace_printer(trainer)
         trainer.train(resume_from_checkpoint=checkpoint)
+        if config.objective != "likelihood":
+            keep_start_if_better(trainer, config.checkpoint)
         return finish_run(trainer, bundle, config, settings, inputs, {"windows": count, "targets": labels})

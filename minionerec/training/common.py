@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
-from minionerec.backbone.bundle import Bundle, save_bundle
+from minionerec.backbone.bundle import Bundle, load_bundle, save_bundle
 from minionerec.core.artefacts import input_record, read_json, to_plain, write_text_atomic
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
@@ -457,6 +457,27 @@ class TrainingResult:
     output: Path
     counts: dict[str, Any]
     fresh: bool
+
+
+def keep_start_if_better(trainer: Any, checkpoint: str) -> None:
+    """Go back to the starting weights where no later validation beat the one before the first step.
+
+    Args:
+        trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
+        checkpoint: What it began with.
+    """
+    start = next(row["eval_ndcg@10"] for row in trainer.state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
+    if trainer.state.best_metric is None or start >= trainer.state.best_metric:
+        logger.warning(
+            "Training did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
+            "of %s. Try a lower learning rate, a higher beta or another reward.",
+            start,
+            trainer.state.best_metric,
+            checkpoint,
+        )
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model.load_state_dict(load_bundle(checkpoint, dtype=model.dtype).model.state_dict())
+        trainer.state.best_global_step, trainer.state.best_metric = 0, start
 
 
 def finish_run(

@@ -319,6 +319,11 @@ class CatalogueTrainConfig(RunConfig):
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
+        _check(
+            self.dtype in ("auto", "float32"),
+            f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
+            "mixed_bf16, to compute in bfloat16.",
+        )
         _check(self.objective in OBJECTIVES, f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
         _check(
             self.objective == "likelihood" or bool(self.checkpoint),

@@ -32,6 +32,7 @@ from minionerec.decoding.decoder import decode_prompts, length_batches
 from minionerec.decoding.sampling import sample_search
 from minionerec.decoding.trie import Trie
 from minionerec.embed.vectors import load_vector_artefact
+from minionerec.generative.catalogue import CatalogueModel
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import COMPLETION_FIELD
 from minionerec.rewards.advantages import sibling_advantages
@@ -41,6 +42,7 @@ from minionerec.training.common import (
     TrainingResult,
     choose_examples,
     finish_run,
+    keep_start_if_better,
     plan_steps,
     replace_printer,
     result_settings,
@@ -398,6 +400,11 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
         require_writable(output)
     corpus = Corpus.load(config.corpus)
     bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    if isinstance(bundle.model, CatalogueModel):
+        raise ConfigError(
+            f"{config.checkpoint}: is a catalogue model, whose rewards need no rollouts. Sharpen it with "
+            "scripts/train_catalogue.py --objective expected or grpo."
+        )
     table, tokenizer = bundle.table, bundle.tokenizer
     if table.n_unique < config.generations:
         raise ConfigError(
@@ -494,21 +501,5 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
             trainer.restore_reference(checkpoint)
         replace_printer(trainer)
         trainer.train(resume_from_checkpoint=checkpoint)
-        keep_start_if_better(trainer, config)
+        keep_start_if_better(trainer, config.checkpoint)
         return finish_run(trainer, bundle, config, settings, inputs, {"rows": task_counts})
-
-
-def keep_start_if_better(trainer: SidGrpoTrainer, config: GrpoConfig) -> None:
-    """Go back to the starting weights where no later validation beat the one before the first step."""
-    start = next(row["eval_ndcg@10"] for row in trainer.state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
-    if trainer.state.best_metric is None or start >= trainer.state.best_metric:
-        logger.warning(
-            "GRPO did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
-            "of %s. Try a lower learning rate, a higher beta or another reward.",
-            start,
-            trainer.state.best_metric,
-            config.checkpoint,
-        )
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        model.load_state_dict(load_bundle(config.checkpoint, dtype=model.dtype).model.state_dict())
-        trainer.state.best_global_step, trainer.state.best_metric = 0, start
