@@ -1,0 +1,151 @@
+"""The catalogue model on Industrial: what each of its parts is worth, and what a reward adds, over several seeds.
+
+python benchmarks/industrial_quality.py --split valid                  # train all variants, measure on validation
+python benchmarks/industrial_quality.py --split test                   # and, once, on test
+python benchmarks/industrial_quality.py --only full no_text --seeds 42 43 44 --markdown docs/results/industrial_quality.md
+
+A variant is configs/industrial/best/catalogue.yaml with some settings changed; the rewards go on from `full` of the
+same seed, as configs/industrial/best/reward.yaml says. What is done is not done again. Differences are paired over rows
+whose values are the means over seeds. `--against` names finished predictions (folders of eval_beam) of other systems on
+the same split.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.artefacts import read_manifest, write_text_atomic
+from minionerec.core.config import ROOT, parse_config, run_command
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.predict import run_eval
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
+from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.config import CatalogueTrainConfig
+
+CONFIGS = ROOT / "configs" / "industrial" / "best"
+OWN_SIDS = "runs/sids_study/industrial/rq_vae"
+# What each variant changes.
+VARIANTS: dict[str, dict[str, str]] = {
+    "full": {},
+    "no_counts": {"transitions": "false"},
+    "no_pointer": {"pointer": "false"},
+    "no_codes": {"code_vectors": "false"},
+    "no_text": {"vectors": ""},
+    "no_learned": {"learned_vectors": "false"},
+    "no_recency": {"recency": "0"},
+    "one_tower": {"towers": "1"},
+    "own_sids": {"sids": OWN_SIDS},
+    "expected": {},
+    "grpo": {"objective": "grpo", "learning_rate": "3.0e-5"},
+}
+REWARDS = ("expected", "grpo")
+METRICS = ("HR@10", "NDCG@10")
+BEGIN, END = "<!-- tables of benchmarks/industrial_quality.py: {} -->", "<!-- end of the tables: {} -->"
+
+
+def train(variant: str, seed: int, output: Path) -> Path:
+    """The checkpoint of a variant, made where it is missing."""
+    place = output / f"{variant}-{seed}"
+    words = [word for name, value in VARIANTS[variant].items() for word in (f"--{name}", value)]
+    file = "reward.yaml" if variant in REWARDS else "catalogue.yaml"
+    if variant in REWARDS:
+        words += ["--checkpoint", str(train("full", seed, output))]
+    words = ["--config", str(CONFIGS / file), *words, "--seed", str(seed), "--output", str(place)]
+    run_catalogue(parse_config(CatalogueTrainConfig, "", args=words))
+    return place
+
+
+def evaluate(checkpoint: Path, split: str) -> Path:
+    """Predictions of a checkpoint with fifty beams."""
+    place = checkpoint.with_name(f"{checkpoint.name}_{split}")
+    run_eval(
+        EvalConfig(checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids="", output=str(place), split=split,
+                   beams=50, batch_size=256)
+    )  # fmt: skip
+    return place
+
+
+def row_values(place: Path) -> dict[str, np.ndarray]:
+    """HR@10 and NDCG@10 of each row, by SID and by item."""
+    predictions = Predictions.load(place)
+    found = {}
+    for level, ranks in (("sid", sid_ranks(predictions)), ("item", item_ranks(predictions))):
+        values = ranking_metrics(ranks, [10])
+        found |= {f"{level} {name}": values[name] for name in METRICS}
+    return found
+
+
+def mean_values(places: list[Path]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Each row's values averaged over seeds, and the standard deviation of the seeds' means."""
+    seeds = [row_values(place) for place in places]
+    rows = {name: np.mean([found[name] for found in seeds], axis=0) for name in seeds[0]}
+    spread = {name: float(np.std([found[name].mean() for found in seeds], ddof=1)) if len(seeds) > 1 else float("nan")
+              for name in rows}  # fmt: skip
+    return rows, spread
+
+
+def table(systems: dict[str, list[Path]], first: str) -> str:
+    """Means ± sd with intervals by SID and item, and paired differences from the first system."""
+    found = {name: mean_values(places) for name, places in systems.items()}
+    headers = ["", "seeds", "HR@10", "NDCG@10 [95 %]", "HR@10 by item", "NDCG@10 by item [95 %]",
+               f"NDCG@10 less {first} [95 %]", "p"]  # fmt: skip
+    lines = [headers, ["---", *("--:" for _ in headers[1:])]]
+    for name, (rows, spread) in found.items():
+        cells = [name, str(len(systems[name]))]
+        for metric in ("sid HR@10", "sid NDCG@10", "item HR@10", "item NDCG@10"):
+            cell = f"{rows[metric].mean():.4f} ± {spread[metric]:.4f}".replace(" ± nan", "")
+            if "NDCG" in metric:
+                low, high = bootstrap_interval(rows[metric])
+                cell += f" [{low:.4f}, {high:.4f}]"
+            cells.append(cell)
+        if name == first:
+            cells += ["", ""]
+        else:
+            level = "item" if name.startswith("own_sids") else "sid"
+            gap = paired_bootstrap(rows[f"{level} NDCG@10"], found[first][0][f"{level} NDCG@10"])
+            note = " (by item)" if level == "item" else ""
+            cells += [f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]{note}", f"{gap.p:.3f}"]
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def put_between_marks(path: Path, split: str, text: str) -> None:
+    """Replace what stands between the marks of a split in a file."""
+    begin, end = BEGIN.format(split), END.format(split)
+    content = path.read_text(encoding="utf-8")
+    if content.count(begin) != 1 or content.count(end) != 1:
+        raise SystemExit(f"{path}: expected the lines {begin!r} and {end!r} once each.")
+    head, _, rest = content.partition(begin)
+    write_text_atomic(path, f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
+
+
+def main() -> None:
+    """Train, measure, compare and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", default="runs/industrial/best/study", help="directory of checkpoints and lists")
+    parser.add_argument("--split", default="valid", choices=("valid", "test"))
+    parser.add_argument("--only", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="variants")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
+    parser.add_argument("--against", nargs="*", default=[], help="NAME=FOLDER of other predictions; repeat for seeds")
+    parser.add_argument("--markdown", help="file whose marked part is replaced by the table")
+    args = parser.parse_args()
+    output = Path(args.output)
+    systems: dict[str, list[Path]] = {}
+    for variant in args.only:
+        systems[variant] = [evaluate(train(variant, seed, output), args.split) for seed in args.seeds]
+    for word in args.against:
+        name, _, folder = word.partition("=")
+        read_manifest(folder, "predictions")
+        systems.setdefault(name, []).append(Path(folder))
+    text = table(systems, args.only[0])
+    if args.markdown:
+        put_between_marks(Path(args.markdown), args.split, text)
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    run_command(main)
