@@ -2,7 +2,7 @@
 
 python benchmarks/industrial_quality.py --split valid                  # train all variants, measure on validation
 python benchmarks/industrial_quality.py --split test                   # and, once, on test
-python benchmarks/industrial_quality.py --only full no_text --seeds 42 43 44 --markdown docs/results/industrial_quality.md
+python benchmarks/industrial_quality.py --only full no_text --markdown docs/results/industrial_quality.md
 
 A variant is configs/industrial/best/catalogue.yaml with some settings changed; the rewards go on from `full` of the
 same seed, as configs/industrial/best/reward.yaml says. What is done is not done again. Differences are paired over rows
