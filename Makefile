@@ -1,6 +1,7 @@
 # make quickstart   set up and run the whole pipeline on the demo shop
 # make test         set up and run linters and tests
 # make industrial   run the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
+# make industrial-best  the catalogue model there: the best small model, in minutes
 # make slow         the tests that take minutes
 # make lint, make format, make venv, make clean
 
@@ -14,7 +15,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test industrial venv lint format slow clean
+.PHONY: quickstart test industrial industrial-best venv lint format slow clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run configs/demo
@@ -27,6 +28,9 @@ slow: venv
 
 industrial: venv
 	$(OFFLINE) $(BIN)/minionerec run configs/industrial
+
+industrial-best: venv
+	$(OFFLINE) $(BIN)/minionerec run configs/industrial/best
 
 lint: venv
 	$(BIN)/ruff check .
