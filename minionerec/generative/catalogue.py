@@ -50,6 +50,7 @@ from minionerec.decoding.trie import Trie
 from minionerec.generative.transitions import Transitions, own_counts, rows_of
 from minionerec.sequential.layers import causal_mask, check_heads
 from minionerec.sequential.models.causal import CausalLayer
+from minionerec.sequential.padding import length_groups
 
 INIT_STD = 0.02
 
@@ -222,10 +223,18 @@ class Tower(nn.Module):
             float (P, N).
         """
         matrix = self.matrix(text, code_rows)
-        x, mask = self.dropout(nn.functional.embedding(histories, matrix)), causal_mask(histories)
-        for layer in self.layers:
-            x = layer(x, mask)
-        state = self.norm(x)[places.row, places.slot]  # (P, D)
+        first = torch.zeros(len(histories), dtype=torch.int64, device=histories.device)  # of each row, in `flat`
+        parts, count = [], 0
+        for rows, columns in length_groups(histories, "right"):
+            part = histories[rows, columns]
+            first[rows] = count + torch.arange(len(rows), device=rows.device) * part.shape[1]
+            count += part.numel()
+            x, mask = self.dropout(nn.functional.embedding(part, matrix)), causal_mask(part)
+            for layer in self.layers:
+                x = layer(x, mask)
+            parts.append(x.flatten(0, 1))
+        flat = torch.cat(parts)
+        state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
         scores = torch.addmm(self.bias, state, matrix[1:].T)
         if self.pointer is not None:
             scores = self._add_pointer(scores, state, histories, places)
