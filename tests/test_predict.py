@@ -131,6 +131,19 @@ def test_scores_change_with_the_normaliser(made, tmp_path):
     assert np.exp([np.unique(row) for row in full.scores]).sum(1).max() < 0.999
 
 
+def test_masked_lists_are_the_kept_ones_without_the_history(made, tmp_path):
+    kept = Predictions.load(run_eval(config(made)).output)
+    result = run_eval(config(made, seen="mask", beams=2, ks=[1, 2], output=str(tmp_path / "m")))
+    masked = Predictions.load(result.output)
+    assert set(result.metrics["recommenders"]) == {"beam search"}
+    histories = [set(history.tolist()) for history in Corpus.load(made / "corpus").rows("test")["history"]]
+    assert any(set(row[:3]) & gone for row, gone in zip(kept.items, histories, strict=True))
+    for everything, sids, row, gone in zip(kept.items, masked.sids, masked.items, histories, strict=True):
+        wanted = [item for item in everything if item not in gone]
+        assert row == wanted[: len(row)]
+        assert len(set(sids)) == min(2, len({(0, 1) if item in (1, 4) else item for item in wanted}))
+
+
 def test_ranked_items():
     table = SidTable(CODES, list("uvwxyz"))
     assert ranked_items(table, np.array([0, 2, 0, 0, 2, 0])) == [[0], [1, 4], [2], [5], [3]]
@@ -150,6 +163,7 @@ def test_ranked_items():
         ({"split": "train"}, ConfigError, "unknown split 'train'; known: test, valid"),
         ({"output": ""}, ConfigError, "output is empty"),
         ({"scores": "odd"}, ConfigError, "unknown scores 'odd'"),
+        ({"seen": "hide"}, ConfigError, "unknown seen 'hide'; known: keep, mask"),
         ({"batch_size": -1}, ConfigError, "batch_size is -1"),
     ],
 )

@@ -59,6 +59,13 @@ class EvalConfig:
         default_factory=lambda: [1, 3, 5, 10, 20, 50],
         metadata={"help": "cut-offs of the metrics; none above the beams"},
     )
+    seen: str = field(
+        default="keep",
+        metadata={
+            "help": "items of a row's own history: keep (they may be recommended again) or mask (left out; the search "
+            "is wider by as many)"
+        },
+    )
     scores: str = field(
         default="full",
         metadata={"help": "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children"},
@@ -81,6 +88,8 @@ class EvalConfig:
             raise ConfigError("output is empty; say where the predictions are to be written.")
         if self.split not in ("test", "valid"):
             raise ConfigError(f"unknown split {self.split!r}; known: test, valid.")
+        if self.seen not in ("keep", "mask"):
+            raise ConfigError(f"unknown seen {self.seen!r}; known: keep, mask.")
         if self.beams < 1:
             raise ConfigError(f"beams is {self.beams}; it must be at least 1.")
         too_large = [k for k in self.ks if k > self.beams or k < 1]

@@ -84,6 +84,7 @@ def predict(
     *,
     beams: int,
     batch_size: int,
+    seen: str = "keep",
     scores: str = "full",
     score_end: bool = False,
     shards: tuple[Path, Mapping[str, object]] | None = None,
@@ -96,6 +97,8 @@ def predict(
         rows: R rows with `user`, `history` and `target`.
         beams: Beam width.
         batch_size: Prompts decoded at a time; 0 finds it from the free memory.
+        seen: "keep", or "mask" to leave the items of each row's history out of its list; the search is then as much
+            wider as the row with the most of them needs.
         scores: "full" or "renormalised".
         score_end: Whether to score what follows the SID in a completion too.
         shards: Folder that keeps what is finished, and a record of all that decides the result; with it the work is
@@ -119,35 +122,38 @@ def predict(
         end = completion[completion.index(table.sids[0]) + len(table.sids[0]) :]
         trie = trie.with_tail(encode_completion(bundle.tokenizer, [end])[0])
 
+    gone = [set(history) if seen == "mask" else set() for history in rows["history"]]
+    width = min(beams + max(map(len, gone), default=0), table.n_unique)
+
     def find_batch_size() -> int:
         found = batch_size or fitting_batch_size(
-            model, trie, max(map(len, distinct)), beams, free_memory(torch.device(model.device))
+            model, trie, max(map(len, distinct)), width, free_memory(torch.device(model.device))
         )
         logger.info("%s distinct prompts, %d at a time.", f"{len(distinct):,}", found)
         return found
 
     if shards is None:
         found, found_scores = decode_prompts(
-            model, distinct, trie, beams, batch_size=find_batch_size(), normaliser=scores, description="recommending"
+            model, distinct, trie, width, batch_size=find_batch_size(), normaliser=scores, description="recommending"
         )
     else:
         model.eval()
 
         def decode(prompts: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-            result = beam_search(model, prompts, trie, beams, scores)
+            result = beam_search(model, prompts, trie, width, scores)
             return result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
 
-        found, found_scores = decode_in_shards(*shards, distinct, beams, find_batch_size, decode)
+        found, found_scores = decode_in_shards(*shards, distinct, width, find_batch_size, decode)
     behind = ranked_items(table, corpus.popularity())
     items, sids, values = [], [], []
-    for prompt in ids:
+    for prompt, left_out in zip(ids, gone, strict=True):
         place = order[tuple(prompt)]
-        listed = [
-            (item, float(score))
+        groups = [
+            [(item, float(score)) for item in behind[number] if item not in left_out]
             for number, score in zip(found[place].tolist(), found_scores[place], strict=True)
             if number >= 0
-            for item in behind[number]
         ]
+        listed = [entry for group in [group for group in groups if group][:beams] for entry in group]
         items.append([item for item, _ in listed])
         sids.append([table.sids[item] for item, _ in listed])
         values.append([score for _, score in listed])
@@ -195,7 +201,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
         )
     bundle.model.to(decoding_device())  # type: ignore[arg-type]
     folder = output.with_name(f"{output.name}.partial")
-    decides = ("split", "beams", "scores", "score_end", "batch_size", "dtype")
+    decides = ("split", "beams", "seen", "scores", "score_end", "batch_size", "dtype")
     record = {
         "settings": {name: settings[name] for name in decides},
         "inputs": {name: entry["sha256"] for name, entry in input_record(inputs).items()},
@@ -208,6 +214,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
         rows,
         beams=config.beams,
         batch_size=config.batch_size,
+        seen=config.seen,
         scores=config.scores,
         score_end=config.score_end,
         shards=(folder, record),
@@ -227,11 +234,12 @@ def run_eval(config: EvalConfig) -> EvalResult:
             resamples=config.resamples,
         )
 
-    evaluations = {
-        "beam search": measure(predictions),
-        "popularity": measure(popularity_predictions(corpus, table, rows, config.beams)),
-        "same as last item": measure(last_item_predictions(corpus, table, rows, config.beams)),
-    }
+    evaluations = {"beam search": measure(predictions)}
+    if config.seen == "keep":  # the floors recommend what was seen
+        evaluations |= {
+            "popularity": measure(popularity_predictions(corpus, table, rows, config.beams)),
+            "same as last item": measure(last_item_predictions(corpus, table, rows, config.beams)),
+        }
     title = f"{config.checkpoint} on {config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval]"
     text = "\n".join(
         [
@@ -243,6 +251,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
         "split": config.split,
         "split_rule": corpus.split,
         "beams": config.beams,
+        "seen": config.seen,
         "scores": config.scores,
         "sid_table": table.fingerprint,
         "recommenders": {name: evaluation.to_json() for name, evaluation in evaluations.items()},
