@@ -38,6 +38,7 @@ def parameters(model):
         ("gru4rec", BEAUTY, {"hidden_size": 64, "num_layers": 2}, 831_040 - 3_200),
         ("caser", BEAUTY, {"num_users": 22_363}, 2_909_532),
         ("caser", LASTFM, {"num_users": 1_090}, 1_010_140 - 3_200),
+        ("caser", LASTFM, {"num_users": 1_090, "personal": False}, 1_010_140 - 3_200 - 1_091 * 64 - 64 * 64),
         ("hstu", BEAUTY, {}, 861_092),
     ],
 )
@@ -205,8 +206,10 @@ def test_an_empty_history_attends_to_all_slots_alike():
     assert torch.allclose(model.user_vectors(torch.zeros(1, LENGTH, dtype=torch.int64)), expected, atol=0.2)
 
 
-def test_caser_is_its_equations():
-    model = built("caser", num_users=3, vertical=2, horizontal=3)
+@pytest.mark.parametrize("personal", [True, False])
+def test_caser_is_its_equations(personal):
+    model = built("caser", num_users=3, vertical=2, horizontal=3, personal=personal)
+    assert model.needs_users == personal
     histories, users = histories_of([4, LENGTH, 0], "right"), torch.tensor([2, 0, 1])
     image = model.items(histories)  # (B, L, D)
     for row in range(3):
@@ -220,9 +223,10 @@ def test_caser_is_its_equations():
                 ]
                 along.append(torch.stack(windows).relu().max())
         z = model.inner(torch.cat([*across, torch.stack(along)])).relu()
-        expected = model.outer(torch.cat([z, model.users.weight[users[row]]])).relu()
+        expected = model.outer(torch.cat([z, model.users.weight[users[row]]]) if personal else z).relu()
         assert torch.allclose(model.user_vectors(histories, users)[row], expected, atol=1e-4)
-    norms = [model.users, model.items, model.vertical, model.inner, model.outer, *model.horizontal]
+    norms = [model.items, model.vertical, model.inner, model.outer, *model.horizontal]
+    norms += [model.users] if personal else []
     targets = torch.tensor([1, 2, 3])
     plain = functional.cross_entropy(model.logits(model.user_vectors(histories, users)), targets)
     penalty = 1e-4 * sum(part.weight.pow(2).sum().sqrt() for part in norms)

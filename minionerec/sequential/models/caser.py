@@ -23,19 +23,21 @@ class Caser(SequentialModel):
     3. The penalty is 1e-4 times the norms (not squared) of both tables, the vertical filters and both maps, and of
        each horizontal filter bank, on top of the loss.
 
+    Without `personal` there are no user vectors, and h = ReLU(W' z + b'): for data many of whose users
+    appear only after training, and where the vectors of the others learn the training rows by heart.
+
     Args:
         num_items: Number of items.
         max_len: Longest history, L.
-        num_users: Number of users; the table has one row more.
+        num_users: Number of users; the table has one row more. Without `personal` it has no meaning.
         padding: Side of the padding.
         hidden_size: Width D of item and user vectors.
         vertical: Vertical filters.
         horizontal: Horizontal filters of each height.
         dropout: Dropout of the filters' outputs.
         penalty: Weight of the norms in the loss.
+        personal: Whether users have vectors.
     """
-
-    needs_users = True
 
     def __init__(
         self,
@@ -48,17 +50,19 @@ class Caser(SequentialModel):
         horizontal: int = 8,
         dropout: float = 0.4,
         penalty: float = 1e-4,
+        personal: bool = True,
     ):
         super().__init__(num_items, max_len, padding)
         self.penalty = penalty
-        self.users = nn.Embedding(num_users + 1, hidden_size)
+        self.needs_users = personal
+        self.users = nn.Embedding(num_users + 1, hidden_size) if personal else None
         self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
         self.vertical = nn.Linear(max_len, vertical)  # in the law of a convolution of height L
         self.horizontal = nn.ModuleList(nn.Conv1d(hidden_size, horizontal, height + 1) for height in range(max_len))
         self.dropout = Dropout(dropout)
         self.inner = nn.Linear(vertical * hidden_size + horizontal * max_len, hidden_size)
-        self.outer = nn.Linear(2 * hidden_size, hidden_size)
-        for table in (self.users, self.items):
+        self.outer = nn.Linear((1 + personal) * hidden_size, hidden_size)
+        for table in filter(None, (self.users, self.items)):
             nn.init.normal_(table.weight, std=1 / hidden_size)
         for linear in (self.inner, self.outer):
             nn.init.xavier_normal_(linear.weight)
@@ -70,7 +74,7 @@ class Caser(SequentialModel):
         across = self.vertical(image).transpose(1, 2).flatten(1)  # (B, vertical * D), filter by filter
         along = [filters(image).relu().amax(-1) for filters in self.horizontal]  # L times (B, horizontal)
         z = self.inner(self.dropout(torch.cat([across, *along], 1))).relu()
-        return self.outer(torch.cat([z, self.users(users)], 1)).relu()
+        return self.outer(z if self.users is None else torch.cat([z, self.users(users)], 1)).relu()
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""
@@ -79,5 +83,5 @@ class Caser(SequentialModel):
     def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Cross-entropy over all V rows, plus the penalty on norms."""
         parts = [self.users, self.items, self.vertical, self.inner, self.outer, *self.horizontal]
-        norms = torch.stack([part.weight.norm() for part in parts])
+        norms = torch.stack([part.weight.norm() for part in parts if part is not None])
         return super().loss(histories, targets, users) + self.penalty * norms.sum()
