@@ -15,6 +15,7 @@ from test_training import N_ITEMS, Killed, kill_after, make_inputs, same_weights
 from test_training_grpo import grpo_config
 
 from minionerec.backbone.bundle import load_bundle, save_bundle
+from minionerec.backbone.dropout import Dropout
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
@@ -171,14 +172,15 @@ def test_a_group_without_a_hit_gives_nothing():
     assert not advantages[1].any()
 
 
-def gradient_of(monkeypatch, config):
-    """The gradient of a run's first step."""
+def first_step(monkeypatch, config):
+    """The batch of a run's first step, its loss and its gradient."""
     found = []
     step = catalogue.CatalogueTrainer.training_step
 
-    def note(self, model, *words):
-        loss = step(self, model, *words)
-        found.append((float(loss), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])))
+    def note(self, model, inputs, *words):
+        loss = step(self, model, inputs, *words)
+        assert {module.p for module in model.modules() if isinstance(module, Dropout)} == {config.dropout, 0.0}
+        found.append((inputs, float(loss), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])))
         raise Killed
 
     monkeypatch.setattr(catalogue.CatalogueTrainer, "training_step", note)
@@ -188,17 +190,38 @@ def gradient_of(monkeypatch, config):
     return found[0]
 
 
+@pytest.mark.parametrize("objective", ["likelihood", "expected", "grpo"])
+def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
+    """Weighted by recency, and without what the windows themselves added to the counts."""
+    folder, _ = trained
+    replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
+    config = sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "run"), objective=objective,
+                        dropout=0.0, recency=3.0, generations=8)  # fmt: skip
+    batch, loss, _ = first_step(monkeypatch, config)
+    labelled = batch["labels"] > 0
+    wanted, weights = batch["labels"][labelled] - 1, batch["weights"][labelled]
+    assert weights.std() > 0.1
+    with torch.no_grad():
+        model = load_bundle(folder / "catalogue").model
+        log_probs = model(
+            histories=batch["histories"], labels=batch["labels"], distribution=True, leave_out=True
+        ).log_probs
+    own = log_probs.gather(1, wanted[:, None])[:, 0]
+    each = -own if objective == "likelihood" else reward_loss(log_probs, wanted, objective, 8)
+    assert loss == pytest.approx(float((weights * each).sum() / len(wanted)), rel=1e-4)
+
+
 @pytest.mark.parametrize("objective", ["expected", "grpo"])
 def test_the_kl_term_is_nothing_at_the_start(trained, tmp_path, monkeypatch, objective):
     folder, _ = trained
     found = [
-        gradient_of(monkeypatch, sharpening(folder, output=str(tmp_path / str(beta)), objective=objective, dropout=0.0,
+        first_step(monkeypatch, sharpening(folder, output=str(tmp_path / str(beta)), objective=objective, dropout=0.0,
                                             generations=4, beta=beta))
         for beta in (0.0, 10.0)
     ]  # fmt: skip
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4, abs=1e-5)
-    assert torch.allclose(found[0][1], found[1][1], atol=1e-4)
-    assert found[0][1].abs().max() > 1e-3
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-5)
+    assert torch.allclose(found[0][2], found[1][2], atol=1e-4)
+    assert found[0][2].abs().max() > 1e-3
 
 
 def test_beta_keeps_the_model_near_its_start(trained, tmp_path):
