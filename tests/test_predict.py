@@ -15,7 +15,8 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.predict import ranked_items, run_eval
+from minionerec.evaluation.floors import ranked_items
+from minionerec.evaluation.predict import run_eval
 from minionerec.metrics.levels import level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
@@ -81,7 +82,7 @@ def test_lists_hold_every_sid_once_and_its_items_by_popularity(made):
     assert recommender["invalid"] == 0
     assert recommender["sid"]["HR@5"] == [1.0, 1.0, 1.0]
     assert recommender["item"]["HR@1"][0] <= recommender["sid"]["HR@1"][0]
-    assert {"popularity", "same as last item"} < set(result.metrics["recommenders"])
+    assert {"popularity", "same as last item", "what followed"} < set(result.metrics["recommenders"])
 
 
 def test_parquet_and_published_json_tell_the_same(made):

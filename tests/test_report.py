@@ -124,7 +124,16 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
     assert page.tags.count("svg") == 3
     assert any('<script>alert("x")</script>' in piece for piece in page.text)
     words = " ".join(page.text)
-    for expected in ("Ranking metrics", "popularity", "same as last item", "secret_setting", "0.1586", "L1+L2+L3", "✓"):
+    for expected in (
+        "Ranking metrics",
+        "popularity",
+        "same as last item",
+        "what followed",
+        "secret_setting",
+        "0.1586",
+        "L1+L2+L3",
+        "✓",
+    ):
         assert expected in words
 
 
@@ -140,7 +149,7 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert table.fingerprint in markdown
     kept = json.loads(Path("report/metrics.json").read_text())
     assert kept["SFT"]["sid"]["NDCG@10"][0] == estimate.mean
-    assert list(kept) == ["SFT", "GRPO", "popularity", "same as last item"]
+    assert list(kept) == ["SFT", "GRPO", "popularity", "same as last item", "what followed"]
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):

@@ -1,13 +1,18 @@
-"""Two recommenders that need no training: whatever learns must beat them."""
+"""Three recommenders that need no training: whatever learns must beat them."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.generative.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
+from minionerec.prompts.examples import user_windows
+from minionerec.sequential.data import padded
 from minionerec.sid.table import SidTable
 
 
@@ -85,3 +90,75 @@ def last_item_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, k
         yield from popular
 
     return _predictions(table, rows, [_first_candidates(order(h), table.sids, k) for h in rows["history"]])
+
+
+_ROWS_AT_ONCE = 1024
+_DECAY, _REVERSE = 0.6, 0.3
+
+
+def transition_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, k: int) -> Predictions:
+    """The floor "what followed": SIDs by how often they came after those of the history, then the popular ones.
+
+    A pair of training items counts 1, times 0.6 for each item between them, up to ten items back, and 0.3 of that in
+    the other direction. A history's items count 1, times 0.6 for each step back, and each is divided by the square root
+    of how often it was counted. Of equal scores the SID with the more popular items comes first.
+
+    Args:
+        corpus: Where pairs and popularity are counted (training rows alone).
+        table: Semantic IDs of the corpus's items.
+        rows: R rows of a split, with `user`, `history` and `target`.
+        k: Number of distinct SIDs in each list; a list is longer than `k` where items share one.
+
+    Raises:
+        ConfigError: If there are fewer than `k` distinct SIDs.
+    """
+    _check_k(k, table)
+    number, size = table.sid_numbers, table.n_unique
+    windows = user_windows(corpus)
+    flat = number[np.concatenate([window.items for window in windows])] + 1
+    ends = np.cumsum([len(window.items) for window in windows])
+    begins = ends - [len(window.items) for window in windows]
+    histories = padded(flat, begins, ends - 1, corpus.max_history, "right")
+    targets = padded(flat, begins + 1, ends, corpus.max_history, "right")
+    counted = np.array([window.first_target for window in windows])[:, None] <= 1 + np.arange(corpus.max_history)
+    reach = 10
+    pairs = count_transitions(histories, np.where(counted, targets, 0), size, reach, _DECAY, _REVERSE)
+    followed = csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(size, size))
+    rarity = 1 / np.sqrt(np.asarray(followed.sum(1)).ravel() + 1)
+    popularity = np.bincount(number, corpus.popularity(), size)
+    behind = ranked_items(table, corpus.popularity())
+    by_popularity = np.argsort(-popularity, kind="stable")
+    lists: list[list[int]] = []
+    newest = [number[np.asarray(history)[::-1][:reach]] for history in rows["history"]]
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = newest[start : start + _ROWS_AT_ONCE]
+        lengths = np.array([len(history) for history in part])
+        sids = np.concatenate([*part, np.zeros(0, np.int64)])
+        back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
+        row = np.repeat(np.arange(len(part)), lengths)
+        asked = csr_array((_DECAY**back * rarity[sids], (row, sids)), shape=(len(part), size))
+        scores = asked @ followed
+        for first, end in pairwise(scores.indptr):
+            found, values = scores.indices[first:end], scores.data[first:end]
+            best = found[np.lexsort((found, -popularity[found], -values))[:k]]
+            popular = by_popularity[: k + len(best)]
+            filled = np.concatenate([best, popular[~np.isin(popular, best)]])[:k]
+            lists.append([item for sid in filled.tolist() for item in behind[sid]])
+    return _predictions(table, rows, lists)
+
+
+def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
+    """Items behind each distinct SID, the more popular first, then the lower item index.
+
+    Args:
+        table: SIDs.
+        popularity: int64 (N,).
+
+    Returns:
+        One list for each SID number of the trie (distinct SIDs in order of their codes).
+    """
+    numbers = table.sid_numbers
+    lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
+    for item in np.lexsort((np.arange(len(table)), -popularity)):
+        lists[numbers[item]].append(int(item))
+    return lists

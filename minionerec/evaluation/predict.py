@@ -1,4 +1,4 @@
-"""Evaluation by constrained beam search: a checkpoint's ranked lists for a split, their metrics, and two floors."""
+"""Evaluation by constrained beam search: a checkpoint's ranked lists for a split, their metrics, and three floors."""
 
 import json
 import shutil
@@ -29,7 +29,12 @@ from minionerec.decoding.beam import beam_search
 from minionerec.decoding.decoder import decode_prompts, decoding_device
 from minionerec.decoding.trie import Trie
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.floors import last_item_predictions, popularity_predictions
+from minionerec.evaluation.floors import (
+    last_item_predictions,
+    popularity_predictions,
+    ranked_items,
+    transition_predictions,
+)
 from minionerec.evaluation.metrics_table import format_metrics_table
 from minionerec.evaluation.shards import decode_in_shards, fitting_batch_size, free_memory, wait_for_everyone
 from minionerec.metrics.predictions import FILE, Predictions
@@ -58,23 +63,6 @@ class EvalResult:
     output: Path
     table: str
     metrics: Mapping[str, object]
-
-
-def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
-    """Items behind each distinct SID, the more popular first, then the lower item index.
-
-    Args:
-        table: SIDs.
-        popularity: int64 (N,).
-
-    Returns:
-        One list for each SID number of the trie (distinct SIDs in order of their codes).
-    """
-    numbers = table.sid_numbers
-    lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
-    for item in np.lexsort((np.arange(len(table)), -popularity)):
-        lists[numbers[item]].append(int(item))
-    return lists
 
 
 def predict(
@@ -239,6 +227,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
         evaluations |= {
             "popularity": measure(popularity_predictions(corpus, table, rows, config.beams)),
             "same as last item": measure(last_item_predictions(corpus, table, rows, config.beams)),
+            "what followed": measure(transition_predictions(corpus, table, rows, config.beams)),
         }
     title = f"{config.checkpoint} on {config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval]"
     text = "\n".join(

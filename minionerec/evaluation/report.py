@@ -29,7 +29,7 @@ from minionerec.evaluation.document import (
     render_html,
     render_markdown,
 )
-from minionerec.evaluation.floors import last_item_predictions, popularity_predictions
+from minionerec.evaluation.floors import last_item_predictions, popularity_predictions, transition_predictions
 from minionerec.evaluation.metrics_table import (
     MISSING,
     cumulative_rows,
@@ -63,6 +63,7 @@ logger = get_logger(__name__)
 
 POPULARITY = "popularity"
 LAST_ITEM = "same as last item"
+FOLLOWED = "what followed"
 HTML_FILE, MARKDOWN_FILE, METRICS_FILE, TABLE_FILE = "report.html", "report.md", "metrics.json", "table.txt"
 MINUS = "\N{MINUS SIGN}"
 _TITLE_LENGTH = 110
@@ -100,7 +101,7 @@ class ReportConfig:
     def __post_init__(self) -> None:
         """Bring `predictions` into one form and check what can be checked without files."""
         self.predictions = named_directories("predictions", self.predictions, "SFT=runs/demo/eval_sft")
-        taken = [name for name, _ in self.sets if name in (POPULARITY, LAST_ITEM)]
+        taken = [name for name, _ in self.sets if name in (POPULARITY, LAST_ITEM, FOLLOWED)]
         if taken:
             raise ConfigError(f"predictions names {taken[0]!r}, as one of the floors. Give each its own name.")
         if self.split not in SPLITS:
@@ -135,7 +136,7 @@ class ReportResult:
 
 @dataclass(frozen=True)
 class _Material:
-    """Everything that the sections draw on; `sets` holds the user's predictions, `floors` the two floors."""
+    """Everything that the sections draw on; `sets` holds the user's predictions, `floors` the three floors."""
 
     config: ReportConfig
     corpus: Corpus
@@ -224,6 +225,7 @@ def _gather(config: ReportConfig) -> _Material:
     floors = {
         POPULARITY: popularity_predictions(corpus, table, rows, reach),
         LAST_ITEM: last_item_predictions(corpus, table, rows, reach),
+        FOLLOWED: transition_predictions(corpus, table, rows, reach),
     }
     valid = set(table.sids)
     evaluations, levels = {}, {}
