@@ -7,7 +7,8 @@ python benchmarks/industrial_quality.py --only full no_text --markdown docs/resu
 A variant is configs/industrial/best/catalogue.yaml with some settings changed; the rewards go on from `full` of the
 same seed, as configs/industrial/best/reward.yaml says. What is done is not done again. Differences are paired over rows
 whose values are the means over seeds. `--against` names finished predictions (folders of eval_beam) of other systems on
-the same split.
+the same split; `--plot FILE.svg` draws the means of `full`, `expected` and those systems over what their training
+cost, by `--hours NAME=HOURS`, beside the published ones.
 """
 
 import argparse
@@ -18,15 +19,20 @@ import numpy as np
 
 from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.config import ROOT, parse_config, run_command
+from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.floors import transition_predictions
+from minionerec.evaluation.plots import quality_against_cost
 from minionerec.evaluation.predict import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
 
 CONFIGS = ROOT / "configs" / "industrial" / "best"
+CORPUS = "runs/industrial/corpus"
 OWN_SIDS = "runs/sids_study/industrial/rq_vae"
 # What each variant changes.
 VARIANTS: dict[str, dict[str, str]] = {
@@ -44,6 +50,9 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 REWARDS = ("expected", "grpo")
 METRICS = ("HR@10", "NDCG@10")
+# Public replication log of MiniOneRec: four GPUs for 50 minutes of SFT, then 9.5 hours of RL. The papers give no cost.
+PUBLISHED = {"1.5B, SFT (log)": (4 * 50 / 60, 0.0951), "1.5B, SFT + RL (log)": (4 * (50 / 60 + 9.5), 0.1007)}
+LINES = {"MiniOneRec, paper": 0.1167, "best known successor": 0.1217}
 BEGIN, END = "<!-- tables of benchmarks/industrial_quality.py: {} -->", "<!-- end of the tables: {} -->"
 
 
@@ -63,9 +72,18 @@ def evaluate(checkpoint: Path, split: str) -> Path:
     """Predictions of a checkpoint with fifty beams."""
     place = checkpoint.with_name(f"{checkpoint.name}_{split}")
     run_eval(
-        EvalConfig(checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids="", output=str(place), split=split,
+        EvalConfig(checkpoint=str(checkpoint), corpus=CORPUS, sids="", output=str(place), split=split,
                    beams=50, batch_size=256)
     )  # fmt: skip
+    return place
+
+
+def what_followed(split: str, output: Path) -> Path:
+    """Predictions of the floor "what followed"."""
+    place, corpus = output / f"what_followed_{split}", Corpus.load(CORPUS)
+    table = SidTable.load_index("runs/industrial/sids_published", corpus.items["item_id"].tolist())
+    found = transition_predictions(corpus, table, corpus.rows(split), 50)
+    found.save(place, config={"split": split}, inputs={"corpus": CORPUS}, counts={"beams": 50})
     return place
 
 
@@ -113,6 +131,16 @@ def table(systems: dict[str, list[Path]], first: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def draw(systems: dict[str, list[Path]], hours: dict[str, float]) -> str:
+    """Test NDCG@10 by SID over device-hours, as an SVG image: systems whose hours are given, and the published ones."""
+    points = {}
+    for name, spent in hours.items():
+        values = mean_values(systems[name])[0]["sid NDCG@10"]
+        points[name.replace("_", " ")] = (spent, float(values.mean()), *bootstrap_interval(values))
+    return quality_against_cost(points, PUBLISHED, LINES, "training: core-hours (ours), GPU-hours (published)",
+                                "test NDCG@10")  # fmt: skip
+
+
 def put_between_marks(path: Path, split: str, text: str) -> None:
     """Replace what stands between the marks of a split in a file."""
     begin, end = BEGIN.format(split), END.format(split)
@@ -131,12 +159,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="variants")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--against", nargs="*", default=[], help="NAME=FOLDER of other predictions; repeat for seeds")
+    parser.add_argument("--hours", nargs="*", default=[], help="NAME=HOURS: device-hours that a system's training took")
+    parser.add_argument("--plot", help="SVG file to draw into")
     parser.add_argument("--markdown", help="file whose marked part is replaced by the table")
     args = parser.parse_args()
     output = Path(args.output)
     systems: dict[str, list[Path]] = {}
     for variant in args.only:
         systems[variant] = [evaluate(train(variant, seed, output), args.split) for seed in args.seeds]
+    systems["what_followed"] = [what_followed(args.split, output)]
     for word in args.against:
         name, _, folder = word.partition("=")
         read_manifest(folder, "predictions")
@@ -144,6 +175,9 @@ def main() -> None:
     text = table(systems, args.only[0])
     if args.markdown:
         put_between_marks(Path(args.markdown), args.split, text)
+    if args.plot:
+        hours = {name: float(spent) for name, _, spent in (word.partition("=") for word in args.hours)}
+        write_text_atomic(Path(args.plot), draw(systems, hours))
     sys.stdout.write(f"{text}\n")
 
 

@@ -265,3 +265,47 @@ def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -
         axes.set_ylabel("share right")
         axes.legend(loc="lower right")
         return _svg(figure, "users")
+
+
+def quality_against_cost(
+    points: Mapping[str, tuple[float, float, float, float]],
+    published: Mapping[str, tuple[float, float]],
+    lines: Mapping[str, float],
+    cost: str,
+    quality: str,
+) -> str:
+    """One point for each system, the cheaper to the left, the better above.
+
+    Args:
+        points: Name to (cost, value, low, high) of our own systems, costs above 0.
+        published: Name to (cost, value) of others' systems.
+        lines: Name to value of systems whose cost is not known.
+        cost: What the horizontal axis shows, in logarithmic steps.
+        quality: What the vertical axis shows.
+
+    Returns:
+        An SVG image that stands by itself.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(7.2, 4.2)
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda spent, _: f"{spent:g}")
+        for name, (spent, value, low, high) in points.items():
+            axes.errorbar(spent, value, [[value - low], [high - value]], fmt="o", capsize=4, color=COLOURS[0])
+            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(8, 0), va="center")
+        for name, (spent, value) in published.items():
+            axes.scatter(spent, value, marker="s", color=COLOURS[1])
+            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(0, -16), ha="center")
+        for name, value in lines.items():
+            axes.axhline(value, linestyle="--", color=COLOURS[5])
+            axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), textcoords="offset points",
+                          xytext=(0, 3), ha="right")  # fmt: skip
+        axes.margins(x=0.18, y=0.12)
+        axes.set_xlabel(cost)
+        axes.set_ylabel(quality)
+        text = _svg(figure, "cost")
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return text.replace("<svg", f'<svg {names} style="color: #777777"', 1) + "\n"
