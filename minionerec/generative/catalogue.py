@@ -517,9 +517,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         Raises:
             ConfigError: If the trie holds SIDs that the model does not speak.
         """
-        known = self.trie
-        codes = trie.codes()
-        if codes.shape[1] > self.config.levels or (trie.code_tokens.max() > known.max_token):
+        if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
         return CatalogueBranches(self, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
 
