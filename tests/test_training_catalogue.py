@@ -211,6 +211,13 @@ def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
     assert loss == pytest.approx(float((weights * each).sum() / len(wanted)), rel=1e-4)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_dropout_is_that_of_the_settings(trained, tmp_path, monkeypatch, dropout):
+    """A checkpoint brings none along; `first_step` checks it."""
+    folder, _ = trained
+    first_step(monkeypatch, sharpening(folder, output=str(tmp_path / "run"), dropout=dropout))
+
+
 @pytest.mark.parametrize("objective", ["expected", "grpo"])
 def test_the_kl_term_is_nothing_at_the_start(trained, tmp_path, monkeypatch, objective):
     folder, _ = trained
