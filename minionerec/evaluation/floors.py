@@ -9,10 +9,8 @@ from scipy.sparse import csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.generative.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
 from minionerec.prompts.examples import user_windows
-from minionerec.sequential.data import padded
 from minionerec.sid.table import SidTable
 
 
@@ -112,6 +110,10 @@ def transition_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, 
     Raises:
         ConfigError: If there are fewer than `k` distinct SIDs.
     """
+    # Imported late: torch comes along, for which a stage's --help need not wait.
+    from minionerec.generative.transitions import count_transitions
+    from minionerec.sequential.data import padded
+
     _check_k(k, table)
     number, size = table.sid_numbers, table.n_unique
     windows = user_windows(corpus)
