@@ -474,6 +474,13 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         run_catalogue(config_of(folder, sids=str(folder / "corpus"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="holds a 'sids', expected a 'checkpoint'"):
         run_catalogue(sharpening(folder, checkpoint=str(folder / "sids"), output=str(tmp_path / "bad")))
+    corpus = Corpus.load(folder / "corpus")
+    fewer = corpus.train.iloc[:-1]
+    Corpus(corpus.items, fewer, corpus.valid, corpus.test, corpus.split, corpus.max_history).save(
+        tmp_path / "corpus", config={}, inputs={}
+    )
+    with pytest.raises(ArtefactError, match=r"was trained on another corpus than .*corpus, whose pairs are not those"):
+        run_catalogue(sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "bad")))
     table = SidTable.load_index(folder / "sids")
     codes = table.codes.copy()
     codes[1::2, 2] = -1

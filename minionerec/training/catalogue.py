@@ -27,8 +27,8 @@ from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens
-from minionerec.core.artefacts import is_current, read_manifest, require_writable
-from minionerec.core.errors import ConfigError
+from minionerec.core.artefacts import input_record, is_current, read_manifest, require_writable
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, is_main_process
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
@@ -252,7 +252,12 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
     read_manifest(config.sids, "sids")
     if config.checkpoint:
         inputs["checkpoint"] = config.checkpoint
-        read_manifest(config.checkpoint, "checkpoint")
+        counted = read_manifest(config.checkpoint, "checkpoint")["inputs"].get("corpus", {})
+        if counted.get("sha256") != input_record({"corpus": config.corpus})["corpus"]["sha256"]:
+            raise ArtefactError(
+                f"{config.checkpoint}: was trained on another corpus than {config.corpus}, whose pairs are not those "
+                "of its counts. Give its own corpus."
+            )
     elif config.vectors:
         inputs |= encoder_inputs(config.vectors)
     quiet_libraries()

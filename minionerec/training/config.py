@@ -271,7 +271,11 @@ class CatalogueTrainConfig(RunConfig):
 
     sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
     checkpoint: str = field(
-        default="", metadata={"help": "checkpoint of a catalogue model to go on from; empty: random weights"}
+        default="",
+        metadata={
+            "help": "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: "
+            "random weights"
+        },
     )
     vectors: str = field(
         default="tfidf",
