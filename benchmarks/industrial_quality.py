@@ -52,6 +52,7 @@ REWARDS = ("expected", "grpo")
 METRICS = ("HR@10", "NDCG@10")
 # Public replication log of MiniOneRec: four GPUs for 50 minutes of SFT, then 9.5 hours of RL. The papers give no cost.
 PUBLISHED = {"1.5B, SFT (log)": (4 * 50 / 60, 0.0951), "1.5B, SFT + RL (log)": (4 * (50 / 60 + 9.5), 0.1007)}
+NAMES = {"full": "catalogue model", "what_followed": "counts of what followed"}  # in the plot
 LINES = {"MiniOneRec, paper": 0.1167, "best known successor": 0.1217}
 BEGIN, END = "<!-- tables of benchmarks/industrial_quality.py: {} -->", "<!-- end of the tables: {} -->"
 
@@ -136,7 +137,7 @@ def draw(systems: dict[str, list[Path]], hours: dict[str, float]) -> str:
     points = {}
     for name, spent in hours.items():
         values = mean_values(systems[name])[0]["sid NDCG@10"]
-        points[name.replace("_", " ")] = (spent, float(values.mean()), *bootstrap_interval(values))
+        points[NAMES.get(name, name)] = (spent, float(values.mean()), *bootstrap_interval(values))
     return quality_against_cost(points, PUBLISHED, LINES, "training: core-hours (ours), GPU-hours (published)",
                                 "test NDCG@10")  # fmt: skip
 
