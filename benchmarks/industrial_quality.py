@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from marks import put_between_marks
 
 from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.config import ROOT, parse_config, run_command
@@ -142,16 +143,6 @@ def draw(systems: dict[str, list[Path]], hours: dict[str, float]) -> str:
                                 "test NDCG@10")  # fmt: skip
 
 
-def put_between_marks(path: Path, split: str, text: str) -> None:
-    """Replace what stands between the marks of a split in a file."""
-    begin, end = BEGIN.format(split), END.format(split)
-    content = path.read_text(encoding="utf-8")
-    if content.count(begin) != 1 or content.count(end) != 1:
-        raise SystemExit(f"{path}: expected the lines {begin!r} and {end!r} once each.")
-    head, _, rest = content.partition(begin)
-    write_text_atomic(path, f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
-
-
 def main() -> None:
     """Train, measure, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,7 +166,7 @@ def main() -> None:
         systems.setdefault(name, []).append(Path(folder))
     text = table(systems, args.only[0])
     if args.markdown:
-        put_between_marks(Path(args.markdown), args.split, text)
+        put_between_marks(Path(args.markdown), BEGIN.format(args.split), END.format(args.split), text)
     if args.plot:
         hours = {name: float(spent) for name, _, spent in (word.partition("=") for word in args.hours)}
         write_text_atomic(Path(args.plot), draw(systems, hours))

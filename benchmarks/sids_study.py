@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marks import put_between_marks
 from scipy.stats import spearmanr
 
-from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.artefacts import read_json
 from minionerec.core.config import ROOT, parse_config, run_command
 from minionerec.evaluation.sid_report import SidReportConfig, run_sid_report
 from minionerec.sid.build import SidConfig, run_build_sids
@@ -184,15 +185,6 @@ def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, 
     return "\n\n".join(["### Industrial: trained", markdown(headers, rows), markdown(signs, agreement)])
 
 
-def put_between_marks(path: Path, text: str) -> None:
-    """Replace what stands between the marks of a file."""
-    content = path.read_text(encoding="utf-8")
-    if content.count(BEGIN) != 1 or content.count(END) != 1:
-        raise SystemExit(f"{path}: expected the lines {BEGIN!r} and {END!r} once each.")
-    head, _, rest = content.partition(BEGIN)
-    write_text_atomic(path, f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
-
-
 def main() -> None:
     """Build, judge, train where asked, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,7 +212,7 @@ def main() -> None:
             texts.append(training_tables(results[dataset]["diagnostics"], trained))
     text = "\n\n".join(texts)
     if args.markdown:
-        put_between_marks(Path(args.markdown), text)
+        put_between_marks(Path(args.markdown), BEGIN, END, text)
     sys.stdout.write(f"{json.dumps(results) if args.json else text}\n")
 
 
