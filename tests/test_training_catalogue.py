@@ -400,10 +400,10 @@ def ragged(trained, tmp_path):
     replace(corpus, train=rows).save(tmp_path / "corpus", config={}, inputs={})
     settings = {"corpus": str(tmp_path / "corpus"), "dropout": 0.0, "epochs": 1,
                 "evals_per_epoch": 1, "device_batch_size": 4, "max_grad_norm": 1e9}  # fmt: skip
-    makers = {"likelihood": config_of, "expected": sharpening}
+    first = config_of(folder, **settings, output=str(tmp_path / "likelihood"))
     return [
-        make(folder, **settings, output=str(tmp_path / name), objective=name, beta=0.1 * (name == "expected"))
-        for name, make in makers.items()
+        first,
+        sharpening(folder, **settings, checkpoint=first.output, output=str(tmp_path / "expected"), beta=0.1),
     ]
 
 

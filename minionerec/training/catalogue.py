@@ -72,8 +72,9 @@ def group_advantages(best: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         float32 (P, G); 0 in groups without a hit.
 
     Example:
-        >>> group_advantages(torch.tensor([[4, 2, 3], [1, 2, 3]]), torch.tensor([2, 9])).round(decimals=2).tolist()
-        [[-0.73, 1.14, -0.41], [0.0, 0.0, 0.0]]
+        >>> found = group_advantages(torch.tensor([[4, 2, 3], [1, 2, 3]]), torch.tensor([2, 9]))
+        >>> [[round(value, 2) for value in row] for row in found.tolist()]
+        [[-0.72, 1.14, -0.42], [0.0, 0.0, 0.0]]
     """
     hits = best == wanted[:, None]
     penalties = torch.tensor(ndcg_penalties(best.shape[1]), device=best.device)
