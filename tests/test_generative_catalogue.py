@@ -428,3 +428,8 @@ def test_it_computes_in_bfloat16():
     found = half.leaf_log_probs(seen)
     assert found.dtype == torch.float32
     assert torch.allclose(found, model.leaf_log_probs(seen), atol=0.2)
+
+
+def test_it_reads_something(model):
+    with pytest.raises(ValueError, match=r"give input_ids or histories\."):
+        model()

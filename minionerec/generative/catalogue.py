@@ -357,9 +357,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
             lowest float elsewhere. For `histories`: `CatalogueOutput`.
+
+        Raises:
+            ValueError: If there is neither.
         """
         if histories is None:
-            assert input_ids is not None
+            if input_ids is None:
+                raise ValueError("give input_ids or histories.")
             return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
         if labels is None:
             return CatalogueOutput(log_probs=self.leaf_log_probs(histories))
