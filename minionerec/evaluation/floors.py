@@ -10,7 +10,6 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
-from minionerec.prompts.examples import user_windows
 from minionerec.sid.table import SidTable
 
 
@@ -112,19 +111,14 @@ def transition_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, 
     """
     # Imported late: torch comes along, for which a stage's --help need not wait.
     from minionerec.generative.transitions import count_transitions
-    from minionerec.sequential.data import padded
+    from minionerec.sequential.protocols import corpus_windows
 
     _check_k(k, table)
     number, size = table.sid_numbers, table.n_unique
-    windows = user_windows(corpus)
-    flat = number[np.concatenate([window.items for window in windows])] + 1
-    ends = np.cumsum([len(window.items) for window in windows])
-    begins = ends - [len(window.items) for window in windows]
-    histories = padded(flat, begins, ends - 1, corpus.max_history, "right")
-    targets = padded(flat, begins + 1, ends, corpus.max_history, "right")
-    counted = np.array([window.first_target for window in windows])[:, None] <= 1 + np.arange(corpus.max_history)
+    windows = corpus_windows(corpus, corpus.max_history, "right")
+    sid_of = np.concatenate([[0], number + 1])  # by item from 1; 0 is padding
     reach = 10
-    pairs = count_transitions(histories, np.where(counted, targets, 0), size, reach, _DECAY, _REVERSE)
+    pairs = count_transitions(sid_of[windows.histories], sid_of[windows.targets], size, reach, _DECAY, _REVERSE)
     followed = csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(size, size))
     rarity = 1 / np.sqrt(np.asarray(followed.sum(1)).ravel() + 1)
     popularity = np.bincount(number, corpus.popularity(), size)

@@ -245,6 +245,19 @@ def _five_core(data: Sequences, least: int = 5) -> Sequences:
     )
 
 
+def corpus_windows(corpus: Corpus, max_len: int, padding: Side) -> Windows:
+    """The training rows of a corpus as windows, items from 1 (`minionerec.prompts.examples.user_windows`).
+
+    With `max_len` the corpus's longest history, window i is that function's window i.
+    """
+    found = user_windows(corpus)
+    ends = np.cumsum([len(window.items) for window in found])
+    begins = ends - [len(window.items) for window in found]
+    firsts = np.array([max(window.first_target, 1) for window in found], dtype=np.int64)
+    flat = (np.concatenate([window.items for window in found]) + 1).astype(np.int32)
+    return make_windows(flat, begins, ends, firsts, max_len, padding)
+
+
 def split_rows(data: Any, max_len: int, padding: Side) -> Split:
     """The rows of a corpus as they are: each (history, target) row of its three splits.
 
@@ -266,12 +279,7 @@ def split_rows(data: Any, max_len: int, padding: Side) -> Split:
         targets = rows["target"].to_numpy(np.int64) + 1
         return Samples(users, targets, flat.astype(np.int32), ends - lengths, ends, max_len, padding)
 
-    found = user_windows(data)
-    ends = np.cumsum([len(window.items) for window in found])
-    begins = ends - [len(window.items) for window in found]
-    firsts = np.array([max(window.first_target, 1) for window in found], dtype=np.int64)
-    flat = (np.concatenate([window.items for window in found]) + 1).astype(np.int32)
-    windows = make_windows(flat, begins, ends, firsts, max_len, padding)
+    windows = corpus_windows(data, max_len, padding)
     made = {split: samples(split) for split in SPLITS}
     counts: Mapping[str, Any] = {split: len(made[split]) for split in SPLITS}
     return Split(
