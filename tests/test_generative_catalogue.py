@@ -15,7 +15,7 @@ from minionerec.decoding.exact import exact_search
 from minionerec.decoding.sampling import sample_search
 from minionerec.decoding.trie import Trie
 from minionerec.generative.catalogue import CatalogueConfig, build_catalogue
-from minionerec.generative.transitions import Transitions, count_transitions
+from minionerec.sequential.transitions import Transitions, count_transitions
 
 SIZES = (3, 3, 4)
 CODES = np.array([[0, 0, 0], [0, 0, 1], [0, 0, 3], [0, 1, 0], [0, 2, 2], [1, 0, 1], [1, 0, 2], [1, 2, 0], [2, 1, 1]])
@@ -129,7 +129,7 @@ def sparse(dense):
 def test_counts_are_looked_up_as_documented():
     """Gain times log(1 + e^b A), A summed by hand over items and distances."""
     model = counting()
-    tower = model.towers[0]
+    tower = model.towers[0].history
     table = counts_of(SEEN, FOLLOWED)
     dense = np.zeros((N, N))
     dense[np.repeat(np.arange(N), np.diff(table.offsets)), table.followers] = table.counts
@@ -150,7 +150,7 @@ def test_counts_are_looked_up_as_documented():
 
 def test_the_pointer_scores_the_items_of_the_history_by_their_distance():
     model = tiny()
-    pointer = model.towers[0].pointer
+    pointer = model.towers[0].history.pointer
     history = [4, 2, 2, 7, 1, 3, 9][-6:]
     with torch.no_grad():
         pointer.weight.zero_()
@@ -418,7 +418,8 @@ def test_dropout_works_in_training_alone_and_is_not_kept(tmp_path):
     assert not torch.allclose(model.leaf_log_probs(seen), before, atol=1e-3)
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path).train()
-    assert torch.equal(again.leaf_log_probs(seen), before)
+    # Weights mapped from a file lie elsewhere in memory, which may change the last bit of a product.
+    assert torch.allclose(again.leaf_log_probs(seen), before, atol=1e-5)
 
 
 def test_it_computes_in_bfloat16():

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from minionerec.sequential.models import hyper_parameters
 from minionerec.sequential.models.causal import rotate
 from minionerec.sequential.models.hstu import normalise
 from minionerec.sequential.padding import length_groups, readout_slots, take_slots
+from minionerec.sequential.transitions import count_transitions
 
 LASTFM, BEAUTY = 3_646, 12_101
 CAUSAL = ["sasrec", "hstu", "gru4rec", "causal"]
@@ -293,6 +295,89 @@ def test_label_smoothing_of_the_baseline():
     logits = model.logits(model.user_vectors(histories)).log_softmax(-1)
     expected = -(0.8 * logits[torch.arange(2), targets] + 0.2 * logits.mean(-1)).mean()
     assert model.loss(histories, targets).item() == pytest.approx(expected.item())
+
+
+SEEN, FOLLOWED = [[3, 7, 3, 9], [7, 9, 2, 0]], [[7, 3, 9, 4], [9, 2, 5, 0]]
+
+
+def with_counts(padding="right", **hyper):
+    """The baseline with a pointer and counts of two windows."""
+    windows = np.array(SEEN), np.array(FOLLOWED)
+    counted = count_transitions(*windows, ITEMS, reach=2, decay=0.5, reverse=0.25)
+    model = built("causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25,
+                  num_transitions=len(counted.counts), **hyper)  # fmt: skip
+    model.set_transitions(counted)
+    return model
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_pointer_and_counts_of_the_baseline_by_hand(padding):
+    model = with_counts(padding)
+    dense = np.zeros((ITEMS + 1, ITEMS + 1))
+    for items, targets in zip(SEEN, FOLLOWED, strict=True):
+        for place, target in enumerate(targets):
+            for back in range(min(2, place + 1)):
+                if target:
+                    dense[items[place - back], target] += 0.5**back
+                    dense[target, items[place - back]] += 0.25 * 0.5**back
+    history = [9, 3, 7]
+    histories = torch.zeros(1, LENGTH, dtype=torch.int64)
+    histories[0, LENGTH - 3 if padding == "left" else 0 :][:3] = torch.tensor(history)
+    state = model.user_vectors(histories)
+    added = (model.scores(histories) - model.logits(state))[0].detach()
+    strength = model.history
+    pointer, gain = strength.pointer(state)[0].tolist(), strength.gain(state)[0]
+    found = np.zeros(ITEMS + 1)
+    for back, item in enumerate([7, 3]):
+        rarity = (dense[item].sum() + 1) ** -strength.commonness.item()
+        found += functional.softplus(strength.distance[back]).item() * rarity * dense[item]
+    expected = functional.softplus(gain[0]).item() * np.log1p(gain[1].exp().item() * found)
+    for back, item in enumerate([7, 3, 9]):
+        expected[item] += pointer[back]
+    assert added.numpy() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_training_leaves_its_own_answers_out_of_the_counts(padding):
+    """A window's losses are those of a model whose counts lack what its targets from each position on added."""
+    model = with_counts(padding)
+    histories, targets = (torch.zeros(1, LENGTH, dtype=torch.int64) for _ in range(2))
+    columns = slice(LENGTH - 4, LENGTH) if padding == "left" else slice(0, 4)
+    histories[0, columns], targets[0, columns] = torch.tensor(SEEN[0]), torch.tensor(FOLLOWED[0])
+    losses, rows = [], []
+    for place in range(4):
+        kept = np.array(FOLLOWED)
+        kept[0, place:] = 0
+        counted = count_transitions(np.array(SEEN), kept, ITEMS, reach=2, decay=0.5, reverse=0.25)
+        other = built("causal", padding, pointer=True, reach=2, num_transitions=len(counted.counts))
+        state = {name: value for name, value in model.state_dict().items() if not name.startswith("pairs.")}
+        other.load_state_dict(state, strict=False)
+        other.set_transitions(counted)
+        # Totals say how common an item is; they are those of the whole.
+        other.pairs.totals.copy_(model.pairs.totals)
+        row = torch.zeros(1, LENGTH, dtype=torch.int64)
+        row[0, columns.start + (3 - place if padding == "left" else 0) :][: place + 1] = torch.tensor(
+            SEEN[0][: place + 1]
+        )
+        wanted = torch.tensor([FOLLOWED[0][place]])
+        losses.append(functional.cross_entropy(other.scores(row), wanted).item())
+        rows.append((row, wanted))
+    assert model.sequence_loss(histories, targets).item() == pytest.approx(np.mean(losses), abs=1e-4)
+    # One position a row: nothing later is in the row, so only the row's own target is left out.
+    assert model.loss(*rows[-1]).item() == pytest.approx(losses[-1], abs=1e-4)
+    assert model.loss(*rows[-1]).item() != pytest.approx(
+        functional.cross_entropy(model.scores(rows[-1][0]), rows[-1][1]).item(), abs=1e-2
+    )
+
+
+def test_what_the_baseline_says_of_its_counts():
+    counted = count_transitions(np.array(SEEN), np.array(FOLLOWED), ITEMS, 2, 0.5, 0.25)
+    with pytest.raises(ConfigError, match=r"there are \d+ counts; the model was built for none"):
+        built("causal").set_transitions(counted)
+    with pytest.raises(ConfigError, match=r"there are \d+ counts; the model was built for 3"):
+        built("causal", reach=2, num_transitions=3).set_transitions(counted)
+    with pytest.raises(ConfigError, match=r"reach is 2, decay 1.5 and reverse 0.3; .* at most 1"):
+        build_model("causal", num_items=5, reach=2, decay=1.5)
 
 
 @pytest.mark.parametrize(("positions", "told_apart"), [("rotary", True), ("learned", True), ("none", False)])

@@ -22,6 +22,7 @@ from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.models import MODELS, build_model
 from minionerec.sequential.rank import rank_rows
 from minionerec.sequential.run import load_model, parse_hyper, pick_device, read_data, resolve_protocol, run_sequential
+from minionerec.sequential.transitions import count_transitions
 from minionerec.sid.build import SidConfig, run_build_sids
 
 TINY = ["hidden_size=16", "inner_size=16", "num_layers=1"]
@@ -146,7 +147,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     config = SequentialConfig(
         model="causal", data=str(demo / "corpus"), protocol="rows", sids=str(demo / "sids"), vectors="tfidf",
         vector_width=8, all_positions=True, epochs=2, output=str(tmp_path / "out"), resamples=50,
-        hyper=["hidden_size=16", "inner_size=16", "num_heads=2"],
+        hyper=["hidden_size=16", "inner_size=16", "num_heads=2", "pointer=true", "reach=3"],
     )  # fmt: skip
     run_sequential(config)
     folder = tmp_path / "out" / "seed-42"
@@ -162,6 +163,10 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     again = rank_rows(model, read_data(config, protocol).test, protocol.seen, pick_device("cpu"))
     assert again["item"].tolist() == test["item_rank"].tolist()
     assert model.text[1:].abs().sum() > 0
+    windows = read_data(config, protocol).windows
+    assert model.pairs.counts.sum() == pytest.approx(
+        count_transitions(windows.histories, windows.targets, model.num_items, 3, 0.6, 0.3).counts.sum()
+    )
     assert read_manifest(folder / "model")["counts"]["recipe"] == "all positions"
 
 

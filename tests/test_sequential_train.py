@@ -48,10 +48,10 @@ class Table(SequentialModel):
 
     def __init__(self, scores):
         super().__init__(scores.shape[1] - 1, 4, "left")
-        self.scores = scores
+        self.table = scores
 
     def user_vectors(self, histories, users=None):
-        return self.scores[users]
+        return self.table[users]
 
     def logits(self, vectors):
         return vectors.clone()

@@ -110,8 +110,8 @@ def transition_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, 
         ConfigError: If there are fewer than `k` distinct SIDs.
     """
     # Imported late: torch comes along, for which a stage's --help need not wait.
-    from minionerec.generative.transitions import count_transitions
     from minionerec.sequential.protocols import corpus_windows
+    from minionerec.sequential.transitions import count_transitions
 
     _check_k(k, table)
     number, size = table.sid_numbers, table.n_unique

@@ -47,10 +47,11 @@ from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.prefix import pad_left
 from minionerec.decoding.trie import Trie
-from minionerec.generative.transitions import Transitions, own_counts, rows_of
+from minionerec.sequential.history import HistoryScores, PairCounts, Places
 from minionerec.sequential.layers import causal_mask, check_heads
 from minionerec.sequential.models.causal import CausalLayer
 from minionerec.sequential.padding import length_groups
+from minionerec.sequential.transitions import Transitions
 
 INIT_STD = 0.02
 
@@ -141,19 +142,6 @@ class CatalogueOutput(ModelOutput):
     log_probs: torch.Tensor | None = None
 
 
-@dataclass(frozen=True)
-class _Places:
-    """The positions of a batch whose next item is asked for, and what depends on no weight there.
-
-    P positions; a history's row and slot are `row` and `slot`. Of their counts, E entries: the position, how many items
-    back the item stands, that item, the SID that followed it, and the count.
-    """
-
-    row: torch.Tensor
-    slot: torch.Tensor
-    entries: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
-
-
 class Tower(nn.Module):
     """One transformer with its item vectors and its scores of all SIDs.
 
@@ -165,7 +153,6 @@ class Tower(nn.Module):
     def __init__(self, config: CatalogueConfig, code_sizes: Sequence[int]):
         super().__init__()
         width, size = config.hidden_size, config.num_sids
-        self.size = size
         self.items = nn.Embedding(size, width) if config.learned_vectors else None
         self.text_map = nn.Linear(config.text_width, width, bias=False) if config.text_width else None
         self.codes = nn.ModuleList(nn.Embedding(rows, width) for rows in code_sizes)
@@ -176,20 +163,9 @@ class Tower(nn.Module):
             for _ in range(config.num_hidden_layers)
         )
         self.norm = nn.LayerNorm(width)
-        self.pointer = nn.Linear(width, config.max_history) if config.pointer else None
-        if config.num_transitions:
-            self.distance = nn.Parameter(torch.zeros(config.reach))
-            self.commonness = nn.Parameter(torch.zeros(1))
-            self.gain = nn.Linear(width, 2)
-
-    def start_counts(self, decay: float) -> None:
-        """Begin with the weights of distance as counted, a square root of commonness, and a small gain."""
-        with torch.no_grad():
-            steps = torch.arange(len(self.distance), dtype=torch.float32)
-            self.distance.copy_(torch.log(torch.expm1(float(decay) ** steps)))
-            self.commonness.fill_(0.5)
-            self.gain.weight.zero_()
-            self.gain.bias.copy_(torch.tensor([0.5, 2.0]))
+        self.history = HistoryScores(
+            width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
+        )
 
     def matrix(self, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
         """Vectors of padding (zeros, row 0) and of all SIDs: float (N + 1, D)."""
@@ -205,7 +181,7 @@ class Tower(nn.Module):
     def scores(
         self,
         histories: torch.Tensor,
-        places: _Places,
+        places: Places,
         totals: torch.Tensor | None,
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
@@ -236,31 +212,7 @@ class Tower(nn.Module):
         flat = torch.cat(parts)
         state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
         scores = torch.addmm(self.bias, state, matrix[1:].T)
-        if self.pointer is not None:
-            scores = self._add_pointer(scores, state, histories, places)
-        if places.entries is not None and totals is not None:
-            scores = scores + self._counts(state, places.entries, totals)
-        return scores
-
-    def _add_pointer(
-        self, scores: torch.Tensor, state: torch.Tensor, histories: torch.Tensor, places: _Places
-    ) -> torch.Tensor:
-        assert self.pointer is not None
-        back = places.slot[:, None] - torch.arange(histories.shape[1], device=histories.device)  # (P, T)
-        items = histories[places.row]
-        seen = (back >= 0) & (back < self.pointer.out_features) & (items > 0)
-        extra = self.pointer(state).gather(1, back.clamp(0, self.pointer.out_features - 1))
-        return scores.scatter_add(1, (items - 1).clamp(min=0), extra.masked_fill(~seen, 0.0))
-
-    def _counts(self, state: torch.Tensor, entries: tuple[torch.Tensor, ...], totals: torch.Tensor) -> torch.Tensor:
-        """Gain times log(1 + e^b A): float (P, N)."""
-        position, back, item, sid, count = entries
-        rarity = (totals + 1) ** -self.commonness  # (N,)
-        weight = nn.functional.softplus(self.distance)[back] * rarity[item] * count
-        shape = (len(state), self.size)
-        found = weight.new_zeros(shape[0] * shape[1]).index_add(0, position * self.size + sid, weight).view(shape)
-        gain = self.gain(state)
-        return nn.functional.softplus(gain[:, :1]) * torch.log1p(found.clamp(min=0) * gain[:, 1:].exp())
+        return self.history(scores, state, histories, places, totals)
 
 
 class CatalogueModel(PreTrainedModel, GenerationMixin):
@@ -277,9 +229,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
     codes: torch.Tensor
     code_tokens: torch.Tensor
     code_rows: torch.Tensor
-    offsets: torch.Tensor
-    followers: torch.Tensor
-    counts: torch.Tensor
 
     def __init__(self, config: CatalogueConfig):
         super().__init__(config)
@@ -291,10 +240,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         self.register_buffer("code_tokens", torch.full((config.levels, config.max_code + 1), -1))
         if config.code_vectors:
             self.register_buffer("code_rows", torch.zeros(config.levels, size, dtype=torch.int64))
+        self.pairs = None
         if config.num_transitions:
-            self.register_buffer("offsets", torch.zeros(size + 1, dtype=torch.int64))
-            self.register_buffer("followers", torch.zeros(config.num_transitions, dtype=torch.int32))
-            self.register_buffer("counts", torch.zeros(config.num_transitions))
+            self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         self.post_init()
@@ -400,46 +348,21 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
         slot = ((histories > 0).sum(1) - 1).clamp(min=0)
         return self._log_probs(histories, self._places(histories, torch.arange(len(slot), device=slot.device), slot))
 
-    def _log_probs(self, histories: torch.Tensor, places: _Places) -> torch.Tensor:
+    def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
         return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
 
-    def _scores(self, histories: torch.Tensor, places: _Places) -> list[torch.Tensor]:
+    def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
         text = self.text if self.config.text_width else None
         rows = self.code_rows if self.config.code_vectors else None
-        totals = None
-        if self.config.num_transitions:
-            owner = torch.arange(self.config.num_sids, device=self.device).repeat_interleave(self.offsets.diff())
-            totals = self.counts.new_zeros(self.config.num_sids).index_add(0, owner, self.counts)
+        totals = None if self.pairs is None else self.pairs.totals
         return [tower.scores(histories, places, totals, text, rows) for tower in self._towers()]
 
-    @torch.no_grad()
     def _places(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> _Places:
+    ) -> Places:
         """Positions and their counts; with labels, without what a position's own and later ones added."""
-        if not self.config.num_transitions:
-            return _Places(row, slot, None)
-        reach, number = self.config.reach, torch.arange(len(row), device=row.device)
-        back = torch.arange(min(reach, histories.shape[1]), device=row.device)
-        position, ago = (part.flatten() for part in torch.meshgrid(number, back, indexing="ij"))
-        kept = slot[position] >= ago
-        position, ago = position[kept], ago[kept]
-        item = histories[row[position], slot[position] - ago] - 1
-        kept = item >= 0
-        position, ago, item = position[kept], ago[kept], item[kept]
-        owner, place = rows_of(self.offsets, item)
-        found = [position[owner], ago[owner], item[owner], self.followers[place].long(), self.counts[place]]
-        if labels is not None:
-            windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
-            after, before = own_counts(
-                windows, targets, item + 1, slot[position], reach, self.config.decay, self.config.reverse
-            )
-            for added, others in ((after, targets), (before, windows)):
-                which, where = added.nonzero(as_tuple=True)
-                taken = (position[which], ago[which], item[which], others[which, where] - 1, -added[which, where])
-                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        return _Places(row, slot, (found[0], found[1], found[2], found[3], found[4]))
+        return Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
 
     def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie, the root's being 0.
@@ -618,10 +541,10 @@ def build_catalogue(
         if text is not None:
             model.text.copy_(torch.from_numpy(text))
         if transitions is not None:
-            for name in ("offsets", "followers", "counts"):
-                getattr(model, name).copy_(torch.from_numpy(getattr(transitions, name)))
+            assert model.pairs is not None
+            model.pairs.set(transitions)
             for tower in model._towers():
-                tower.start_counts(config.decay)
+                tower.history.start_counts(config.decay)
     return model
 
 

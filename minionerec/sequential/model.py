@@ -7,7 +7,7 @@ from minionerec.sequential.padding import Side, length_groups
 
 
 class SequentialModel(nn.Module):
-    """A recommender that gives a vector for a history of items, and ranks items by their product with it.
+    """A recommender that gives a vector for a history of items, and ranks items by their product with it (`scores`).
 
     Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
     item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
@@ -74,6 +74,18 @@ class SequentialModel(nn.Module):
         """
         return vectors @ self.item_matrix().T
 
+    def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """Scores of all rows of the item table after each history, by which items are ranked.
+
+        Args:
+            histories: int64 (B, L).
+            users: int64 (B,), only where `needs_users`.
+
+        Returns:
+            float (B, V).
+        """
+        return self.logits(self.user_vectors(histories, users))
+
     def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Training loss of a batch: mean cross-entropy over all V rows, if the model does not say otherwise.
 
@@ -97,13 +109,26 @@ class SequentialModel(nn.Module):
         Returns:
             float, scalar.
         """
-        groups = length_groups(histories, self.padding) if self.masks_padding else [(slice(None), slice(None))]
-        vectors, wanted = [], []
-        for places, columns in groups:
-            after = targets[places, columns]
-            vectors.append(self.position_vectors(histories[places, columns])[after > 0])
-            wanted.append(after[after > 0])
-        return self.cross_entropy(torch.cat(vectors), torch.cat(wanted))
+        vectors, row, slot = self.target_vectors(histories, targets)
+        return self.cross_entropy(vectors, targets[row, slot])
+
+    def target_vectors(
+        self, histories: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Vectors at the positions that have a target: float (K, D), and their rows and columns, int64 (K,).
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B, L), the item after each position; 0 where there is none.
+        """
+        every = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
+        vectors, rows, slots = [], [], []
+        for places, columns in length_groups(histories, self.padding) if self.masks_padding else [every]:
+            row, slot = (targets[places, columns] > 0).nonzero(as_tuple=True)
+            vectors.append(self.position_vectors(histories[places, columns])[row, slot])
+            rows.append(places[row])
+            slots.append(slot + columns.start)
+        return torch.cat(vectors), torch.cat(rows), torch.cat(slots)
 
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""

@@ -37,6 +37,7 @@ from minionerec.sequential.models import build_model, hyper_parameters
 from minionerec.sequential.protocols import PROTOCOLS, Protocol
 from minionerec.sequential.rank import rank_rows, top_items
 from minionerec.sequential.train import Progress, TrainSettings, fit
+from minionerec.sequential.transitions import Transitions, count_transitions
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -45,7 +46,7 @@ KIND = "sequential_model"
 WEIGHTS_FILE, MODEL_FILE = "model.safetensors", "model.json"
 METRICS_FILE, RANKS_FILE, HISTORY_FILE, SUMMARY_FILE = "metrics.json", "ranks.parquet", "history.json", "summary.json"
 _NOT_PART_OF_RESULT = ("output", "seeds", "seed", "device")
-_SET_BY_DATA = ("padding", "num_users", "text_width")
+_SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions")
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,16 @@ def read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
     return torch.from_numpy(make_vectors(items, settings, {}))
 
 
+def read_transitions(hyper: Mapping[str, Any], split: Split) -> Transitions | None:
+    """What followed what in the training windows; None where the hyper-parameters ask for no counts."""
+    if not hyper.get("reach"):
+        return None
+    windows = split.windows
+    return count_transitions(
+        windows.histories, windows.targets, split.num_items, hyper["reach"], hyper["decay"], hyper["reverse"]
+    )
+
+
 def pick_device(name: str) -> torch.device:
     """The device of a name; `auto` takes an accelerator where there is one.
 
@@ -161,10 +172,12 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
         read_manifest(config.data, "corpus")
     split = read_data(config, protocol)
     text = read_text(config, split)
+    counted = read_transitions({**hyper_parameters(config.model), **hyper}, split)
     table = SidTable.load_index(config.sids, split.catalogue["item_id"].tolist()) if config.sids else None
     known = hyper_parameters(config.model)
     given = {"padding": protocol.padding, "num_users": len(split.user_names),
-             "text_width": 0 if text is None else text.shape[1]}  # fmt: skip
+             "text_width": 0 if text is None else text.shape[1],
+             "num_transitions": 0 if counted is None else len(counted.counts)}  # fmt: skip
     hyper |= {name: value for name, value in given.items() if name in known}
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in split.counts.items()))
     output = Path(config.output)
@@ -183,6 +196,8 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
         model = build_model(config.model, num_items=split.num_items, max_len=protocol.max_len, **hyper)
         if text is not None:
             model.set_text(text)  # type: ignore[operator]
+        if counted is not None:
+            model.set_transitions(counted)  # type: ignore[operator]
         done = _train(model, split, protocol, config, seed, folder, settings, inputs, device)
         _write(model, hyper, split, protocol, config, seed, folder, settings, inputs, device, done, table)
         trained += 1

@@ -35,12 +35,12 @@ from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
 from minionerec.generative.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
-from minionerec.generative.transitions import count_transitions
 from minionerec.prompts.examples import ExampleBuilder, special_texts, user_windows
 from minionerec.prompts.wording import load_wording
 from minionerec.rewards.advantages import EPSILON
 from minionerec.rewards.ranking import ndcg_penalties
 from minionerec.sequential.protocols import PROTOCOLS
+from minionerec.sequential.transitions import count_transitions
 from minionerec.sid.table import SidTable
 from minionerec.training.common import (
     RankingEvaluation,

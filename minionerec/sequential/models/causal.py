@@ -1,4 +1,4 @@
-"""The project's own baseline: a causal transformer with a full softmax, item text beside item ids if wanted."""
+"""The project's own baseline: a causal transformer with a full softmax; item text, repeats and counts if wanted."""
 
 import math
 
@@ -7,9 +7,11 @@ from torch import nn
 
 from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
+from minionerec.sequential.history import HistoryScores, PairCounts, Places
 from minionerec.sequential.layers import INIT_STD, attend, by_length, causal_mask, check_heads, init_weights
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.padding import Side, readout_slots, slot_range, take_slots
+from minionerec.sequential.transitions import Transitions
 
 POSITIONS = ("rotary", "learned", "none")
 
@@ -19,7 +21,9 @@ class Causal(SequentialModel):
 
     An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
     history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
-    the product of the last state, behind a LayerNorm, with their vectors. It is meant to be trained at all positions.
+    the product of the last state, behind a LayerNorm, with their vectors, and, where asked for, by what
+    `minionerec.sequential.history` adds: a pointer to the history, and counts of what followed its items in training,
+    from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
 
     Args:
         num_items: Number of items.
@@ -35,9 +39,15 @@ class Causal(SequentialModel):
         positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
             padding it counts from the newest item) or "none".
         text_width: Width T of the text vectors; 0 for none. `set_text` gives them.
+        pointer: Whether items of the history get an additional score by how long ago they came.
+        reach: Items back that counts of pairs are looked up; 0 for no counts. `set_transitions` gives them.
+        decay: Weight of each further step back in the counts.
+        reverse: Weight of a pair in the other direction in the counts.
+        num_transitions: Stored counts.
 
     Raises:
-        ConfigError: If heads do not divide the width, or `positions` is unknown.
+        ConfigError: If heads do not divide the width, or `positions` is unknown, or a setting of the counts is out of
+            range.
     """
 
     causal = True
@@ -58,9 +68,19 @@ class Causal(SequentialModel):
         label_smoothing: float = 0.0,
         positions: str = "rotary",
         text_width: int = 0,
+        pointer: bool = False,
+        reach: int = 0,
+        decay: float = 0.6,
+        reverse: float = 0.3,
+        num_transitions: int = 0,
     ):
         super().__init__(num_items, max_len, padding)
         check_heads(hidden_size, num_heads)
+        if reach < 0 or not 0 < decay <= 1 or reverse < 0:
+            raise ConfigError(
+                f"reach is {reach}, decay {decay} and reverse {reverse}; reach and reverse must be at least 0, decay "
+                "above 0 and at most 1."
+            )
         if positions not in POSITIONS:
             raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}.")
         if positions == "rotary" and hidden_size // num_heads % 2:
@@ -77,7 +97,11 @@ class Causal(SequentialModel):
         self.text_map = nn.Linear(text_width, hidden_size, bias=False) if text_width else None
         if text_width:
             self.register_buffer("text", torch.zeros(num_items + 1, text_width))
+        self.pairs = PairCounts(num_items, num_transitions, reach, decay, reverse) if reach else None
+        self.history = HistoryScores(hidden_size, max_len if pointer else 0, reach, first=1)
         self.apply(init_weights)
+        if reach:
+            self.history.start_counts(decay)
         for layer in self.modules():
             if isinstance(layer, CausalLayer):  # so that the sum of the layers' outputs does not grow with their number
                 for part in (layer.out, layer.outer):
@@ -98,6 +122,17 @@ class Causal(SequentialModel):
                 f"text vectors have shape {tuple(vectors.shape)}; expected {wanted} (num_items, text_width)."
             )
         self.text[1:] = vectors
+
+    def set_transitions(self, counted: Transitions) -> None:
+        """Give the model its counts, made by `count_transitions` with the model's own reach, decay and reverse.
+
+        Raises:
+            ConfigError: If the model has none, or was built for another number of them.
+        """
+        wanted = None if self.pairs is None else len(self.pairs.counts)
+        if self.pairs is None or len(counted.counts) != wanted:
+            raise ConfigError(f"there are {len(counted.counts)} counts; the model was built for {wanted or 'none'}.")
+        self.pairs.set(counted)
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""
@@ -127,6 +162,49 @@ class Causal(SequentialModel):
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
+
+    def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        row = torch.arange(len(histories), device=histories.device)
+        return self._score(self.user_vectors(histories), histories, row, readout_slots(histories, self.padding), None)
+
+    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`; the counts of a row leave out its target."""
+        row, slot = torch.arange(len(histories), device=histories.device), readout_slots(histories, self.padding)
+        labels = torch.zeros_like(histories)
+        labels[row, slot] = targets
+        return self._loss(self.user_vectors(histories), histories, row, slot, labels)
+
+    def sequence_loss(self, histories: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See `SequentialModel`; the counts of a position leave out its own target and later ones."""
+        vectors, row, slot = self.target_vectors(histories, targets)
+        return self._loss(vectors, histories, row, slot, targets)
+
+    def _loss(
+        self,
+        vectors: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> torch.Tensor:
+        scores = self._score(vectors, histories, row, slot, labels)
+        return nn.functional.cross_entropy(scores, labels[row, slot], label_smoothing=self.label_smoothing)
+
+    def _score(
+        self,
+        vectors: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
+        if self.pairs is None:
+            places, totals = Places(row, slot), None
+        else:
+            places, totals = self.pairs.places(histories, row, slot, labels), self.pairs.totals
+        return self.history(self.logits(vectors), vectors, histories, places, totals)
 
 
 class CausalLayer(nn.Module):

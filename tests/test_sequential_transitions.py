@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.generative.transitions import count_transitions, own_counts, rows_of
+from minionerec.sequential.transitions import count_transitions, own_counts, rows_of
 
 SIZE = 5
 
