@@ -114,8 +114,7 @@ class PairCounts(nn.Module):
         # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
         last = torch.empty(len(row) * len(self.totals), dtype=torch.int64, device=row.device)
         number = torch.arange(len(keys), device=row.device)
-        last[keys] = number
-        chosen = last[keys]
+        chosen = last.scatter_(0, keys, number)[keys]
         stands = chosen == number
         cell = (stands.cumsum(0) - 1)[chosen]
         return Places(row, slot, Entries(ago, item, count, cell, position[stands], follower[stands]))
@@ -170,7 +169,7 @@ class HistoryScores(nn.Module):
         """Add to scores.
 
         Args:
-            scores: float (P, C); they are changed in place where they are float32.
+            scores: float (P, C); the pointer changes them in place where they are float32.
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
             places: The P positions.
@@ -188,7 +187,7 @@ class HistoryScores(nn.Module):
             scores = scores.scatter_add_(1, (items - 1 + self.first).clamp(min=0), extra.masked_fill(~seen, 0.0))
         if places.entries is not None and totals is not None:
             cells, extra = self._counts(state, places.entries, totals, scores.shape[1])
-            scores = scores.flatten().index_add_(0, cells, extra).view_as(scores)
+            scores = scores.flatten().index_add(0, cells, extra).view_as(scores)
         return scores
 
     def _counts(
@@ -196,8 +195,9 @@ class HistoryScores(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Places of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
         rarity = (totals + 1) ** -self.commonness  # (N,)
-        weight = nn.functional.softplus(self.distance)[entries.back] * rarity[entries.item] * entries.count
+        steps = nn.functional.softplus(self.distance)
+        weight = steps.index_select(0, entries.back) * rarity.index_select(0, entries.item) * entries.count
         found = weight.new_zeros(len(entries.position)).index_add(0, entries.cell, weight).clamp(min=0)
-        gain = self.gain(state).float()[entries.position]
+        gain = self.gain(state).float().index_select(0, entries.position)
         added = nn.functional.softplus(gain[:, 0]) * torch.log1p(found * gain[:, 1].exp())
         return entries.position * columns + entries.follower + self.first, added
