@@ -278,7 +278,7 @@ def test_the_baseline_adds_a_map_of_the_text_at_both_ends():
     text = torch.randn(ITEMS, 5)
     model.set_text(text)
     matrix = model.item_matrix()
-    assert torch.allclose(matrix[1:], model.items.weight[1:] + text @ model.text_map.weight.T, atol=1e-5)
+    assert torch.allclose(matrix[1:], model.items.weight[1:] + math.sqrt(5) * text @ model.text_map.weight.T, atol=1e-4)
     assert torch.equal(matrix[0], model.items.weight[0])
     plain = built("causal")
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("text")})

@@ -176,7 +176,7 @@ def test_titles_of_a_file_become_text_vectors(file, tmp_path):
     run_sequential(config)
     text = load_model(tmp_path / "out" / "seed-42" / "model").text
     assert text.shape == (16, 4)
-    assert not text[0].any() and text[1:].norm(dim=1).numpy() == pytest.approx(np.ones(15), abs=1e-5)
+    assert not text[0].any() and text[1:].norm(dim=1).numpy() == pytest.approx(np.full(15, 2), abs=1e-5)  # √width
 
 
 def test_users_of_caser_and_the_item_range_of_protocol_b(file, tmp_path):

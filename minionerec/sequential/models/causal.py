@@ -110,8 +110,11 @@ class Causal(SequentialModel):
     def set_text(self, vectors: torch.Tensor) -> None:
         """Give the items their text vectors.
 
+        They are kept times √T, so that the entries of unit vectors are about 1, and their map outweighs the learned
+        vectors at the start of training.
+
         Args:
-            vectors: float32 (N, T), row i of item i + 1.
+            vectors: float32 (N, T), row i of item i + 1; of length about 1.
 
         Raises:
             ConfigError: If the shape is another.
@@ -121,7 +124,7 @@ class Causal(SequentialModel):
             raise ConfigError(
                 f"text vectors have shape {tuple(vectors.shape)}; expected {wanted} (num_items, text_width)."
             )
-        self.text[1:] = vectors
+        self.text[1:] = vectors * math.sqrt(vectors.shape[1])
 
     def set_transitions(self, counted: Transitions) -> None:
         """Give the model its counts, made by `count_transitions` with the model's own reach, decay and reverse.
