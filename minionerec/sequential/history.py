@@ -112,11 +112,11 @@ class PairCounts(nn.Module):
         position, ago, item, follower, count = found
         keys = position * len(self.totals) + follower
         # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
-        last = torch.empty(len(row) * len(self.totals), dtype=torch.int64, device=row.device)
-        number = torch.arange(len(keys), device=row.device)
+        last = torch.empty(len(row) * len(self.totals), dtype=torch.int32, device=row.device)
+        number = torch.arange(len(keys), dtype=torch.int32, device=row.device)
         chosen = last.scatter_(0, keys, number)[keys]
         stands = chosen == number
-        cell = (stands.cumsum(0) - 1)[chosen]
+        cell = (stands.cumsum(0) - 1)[chosen.long()]
         return Places(row, slot, Entries(ago, item, count, cell, position[stands], follower[stands]))
 
 
