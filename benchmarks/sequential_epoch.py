@@ -184,9 +184,7 @@ def main() -> None:
     parser.add_argument("--hyper", nargs="*", default=[], help="hyper-parameters, e.g. num_heads=8")
     parser.add_argument("--steps", type=int, default=0, help="training steps timed; 0: the whole epoch")
     parser.add_argument("--rows", type=int, default=0, help="test rows ranked; 0: all")
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="how often each is timed, in turn; the median counts"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is timed, in turn; the median counts")
     parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
     parser.add_argument("--seed", type=int, default=42, help="seed of weights, order and dropout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
