@@ -408,6 +408,13 @@ def test_a_new_model_trusts_its_counts_from_the_start():
     assert model.eval().leaf_log_probs(histories([1], [2])).argmax(1).tolist() == [3, 4]
 
 
+def test_counts_without_any_pair_are_no_counts():
+    empty = Transitions(np.zeros(N + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    model = build_catalogue(CatalogueConfig(vocab_size=VOCABULARY, hidden_size=16), CODES, TOKENS, None, empty)
+    assert model.pairs is None
+    assert model.leaf_log_probs(histories([1, 2])).exp().sum().item() == pytest.approx(1, abs=1e-5)
+
+
 def test_dropout_works_in_training_alone_and_is_not_kept(tmp_path):
     model = counting()
     seen = histories([1, 2, 3])
@@ -418,8 +425,9 @@ def test_dropout_works_in_training_alone_and_is_not_kept(tmp_path):
     assert not torch.allclose(model.leaf_log_probs(seen), before, atol=1e-3)
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path).train()
-    # Weights mapped from a file lie elsewhere in memory, which may change the last bit of a product.
-    assert torch.allclose(again.leaf_log_probs(seen), before, atol=1e-5)
+    # Weights mapped from a file begin anywhere in memory, which may change the last bit of a product.
+    again.load_state_dict({name: value.clone() for name, value in again.state_dict().items()}, assign=True)
+    assert torch.equal(again.leaf_log_probs(seen), before)
 
 
 def test_it_computes_in_bfloat16():

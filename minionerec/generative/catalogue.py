@@ -28,7 +28,7 @@ An SID's score has four sources, each of which can be left out:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -182,7 +182,6 @@ class Tower(nn.Module):
         self,
         histories: torch.Tensor,
         places: Places,
-        totals: torch.Tensor | None,
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -191,7 +190,6 @@ class Tower(nn.Module):
         Args:
             histories: int64 (B, T), SIDs from 1, 0 is padding on the right.
             places: The positions.
-            totals: float32 (N,), summed counts of each SID's row.
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
 
@@ -212,7 +210,7 @@ class Tower(nn.Module):
         flat = torch.cat(parts)
         state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
         scores = torch.addmm(self.bias, state, matrix[1:].T)
-        return self.history(scores, state, histories, places, totals)
+        return self.history(scores, state, histories, places)
 
 
 class CatalogueModel(PreTrainedModel, GenerationMixin):
@@ -249,8 +247,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
 
     def _towers(self) -> Iterator["Tower"]:
         for tower in self.towers:
-            assert isinstance(tower, Tower)
-            yield tower
+            yield cast(Tower, tower)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -355,8 +352,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
         text = self.text if self.config.text_width else None
         rows = self.code_rows if self.config.code_vectors else None
-        totals = None if self.pairs is None else self.pairs.totals
-        return [tower.scores(histories, places, totals, text, rows) for tower in self._towers()]
+        return [tower.scores(histories, places, text, rows) for tower in self._towers()]
 
     def _places(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
@@ -540,8 +536,7 @@ def build_catalogue(
             model.code_rows.copy_(torch.from_numpy(code_rows))
         if text is not None:
             model.text.copy_(torch.from_numpy(text))
-        if transitions is not None:
-            assert model.pairs is not None
+        if transitions is not None and model.pairs is not None:  # there are none of them where no pair was counted
             model.pairs.set(transitions)
             for tower in model._towers():
                 tower.history.start_counts(config.decay)

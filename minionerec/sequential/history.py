@@ -20,6 +20,7 @@ class Entries:
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
         follower: int64 (C,), what followed, from 0.
+        totals: float32 (N,), see `PairCounts`.
     """
 
     back: torch.Tensor
@@ -28,6 +29,7 @@ class Entries:
     cell: torch.Tensor
     position: torch.Tensor
     follower: torch.Tensor
+    totals: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class PairCounts(nn.Module):
         chosen = last.scatter_(0, keys, number)[keys]
         stands = chosen == number
         cell = (stands.cumsum(0) - 1)[chosen.long()]
-        return Places(row, slot, Entries(ago, item, count, cell, position[stands], follower[stands]))
+        return Places(row, slot, Entries(ago, item, count, cell, position[stands], follower[stands], self.totals))
 
 
 class HistoryScores(nn.Module):
@@ -164,7 +166,6 @@ class HistoryScores(nn.Module):
         state: torch.Tensor,
         histories: torch.Tensor,
         places: Places,
-        totals: torch.Tensor | None,
     ) -> torch.Tensor:
         """Add to scores.
 
@@ -173,7 +174,6 @@ class HistoryScores(nn.Module):
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
             places: The P positions.
-            totals: float32 (N,), see `PairCounts`; None without counts.
 
         Returns:
             float32 (P, C).
@@ -185,16 +185,14 @@ class HistoryScores(nn.Module):
             seen = (back >= 0) & (back < self.pointer.out_features) & (items > 0)
             extra = self.pointer(state).float().gather(1, back.clamp(0, self.pointer.out_features - 1))
             scores = scores.scatter_add_(1, (items - 1 + self.first).clamp(min=0), extra.masked_fill(~seen, 0.0))
-        if places.entries is not None and totals is not None:
-            cells, extra = self._counts(state, places.entries, totals, scores.shape[1])
+        if places.entries is not None:
+            cells, extra = self._counts(state, places.entries, scores.shape[1])
             scores = scores.flatten().index_add(0, cells, extra).view_as(scores)
         return scores
 
-    def _counts(
-        self, state: torch.Tensor, entries: Entries, totals: torch.Tensor, columns: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _counts(self, state: torch.Tensor, entries: Entries, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Places of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
-        rarity = (totals + 1) ** -self.commonness  # (N,)
+        rarity = (entries.totals + 1) ** -self.commonness  # (N,)
         steps = nn.functional.softplus(self.distance)
         weight = steps.index_select(0, entries.back) * rarity.index_select(0, entries.item) * entries.count
         found = weight.new_zeros(len(entries.position)).index_add(0, entries.cell, weight).clamp(min=0)

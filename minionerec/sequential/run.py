@@ -172,9 +172,9 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
         read_manifest(config.data, "corpus")
     split = read_data(config, protocol)
     text = read_text(config, split)
-    counted = read_transitions({**hyper_parameters(config.model), **hyper}, split)
-    table = SidTable.load_index(config.sids, split.catalogue["item_id"].tolist()) if config.sids else None
     known = hyper_parameters(config.model)
+    counted = read_transitions({**known, **hyper}, split)
+    table = SidTable.load_index(config.sids, split.catalogue["item_id"].tolist()) if config.sids else None
     given = {"padding": protocol.padding, "num_users": len(split.user_names),
              "text_width": 0 if text is None else text.shape[1],
              "num_transitions": 0 if counted is None else len(counted.counts)}  # fmt: skip

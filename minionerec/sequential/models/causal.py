@@ -203,11 +203,8 @@ class Causal(SequentialModel):
         labels: torch.Tensor | None,
     ) -> torch.Tensor:
         """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
-        if self.pairs is None:
-            places, totals = Places(row, slot), None
-        else:
-            places, totals = self.pairs.places(histories, row, slot, labels), self.pairs.totals
-        return self.history(self.logits(vectors), vectors, histories, places, totals)
+        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+        return self.history(self.logits(vectors), vectors, histories, places)
 
 
 class CausalLayer(nn.Module):
