@@ -37,7 +37,7 @@ def field_sasrec(model, histories):
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask
         shares = functional.dropout(scores.softmax(-1), attention.attention_dropout.p, training)
         context = (shares @ v).permute(0, 2, 1, 3).flatten(2)
-        context = functional.dropout(attention.out(context), attention.dropout.p, training)
+        context = functional.dropout(field_linear(attention.out, context), attention.dropout.p, training)
         x = field_feed_forward(layer.feed_forward, field_norm(attention.norm, context + x))
     return x
 
@@ -52,7 +52,9 @@ def field_wearec(model, histories):
         mix, rows, length = layer.mix, x.shape[0], x.shape[1]
         heads = x.view(rows, length, mix.num_heads, -1).permute(0, 2, 1, 3)  # (B, H, L, d)
         spectrum = torch.fft.rfft(heads, dim=2, norm="ortho")
-        adapted = mix.adapt(x.mean(1)).view(rows, mix.num_heads, -1, 2)
+        adapted = field_linear(mix.adapt[2], mix.adapt[1](field_linear(mix.adapt[0], x.mean(1)))).view(
+            rows, mix.num_heads, -1, 2
+        )
         scale, shift = mix.base_filter * (1 + adapted[..., 0]), mix.base_bias + adapted[..., 1]
         filtered = torch.fft.irfft(spectrum * scale[..., None] + shift[..., None], n=length, dim=2, norm="ortho")
         even, odd = heads[:, :, 0::2], heads[:, :, 1::2]
@@ -82,9 +84,17 @@ def field_feed_forward(block, x):
     import torch
     from torch.nn import functional
 
-    inner = block.inner(x)
+    inner = field_linear(block.inner, x)
     inner = inner * 0.5 * (1.0 + torch.erf(inner / math.sqrt(2.0)))
-    return field_norm(block.norm, functional.dropout(block.outer(inner), block.dropout.p, block.norm.training) + x)
+    outer = functional.dropout(field_linear(block.outer, inner), block.dropout.p, block.norm.training)
+    return field_norm(block.norm, outer + x)
+
+
+def field_linear(layer, x):
+    """A linear layer with torch's own product."""
+    from torch.nn import functional
+
+    return functional.linear(x, layer.weight, layer.bias)
 
 
 def field_norm(norm, x):

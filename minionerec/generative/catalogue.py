@@ -44,6 +44,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils import ModelOutput
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.prefix import pad_left
 from minionerec.decoding.trie import Trie
@@ -154,7 +155,7 @@ class Tower(nn.Module):
         super().__init__()
         width, size = config.hidden_size, config.num_sids
         self.items = nn.Embedding(size, width) if config.learned_vectors else None
-        self.text_map = nn.Linear(config.text_width, width, bias=False) if config.text_width else None
+        self.text_map = Linear(config.text_width, width, bias=False) if config.text_width else None
         self.codes = nn.ModuleList(nn.Embedding(rows, width) for rows in code_sizes)
         self.bias = nn.Parameter(torch.zeros(size))
         self.dropout = Dropout(0.0)
@@ -209,7 +210,7 @@ class Tower(nn.Module):
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
         state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
-        scores = torch.addmm(self.bias, state, matrix[1:].T)
+        scores = linear(state, matrix[1:], self.bias)
         return self.history(scores, state, histories, places)
 
 

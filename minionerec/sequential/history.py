@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from minionerec.backbone.linear import Linear
 from minionerec.sequential.transitions import Transitions, own_counts, rows_of
 
 
@@ -145,11 +146,11 @@ class HistoryScores(nn.Module):
     def __init__(self, width: int, pointer: int, reach: int, first: int = 0):
         super().__init__()
         self.first = first
-        self.pointer = nn.Linear(width, pointer) if pointer else None
+        self.pointer = Linear(width, pointer) if pointer else None
         if reach:
             self.distance = nn.Parameter(torch.zeros(reach))
             self.commonness = nn.Parameter(torch.zeros(1))
-            self.gain = nn.Linear(width, 2)
+            self.gain = Linear(width, 2)
 
     def start_counts(self, decay: float) -> None:
         """Begin with the weights of distance as counted, a square root of commonness, and a small gain."""

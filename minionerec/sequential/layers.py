@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots, slot_range, take_slots
@@ -141,8 +142,8 @@ class SelfAttention(nn.Module):
     def __init__(self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float):
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.qkv = Linear(hidden_size, 3 * hidden_size)
+        self.out = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
         self.attention_dropout = Dropout(attention_dropout)
         self.dropout = Dropout(hidden_dropout)
@@ -168,8 +169,8 @@ class SelfAttention(nn.Module):
         else:
             width = x.shape[-1]
             weight, bias = self.qkv.weight, self.qkv.bias
-            q = nn.functional.linear(take_slots(x, at)[:, None], weight[:width], bias[:width])
-            k, v = nn.functional.linear(x, weight[width:], bias[width:]).chunk(2, -1)
+            q = linear(take_slots(x, at)[:, None], weight[:width], bias[:width])
+            k, v = linear(x, weight[width:], bias[width:]).chunk(2, -1)
         return self.split_heads(q), self.split_heads(k), self.split_heads(v)
 
     def merge(self, context: torch.Tensor, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
@@ -213,8 +214,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, hidden_size: int, inner_size: int, dropout: float):
         super().__init__()
-        self.inner = nn.Linear(hidden_size, inner_size)
-        self.outer = nn.Linear(inner_size, hidden_size)
+        self.inner = Linear(hidden_size, inner_size)
+        self.outer = Linear(inner_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
         self.dropout = Dropout(dropout)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from minionerec.backbone.linear import linear
 from minionerec.sequential.padding import Side, length_groups
 
 
@@ -72,7 +73,7 @@ class SequentialModel(nn.Module):
         Returns:
             float (..., V).
         """
-        return vectors @ self.item_matrix().T
+        return linear(vectors, self.item_matrix())
 
     def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of all rows of the item table after each history, by which items are ranked.

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import (
     NORM_EPS,
@@ -83,9 +84,7 @@ class BERT4Rec(SequentialModel):
             TransformerLayer(hidden_size, num_heads, inner_size, hidden_dropout, attention_dropout)
             for _ in range(num_layers)
         )
-        self.head = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.LayerNorm(hidden_size, eps=NORM_EPS)
-        )
+        self.head = nn.Sequential(Linear(hidden_size, hidden_size), nn.GELU(), nn.LayerNorm(hidden_size, eps=NORM_EPS))
         self.bias = nn.Parameter(torch.zeros(num_items + 1))
         self.apply(init_weights)
 
@@ -121,7 +120,7 @@ class BERT4Rec(SequentialModel):
 
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """See `SequentialModel`; with a bias for each item."""
-        return nn.functional.linear(vectors, self.item_matrix(), self.bias)
+        return linear(vectors, self.item_matrix(), self.bias)
 
     def hide(self, histories: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mask items of a batch at random.

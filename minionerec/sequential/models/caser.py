@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.padding import Side
 
@@ -57,11 +58,11 @@ class Caser(SequentialModel):
         self.needs_users = personal
         self.users = nn.Embedding(num_users + 1, hidden_size) if personal else None
         self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
-        self.vertical = nn.Linear(max_len, vertical)  # in the law of a convolution of height L
+        self.vertical = Linear(max_len, vertical)  # in the law of a convolution of height L
         self.horizontal = nn.ModuleList(nn.Conv1d(hidden_size, horizontal, height + 1) for height in range(max_len))
         self.dropout = Dropout(dropout)
-        self.inner = nn.Linear(vertical * hidden_size + horizontal * max_len, hidden_size)
-        self.outer = nn.Linear((1 + personal) * hidden_size, hidden_size)
+        self.inner = Linear(vertical * hidden_size + horizontal * max_len, hidden_size)
+        self.outer = Linear((1 + personal) * hidden_size, hidden_size)
         for table in filter(None, (self.users, self.items)):
             nn.init.normal_(table.weight, std=1 / hidden_size)
         for linear in (self.inner, self.outer):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.history import HistoryScores, PairCounts, Places
 from minionerec.sequential.layers import INIT_STD, attend, by_length, causal_mask, check_heads, init_weights
@@ -94,7 +95,7 @@ class Causal(SequentialModel):
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size)
-        self.text_map = nn.Linear(text_width, hidden_size, bias=False) if text_width else None
+        self.text_map = Linear(text_width, hidden_size, bias=False) if text_width else None
         if text_width:
             self.register_buffer("text", torch.zeros(num_items + 1, text_width))
         self.pairs = PairCounts(num_items, num_transitions, reach, decay, reverse) if reach else None
@@ -216,9 +217,9 @@ class CausalLayer(nn.Module):
         super().__init__()
         self.num_heads, self.rotary = num_heads, rotary
         self.attention_norm, self.norm = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
-        self.inner, self.outer = nn.Linear(hidden_size, inner_size), nn.Linear(inner_size, hidden_size)
+        self.qkv = Linear(hidden_size, 3 * hidden_size)
+        self.out = Linear(hidden_size, hidden_size)
+        self.inner, self.outer = Linear(hidden_size, inner_size), Linear(inner_size, hidden_size)
         self.attention_dropout, self.dropout = Dropout(attention_dropout), Dropout(dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:

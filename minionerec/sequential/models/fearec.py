@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import NORM_EPS, FeedForward, ItemEmbedding, UnmaskedEncoder, init_weights
 from minionerec.sequential.padding import Side, take_slots
@@ -31,10 +32,10 @@ class AutoCorrelation(nn.Module):
     def __init__(self, max_len: int, hidden_size: int, num_delays: int, dropout: float):
         super().__init__()
         self.num_delays = num_delays
-        self.query = nn.Linear(hidden_size, hidden_size)
-        self.key = nn.Linear(hidden_size, hidden_size)
-        self.value = nn.Linear(hidden_size, hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.query = Linear(hidden_size, hidden_size)
+        self.key = Linear(hidden_size, hidden_size)
+        self.value = Linear(hidden_size, hidden_size)
+        self.out = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
         self.dropout = Dropout(dropout)
         slots = torch.arange(max_len)
@@ -53,7 +54,7 @@ class AutoCorrelation(nn.Module):
         """
         rows, length, width = x.shape
         product = self.query.weight.T @ (self.key.weight / width)
-        gram = nn.functional.linear(x, product) @ x.transpose(1, 2)  # (B, L, L); delay d: column t + d of row t
+        gram = linear(x, product) @ x.transpose(1, 2)  # (B, L, L); delay d: column t + d of row t
         delays = self.delays(gram.detach())  # (B or 1, k)
         shifts = nn.functional.one_hot(self.shifted[delays], length).to(x.dtype).flatten(2)  # (B or 1, k, L²)
         weights = torch.einsum("bkn,bn->bk", shifts, gram.flatten(1)).softmax(-1)
@@ -65,7 +66,7 @@ class AutoCorrelation(nn.Module):
             given, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
         weight = self.out.weight @ self.value.weight
         bias = nn.functional.linear(self.value.bias, self.out.weight, self.out.bias)
-        return self.norm(given + self.dropout(nn.functional.linear(mixed, weight, bias)))
+        return self.norm(given + self.dropout(linear(mixed, weight, bias)))
 
     def delays(self, gram: torch.Tensor) -> torch.Tensor:
         """The delays with the largest auto-correlation: int64 (B, k), or (1, k) for the whole batch in training."""

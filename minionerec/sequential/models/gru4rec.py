@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.sequential.layers import by_length
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.padding import Side, readout_slots, take_slots
@@ -50,7 +51,7 @@ class GRU4Rec(SequentialModel):
         self.items = nn.Embedding(num_items + 1, embedding_size, padding_idx=0)
         self.dropout = Dropout(dropout)
         self.gru = nn.GRU(embedding_size, hidden_size, num_layers, bias=False, batch_first=True)
-        self.out = nn.Linear(hidden_size, embedding_size)
+        self.out = Linear(hidden_size, embedding_size)
         nn.init.xavier_normal_(self.items.weight)
         for weight in self.gru.parameters():
             nn.init.xavier_uniform_(weight)

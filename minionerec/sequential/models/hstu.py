@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import INIT_STD, by_length
 from minionerec.sequential.model import SequentialModel
@@ -129,8 +130,8 @@ class HSTUBlock(nn.Module):
         super().__init__()
         self.num_heads, self.slots = num_heads, slots
         inner = num_heads * head_size
-        self.uvqk = nn.Linear(hidden_size, 4 * inner, bias=False)
-        self.out = nn.Linear(inner, hidden_size)
+        self.uvqk = Linear(hidden_size, 4 * inner, bias=False)
+        self.out = Linear(inner, hidden_size)
         self.relative = nn.Parameter(torch.empty(2 * slots - 1))
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.uvqk.weight, std=INIT_STD)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import (
     NORM_EPS,
@@ -39,12 +40,12 @@ class InterestAttention(nn.Module):
     ):
         super().__init__()
         self.num_heads = num_heads
-        self.query = nn.Linear(hidden_size, hidden_size)
-        self.key = nn.Linear(hidden_size, hidden_size)
-        self.value = nn.Linear(hidden_size, hidden_size)
-        self.position_query = nn.Linear(hidden_size, hidden_size)
-        self.position_key = nn.Linear(hidden_size, hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.query = Linear(hidden_size, hidden_size)
+        self.key = Linear(hidden_size, hidden_size)
+        self.value = Linear(hidden_size, hidden_size)
+        self.position_query = Linear(hidden_size, hidden_size)
+        self.position_key = Linear(hidden_size, hidden_size)
+        self.out = Linear(hidden_size, hidden_size)
         self.key_pool = nn.Parameter(torch.randn(hidden_size, num_interests))
         self.value_pool = nn.Parameter(torch.randn(hidden_size, num_interests))
         self.position_norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)

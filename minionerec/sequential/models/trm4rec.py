@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
+from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import INIT_STD, check_heads, init_weights
 from minionerec.sequential.model import SequentialModel
@@ -31,10 +32,10 @@ class RecursiveBlock(nn.Module):
     def __init__(self, hidden_size: int, num_heads: int, inner_size: int):
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
-        self.out = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.gate_up = nn.Linear(hidden_size, 2 * inner_size, bias=False)
-        self.down = nn.Linear(inner_size, hidden_size, bias=False)
+        self.qkv = Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.out = Linear(hidden_size, hidden_size, bias=False)
+        self.gate_up = Linear(hidden_size, 2 * inner_size, bias=False)
+        self.down = Linear(inner_size, hidden_size, bias=False)
 
     def forward(
         self, x: torch.Tensor, batch: Packed, turns: torch.Tensor | None, newest_only: bool = False
@@ -67,7 +68,7 @@ class RecursiveBlock(nn.Module):
         # Scores do not change when queries and keys have the same order of channels: with the two of a pair side by
         # side, a rotation is one product of complex numbers.
         paired = weight[: 2 * width].unflatten(0, (2 * heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        qkv = nn.functional.linear(x, torch.cat((paired, weight[2 * width :])))
+        qkv = linear(x, torch.cat((paired, weight[2 * width :])))
         pairs = torch.view_as_complex(qkv[:, : 2 * width].unflatten(-1, (2 * heads, -1, 2)))
         turned = torch.view_as_real(pairs * turns).flatten(-2)  # (N, 2H, d)
         return turned[:, :heads], turned[:, heads:], qkv[:, 2 * width :].unflatten(-1, (heads, -1))

@@ -8,6 +8,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from minionerec.backbone.dropout import Dropout
+from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
 from minionerec.sequential.layers import (
     INIT_STD,
@@ -81,7 +82,7 @@ class WaveletFourierFilter(nn.Module):
         self.base_filter = nn.Parameter(torch.ones(num_heads, bins))
         self.base_bias = nn.Parameter(torch.full((num_heads, bins), -0.1))
         self.adapt = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, num_heads * bins * 2)
+            Linear(hidden_size, hidden_size), nn.GELU(), Linear(hidden_size, num_heads * bins * 2)
         )
         self.gate_param = nn.Parameter(torch.zeros(1))
         self.dropout = Dropout(dropout)
