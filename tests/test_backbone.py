@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle, save_bundle
+from minionerec.backbone.linear import Linear
 from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, initialise_code_rows, verify_code_tokens
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.prompts.wording import load_wording
@@ -90,6 +91,7 @@ def test_bundle_is_an_ordinary_checkpoint_and_comes_back(tmp_path):
     loaded = load_bundle(tmp_path / "c")
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(bundle.model.eval()(ids).logits, loaded.model.eval()(ids).logits)
+    assert all(type(m) is Linear for m in loaded.model.modules() if isinstance(m, torch.nn.Linear))
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "c").eval()
     assert torch.equal(plain(ids).logits, loaded.model(ids).logits)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "c")

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from minionerec.backbone import linear as module
-from minionerec.backbone.linear import Linear, linear
+from minionerec.backbone.linear import Linear, linear, replace_linear
 
 HERE = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX512") or not torch.backends.mkldnn.is_available(),
@@ -89,3 +89,35 @@ def test_the_layer_is_torchs_in_name_and_weights():
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     x = torch.randn(3, 100, 64)
     assert torch.allclose(ours(x), theirs(x), atol=1e-5)
+
+
+def test_replacing_keeps_weights_names_and_ties(tmp_path):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 300, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, tie_word_embeddings=True))
+    ids = torch.randint(300, (4, 100))
+    names, before = list(model.state_dict()), model.eval()(input_ids=ids).logits
+    parameters = [id(p) for p in model.parameters()]
+    assert replace_linear(model) is model
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    assert len(layers) == 15 and all(type(m) is Linear and not m.training for m in layers)
+    assert list(model.state_dict()) == names and [id(p) for p in model.parameters()] == parameters
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert torch.allclose(model(input_ids=ids).logits, before, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = Qwen2ForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
+
+
+def test_language_models_are_built_and_read_with_it(tmp_path):
+    from minionerec.backbone.build import ScratchShape, load_pretrained, scratch_model, train_tokenizer
+
+    tokenizer = train_tokenizer(["some text", "another"], 300)
+    model = scratch_model(tokenizer, ScratchShape(hidden_size=32, layers=1, heads=2, kv_heads=2, inner_size=64), 0)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for each in (model, load_pretrained(str(tmp_path), torch.float32)[0]):
+        assert all(type(m) is Linear for m in each.modules() if isinstance(m, nn.Linear))

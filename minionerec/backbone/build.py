@@ -17,6 +17,7 @@ from transformers import (
     set_seed,
 )
 
+from minionerec.backbone.linear import replace_linear
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ConfigError
 
@@ -111,7 +112,7 @@ def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    return replace_linear(Qwen2ForCausalLM(config))
 
 
 def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -134,4 +135,4 @@ def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedMo
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
-    return model, tokenizer
+    return replace_linear(model), tokenizer

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from minionerec.backbone.linear import replace_linear
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
@@ -138,4 +139,6 @@ def load_bundle(
         ) from None
     model.generation_config = clean_generation_config(tokenizer)
     verify_code_tokens(tokenizer, own)
-    return Bundle(model, tokenizer, own, load_wording(path / WORDING_FILE), counts["max_prompt_length"], path)
+    return Bundle(
+        replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), counts["max_prompt_length"], path
+    )

@@ -1,10 +1,12 @@
 """Linear layers whose products run in oneDNN on a CPU, where torch's own take another library."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _ROWS = 128
 _LEAST_WORK = 2**21
@@ -16,6 +18,23 @@ class Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map float (..., in_features) to (..., out_features)."""
         return linear(input, self.weight, self.bias)
+
+
+def replace_linear(model: Model) -> Model:
+    """Put `Linear` in place of every `torch.nn.Linear` of a model, with the same weights, and return the model.
+
+    Subclasses of `torch.nn.Linear` stay. Names, parameters and what is saved remain as they were.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear:
+                with torch.device("meta"):
+                    own = Linear(child.in_features, child.out_features, child.bias is not None)
+                own.weight = child.weight
+                if child.bias is not None:
+                    own.bias = child.bias
+                setattr(parent, name, own.train(child.training))
+    return model
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
