@@ -1,5 +1,6 @@
 """Linear layers whose products run in oneDNN on a CPU, where torch's own take another library."""
 
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -64,15 +65,23 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
 
 def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the processor has AVX-512, oneDNN is there and switched on, and the types are its."""
+    """Whether oneDNN is worth its while: the types are its, it is switched on, and nothing casts."""
     return bool(
         x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-        and torch.backends.mkldnn.is_available()
+        and _capable()
         and torch.backends.mkldnn.enabled
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and not torch.is_autocast_enabled("cpu")
+    )
+
+
+@cache
+def _capable() -> bool:
+    """Whether the processor has AVX-512, and this torch oneDNN with the operator."""
+    return (
+        torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 
 
