@@ -119,8 +119,8 @@ class _Linear(torch.autograd.Function):
             if whole < len(x):
                 of_x = torch.cat((of_x, gradient[whole:] @ weight))
         if weight_wanted:
-            # Of the two factors one is copied; let it be the smaller.
-            if weight.shape[0] > weight.shape[1]:
+            # The first factor is copied; turned round, the other is, and the result is turned by who adds it up.
+            if x.numel() + weight.numel() < gradient.numel():
                 of_weight = _product(x[:whole].t(), gradient[:whole].t()).t()
             else:
                 of_weight = _product(gradient[:whole].t(), x[:whole].t())
