@@ -9,7 +9,8 @@ intervals compare each run with the first.
 
 import argparse
 import json
-from pathlib import Path
+
+from minionerec.core.config import run_command
 
 
 def main() -> None:
@@ -22,10 +23,9 @@ def main() -> None:
     args = parser.parse_args()
 
     import numpy as np
-    import pandas as pd
 
     from minionerec.data.sources.user_items import read_user_items
-    from minionerec.metrics.ranking import ranking_metrics
+    from minionerec.evaluation.compare import load_system
     from minionerec.metrics.statistics import paired_bootstrap
     from minionerec.sequential.data import sequences_from_source
     from minionerec.sequential.protocols import PROTOCOLS
@@ -34,22 +34,17 @@ def main() -> None:
     histories, targets = split.windows.histories.astype(np.int64), split.windows.targets.astype(np.int64)
     base = split.num_items + 1
     trained = np.unique((histories * base + targets)[targets > 0])
-    ranks = {}
-    for name, folder in (run.split("=", 1) for run in args.runs):
-        ranks[name] = [pd.read_parquet(path) for path in sorted(Path(folder).glob("seed-*/model/ranks.parquet"))]
-        if not ranks[name]:
-            parser.error(f"{folder}: holds no finished seed.")
+    systems = [load_system(*run.split("=", 1), "item") for run in args.runs]
 
     figures = {}
     for part, rows in (("valid", split.valid), ("test", split.test)):
         newest = rows.flat[rows.ends - 1].astype(np.int64)
         followed = np.isin(newest * base + rows.targets, trained)
         values = {}
-        for name, tables in ranks.items():
-            chosen = [table[table["split"] == part] for table in tables]
-            if any(table["target"].tolist() != (rows.targets - 1).tolist() for table in chosen):
-                parser.error(f"{name}: its rows are not those of {args.data} under protocol {args.protocol}.")
-            values[name] = np.mean([ranking_metrics(table["item_rank"], [10])["NDCG@10"] for table in chosen], 0)
+        for system in systems:
+            if system.rows[part]["target"].tolist() != (rows.targets - 1).tolist():
+                parser.error(f"{system.name}: its rows are not those of {args.data} under protocol {args.protocol}.")
+            values[system.name] = system.values(part, ["NDCG@10"])["NDCG@10"].mean(0)
         first = next(iter(values))
         for kind, where in (("all", np.full(len(rows), True)), ("followed", followed), ("new", ~followed)):
             found = {name: round(float(each[where].mean()), 4) for name, each in values.items()}
@@ -65,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

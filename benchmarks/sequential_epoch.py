@@ -52,9 +52,9 @@ def field_wearec(model, histories):
         mix, rows, length = layer.mix, x.shape[0], x.shape[1]
         heads = x.view(rows, length, mix.num_heads, -1).permute(0, 2, 1, 3)  # (B, H, L, d)
         spectrum = torch.fft.rfft(heads, dim=2, norm="ortho")
-        adapted = field_linear(mix.adapt[2], mix.adapt[1](field_linear(mix.adapt[0], x.mean(1)))).view(
-            rows, mix.num_heads, -1, 2
-        )
+        first, activation, second = mix.adapt
+        adapted = field_linear(second, activation(field_linear(first, x.mean(1))))
+        adapted = adapted.view(rows, mix.num_heads, -1, 2)
         scale, shift = mix.base_filter * (1 + adapted[..., 0]), mix.base_bias + adapted[..., 1]
         filtered = torch.fft.irfft(spectrum * scale[..., None] + shift[..., None], n=length, dim=2, norm="ortho")
         even, odd = heads[:, :, 0::2], heads[:, :, 1::2]
