@@ -24,11 +24,11 @@ def main() -> None:
 
     import numpy as np
 
+    from minionerec.data.protocols import PROTOCOLS
+    from minionerec.data.sequences import sequences_from_source
     from minionerec.data.sources.user_items import read_user_items
-    from minionerec.evaluation.compare import load_system
     from minionerec.metrics.statistics import paired_bootstrap
-    from minionerec.sequential.data import sequences_from_source
-    from minionerec.sequential.protocols import PROTOCOLS
+    from minionerec.reports.compare import load_system
 
     split = PROTOCOLS[args.protocol].split(sequences_from_source(read_user_items(args.data)))
     histories, targets = split.windows.histories.astype(np.int64), split.windows.targets.astype(np.int64)

@@ -22,12 +22,12 @@ from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.config import ROOT, parse_config, run_command
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.floors import transition_predictions
-from minionerec.evaluation.plots import quality_against_cost
 from minionerec.evaluation.predict import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.recommenders.floors import transition_predictions
+from minionerec.reports.plots import quality_against_cost
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig

@@ -24,12 +24,12 @@ def main() -> None:
 
     import numpy as np
 
+    from minionerec.data.protocols import PROTOCOLS
+    from minionerec.data.sequences import sequences_from_source
     from minionerec.data.sources.user_items import read_user_items
     from minionerec.metrics.predictions import Predictions
     from minionerec.metrics.ranking import item_ranks, ranking_metrics
     from minionerec.metrics.statistics import paired_differences
-    from minionerec.sequential.data import sequences_from_source
-    from minionerec.sequential.protocols import PROTOCOLS
 
     test = PROTOCOLS[args.protocol].split(sequences_from_source(read_user_items(args.data))).test
     owners, places = test.seen(slice(0, len(test)))

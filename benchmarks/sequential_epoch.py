@@ -208,10 +208,11 @@ def main() -> None:
     from torch.utils.data import DataLoader
 
     from minionerec.core.memory import keep_freed_memory
+    from minionerec.data.protocols import PROTOCOLS
+    from minionerec.data.sequences import sequences_from_source
     from minionerec.data.sources.user_items import read_user_items
-    from minionerec.sequential.data import sequences_from_source
+    from minionerec.metrics.ranking import ranking_metrics
     from minionerec.sequential.models import build_model, hyper_parameters
-    from minionerec.sequential.protocols import PROTOCOLS
     from minionerec.sequential.rank import rank_rows
     from minionerec.sequential.run import parse_hyper
     from minionerec.sequential.train import TrainSettings, make_optimizer, train_epoch
@@ -239,7 +240,7 @@ def main() -> None:
         loss = train_epoch(model, split, make_optimizer(model, settings), settings, 0)
         middle = time.process_time()
         ranks = rank_rows(model, split.test, protocol.seen, device)["item"]
-        ndcg = protocol.values(ranks)["NDCG@10"].mean()
+        ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
         return middle - start, time.process_time() - middle, loss, float(ndcg)
 
     def field():

@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.config import ROOT, parse_config, run_command
-from minionerec.evaluation.sid_report import SidReportConfig, run_sid_report
+from minionerec.reports.sid_report import SidReportConfig, run_sid_report
 from minionerec.sid.build import SidConfig, run_build_sids
 from minionerec.sid.table import SidTable
 

@@ -8,8 +8,8 @@ def main() -> None:
     from minionerec.preference.config import PreferenceConfig
 
     config = parse_config(PreferenceConfig, __doc__ or "", demo="configs/preference/demo.yaml")
-    from minionerec.evaluation.preference_report import write_preference_reports
     from minionerec.preference.run import run_preference
+    from minionerec.reports.preference_report import write_preference_reports
 
     result = run_preference(config)
     for path in write_preference_reports(config, result):

@@ -17,9 +17,9 @@ from transformers import (
     set_seed,
 )
 
-from minionerec.backbone.linear import replace_linear
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ConfigError
+from minionerec.nn.linear import replace_linear
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

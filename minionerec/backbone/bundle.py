@@ -18,11 +18,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from minionerec.backbone.linear import replace_linear
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError
+from minionerec.nn.linear import replace_linear
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
 
@@ -118,7 +118,7 @@ def load_bundle(
         ArtefactError: If the directory is not a checkpoint, or was made with another SID table.
         DataError: If the tokenizer does not have one token for each code.
     """
-    import minionerec.generative.catalogue  # noqa: F401  (makes its class known by name)
+    import minionerec.backbone.catalogue  # noqa: F401  (makes its class known by name)
 
     quiet_libraries()
     path = Path(path)

@@ -61,7 +61,7 @@ def _build_sids(config: Any) -> None:
 
 
 def _sid_report(config: Any) -> None:
-    from minionerec.evaluation.sid_report import run_sid_report
+    from minionerec.reports.sid_report import run_sid_report
 
     result = run_sid_report(config)
     for name, measures in result.diagnostics.items():
@@ -111,7 +111,7 @@ def _levels(config: Any) -> None:
     if config.json:
         print(json.dumps(analysis.to_json()))
         return
-    from minionerec.evaluation.metrics_table import format_level_tables
+    from minionerec.reports.tables import format_level_tables
 
     print(format_level_tables(analysis))
 
@@ -130,13 +130,13 @@ def _train_sequential(config: Any) -> None:
 
 
 def _compare(config: Any) -> None:
-    from minionerec.evaluation.compare import run_compare
+    from minionerec.reports.compare import run_compare
 
     print(run_compare(config).markdown)
 
 
 def _report(config: Any) -> None:
-    from minionerec.evaluation.report import run_report
+    from minionerec.reports.report import run_report
 
     result = run_report(config)
     print(result.table)
@@ -167,7 +167,7 @@ COMMANDS = {
     "sid-report": Command(
         "scripts/sid_report.py",
         "Set tables of semantic IDs side by side on one page, before any training.",
-        "minionerec.evaluation.sid_report:SidReportConfig",
+        "minionerec.reports.sid_report:SidReportConfig",
         _sid_report,
         "sid_report.yaml",
     ),
@@ -214,13 +214,13 @@ COMMANDS = {
     "compare": Command(
         "scripts/compare.py",
         "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published figures.",
-        "minionerec.evaluation.compare:CompareConfig",
+        "minionerec.reports.compare:CompareConfig",
         _compare,
     ),
     "report": Command(
         "scripts/report.py",
         "Write report.md and report.html from finished predictions, and print the table.",
-        "minionerec.evaluation.report:ReportConfig",
+        "minionerec.reports.report:ReportConfig",
         _report,
         "report.yaml",
     ),

@@ -29,18 +29,18 @@ from minionerec.decoding.beam import beam_search
 from minionerec.decoding.decoder import decode_prompts, decoding_device
 from minionerec.decoding.trie import Trie
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.floors import (
-    last_item_predictions,
-    popularity_predictions,
-    ranked_items,
-    transition_predictions,
-)
-from minionerec.evaluation.metrics_table import format_metrics_table
 from minionerec.evaluation.shards import decode_in_shards, fitting_batch_size, free_memory, wait_for_everyone
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.recommenders.floors import (
+    last_item_predictions,
+    popularity_predictions,
+    ranked_items,
+    transition_predictions,
+)
+from minionerec.reports.tables import format_metrics_table
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)

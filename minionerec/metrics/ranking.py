@@ -186,13 +186,16 @@ def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
     return ordered
 
 
-def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], width: int | None = None) -> dict[str, np.ndarray]:
-    """Per-row values of HR@K and NDCG@K at every K, and MRR at the largest K.
+def ranking_metrics(
+    ranks: np.ndarray, ks: Sequence[int], width: int | None = None, every_mrr: bool = False
+) -> dict[str, np.ndarray]:
+    """Per-row values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
 
     Args:
         ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
         ks: Cut-offs.
         width: Number of candidates in the lists (beams), if known: a K beyond it is an error.
+        every_mrr: Whether MRR is wanted at every K, the smaller ones last.
 
     Returns:
         Metric name to float64 (R,). HR@K is 1 if 1 <= rank <= K; NDCG@K is 1 / log2(1 + rank) there (the ideal gain is
@@ -211,7 +214,8 @@ def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], width: int | None = No
     hits = {k: ((ranks >= 1) & (ranks <= k)).astype(np.float64) for k in ordered}
     values = {f"HR@{k}": hit for k, hit in hits.items()}
     values.update({f"NDCG@{k}": hit / np.log2(1 + safe) for k, hit in hits.items()})
-    values[f"MRR@{ordered[-1]}"] = hits[ordered[-1]] / safe
+    for k in [ordered[-1], *(ordered[:-1] if every_mrr else ())]:
+        values[f"MRR@{k}"] = hits[k] / safe
     return values
 
 

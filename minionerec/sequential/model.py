@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from minionerec.backbone.linear import linear
-from minionerec.sequential.padding import Side, length_groups
+from minionerec.nn.linear import linear
+from minionerec.nn.padding import Side, length_groups
 
 
 class SequentialModel(nn.Module):

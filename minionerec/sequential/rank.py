@@ -7,7 +7,7 @@ import torch
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
-from minionerec.sequential.data import Samples
+from minionerec.data.sequences import Samples
 from minionerec.sequential.model import SequentialModel
 
 _SCORES_AT_ONCE = 2_000_000
@@ -60,7 +60,7 @@ def masked_scores(
     Args:
         model: The model, in evaluation mode.
         samples: R rows.
-        seen: See `minionerec.sequential.protocols.Protocol`.
+        seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         description: Shown at the progress bar.
 
@@ -97,7 +97,7 @@ def rank_rows(
     Args:
         model: The model; it is put into evaluation mode.
         samples: R rows.
-        seen: See `minionerec.sequential.protocols.Protocol`.
+        seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         sid_numbers: int64 (N,), number of each item's SID, for ranks among distinct SIDs too. An SID scores as the best
             of its items.
@@ -128,7 +128,7 @@ def top_items(
     Args:
         model: The model; it is put into evaluation mode.
         samples: R rows.
-        seen: See `minionerec.sequential.protocols.Protocol`.
+        seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         k: Length of the lists, at most V.
 

@@ -26,18 +26,18 @@ from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import data_path
+from minionerec.data.protocols import PROTOCOLS, Protocol
+from minionerec.data.sequences import Samples, Split, sequences_from_source
 from minionerec.data.sources.user_items import read_user_items
+from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import estimate
+from minionerec.metrics.ranking import estimate, ranking_metrics
 from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.data import Samples, Split, sequences_from_source
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models import build_model, hyper_parameters
-from minionerec.sequential.protocols import PROTOCOLS, Protocol
 from minionerec.sequential.rank import rank_rows, top_items
 from minionerec.sequential.train import Progress, TrainSettings, fit
-from minionerec.sequential.transitions import Transitions, count_transitions
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -267,7 +267,10 @@ def _write(
     samples = {"valid": split.valid, "test": split.test}
     ranks = {name: rank_rows(model, rows, protocol.seen, device, numbers) for name, rows in samples.items()}
     metrics = {
-        name: {level: estimate(protocol.values(found), 0, config.resamples) for level, found in levels.items()}
+        name: {
+            level: estimate(ranking_metrics(found, protocol.ks, every_mrr=protocol.mrr), 0, config.resamples)
+            for level, found in levels.items()
+        }
         for name, levels in ranks.items()
     }
     about = {"model": config.model, "num_items": split.num_items, "max_len": protocol.max_len, "hyper": dict(hyper)}
@@ -321,7 +324,7 @@ def list_predictions(
         model: The model.
         split: For names.
         samples: R rows of it.
-        seen: See `minionerec.sequential.protocols.Protocol`.
+        seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         length: Length of the lists.
         table: SIDs of the items; without it SIDs are "".

@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
-from minionerec.sequential.data import Split
+from minionerec.data.protocols import Protocol
+from minionerec.data.sequences import Split
+from minionerec.metrics.ranking import ranking_metrics
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.protocols import Protocol
 from minionerec.sequential.rank import check_items, rank_rows
 
 logger = get_logger(__name__)
@@ -177,7 +178,10 @@ def fit(
     while done.epoch < settings.epochs and not stopper.stop:
         loss = train_epoch(model, split, optimizer, settings, done.epoch)
         ranks = rank_rows(model, split.valid, protocol.seen, device)["item"]
-        figures = {name: float(values.mean()) for name, values in protocol.values(ranks).items()}
+        figures = {
+            name: float(values.mean())
+            for name, values in ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr).items()
+        }
         if stopper.update(figures[protocol.monitor]):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}

@@ -25,6 +25,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_
 
 from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import input_record, is_current, read_manifest, require_writable
@@ -32,15 +33,15 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, is_main_process
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.transitions import count_transitions
+from minionerec.data.windows import user_windows
 from minionerec.decoding.trie import Trie
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
-from minionerec.generative.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
-from minionerec.prompts.examples import ExampleBuilder, special_texts, user_windows
+from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.rewards.advantages import EPSILON
 from minionerec.rewards.ranking import ndcg_penalties
-from minionerec.sequential.protocols import PROTOCOLS
-from minionerec.sequential.transitions import count_transitions
 from minionerec.sid.table import SidTable
 from minionerec.training.common import (
     RankingEvaluation,

@@ -267,7 +267,7 @@ OBJECTIVES = ("likelihood", "expected", "grpo")
 
 @dataclass
 class CatalogueTrainConfig(RunConfig):
-    """Settings of the stage that trains a catalogue model (`minionerec.generative.catalogue`)."""
+    """Settings of the stage that trains a catalogue model (`minionerec.backbone.catalogue`)."""
 
     sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
     checkpoint: str = field(

@@ -22,6 +22,7 @@ from trl.trainer.utils import RepeatSampler, split_tensor_dict
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.artefacts import is_current, read_manifest, require_writable
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -32,7 +33,6 @@ from minionerec.decoding.decoder import decode_prompts, length_batches
 from minionerec.decoding.sampling import sample_search
 from minionerec.decoding.trie import Trie
 from minionerec.embed.vectors import load_vector_artefact
-from minionerec.generative.catalogue import CatalogueModel
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import COMPLETION_FIELD
 from minionerec.rewards.advantages import sibling_advantages

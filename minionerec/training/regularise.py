@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from minionerec.backbone.dropout import Dropout
 from minionerec.core.errors import ConfigError
+from minionerec.nn.dropout import Dropout
 
 BRANCHES = ("self_attn", "mlp")
 

@@ -8,8 +8,8 @@ import torch
 
 from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.sequences import padded
 from minionerec.rewards.items import Scorer
-from minionerec.sequential.data import padded
 from minionerec.sequential.run import KIND, load_model
 
 

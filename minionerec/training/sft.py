@@ -19,15 +19,9 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, is_main_process
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
+from minionerec.data.windows import user_windows
 from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import (
-    Example,
-    ExampleBuilder,
-    encode_completion,
-    encode_prompt,
-    special_texts,
-    user_windows,
-)
+from minionerec.prompts.examples import Example, ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.common import (

@@ -3,9 +3,8 @@
 import torch
 from torch import nn
 
-from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import (
+from minionerec.nn.layers import (
     NORM_EPS,
     ItemEmbedding,
     TransformerLayer,
@@ -14,8 +13,9 @@ from minionerec.sequential.layers import (
     init_weights,
     item_mask,
 )
+from minionerec.nn.linear import Linear, linear
+from minionerec.nn.padding import Side, full_width, length_groups, readout_slots, slot_range
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots, slot_range
 
 
 class BERT4Rec(SequentialModel):

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side
 
 
 class Caser(SequentialModel):

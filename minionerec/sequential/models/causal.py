@@ -5,14 +5,15 @@ import math
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.history import HistoryScores, PairCounts, Places
-from minionerec.sequential.layers import INIT_STD, attend, by_length, causal_mask, check_heads, init_weights
+from minionerec.data.transitions import Transitions
+from minionerec.nn.causal import CausalLayer
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.history import HistoryScores, PairCounts, Places
+from minionerec.nn.layers import INIT_STD, by_length, causal_mask, check_heads, init_weights
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side, readout_slots, slot_range
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, readout_slots, slot_range, take_slots
-from minionerec.sequential.transitions import Transitions
 
 POSITIONS = ("rotary", "learned", "none")
 
@@ -23,7 +24,7 @@ class Causal(SequentialModel):
     An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
     history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
     the product of the last state, behind a LayerNorm, with their vectors, and, where asked for, by what
-    `minionerec.sequential.history` adds: a pointer to the history, and counts of what followed its items in training,
+    `minionerec.nn.history` adds: a pointer to the history, and counts of what followed its items in training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
 
     Args:
@@ -206,49 +207,3 @@ class Causal(SequentialModel):
         """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
         places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
         return self.history(self.logits(vectors), vectors, histories, places)
-
-
-class CausalLayer(nn.Module):
-    """One pre-norm layer: x + Drop(attention(LN x)), then x + Drop(W2 gelu(W1 LN x))."""
-
-    def __init__(
-        self, hidden_size: int, num_heads: int, inner_size: int, dropout: float, attention_dropout: float, rotary: bool
-    ):
-        super().__init__()
-        self.num_heads, self.rotary = num_heads, rotary
-        self.attention_norm, self.norm = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
-        self.qkv = Linear(hidden_size, 3 * hidden_size)
-        self.out = Linear(hidden_size, hidden_size)
-        self.inner, self.outer = Linear(hidden_size, inner_size), Linear(inner_size, hidden_size)
-        self.attention_dropout, self.dropout = Dropout(attention_dropout), Dropout(dropout)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """Map float (B, L, D) to the same shape, or with slots `at`, int64 (B,), to (B, 1, D)."""
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                   for part in self.qkv(self.attention_norm(x)).chunk(3, -1))  # fmt: skip
-        if self.rotary:
-            q, k = rotate(q), rotate(k)
-        if at is not None:
-            rows = torch.arange(len(x), device=x.device)
-            x, q, mask = take_slots(x, at)[:, None], q[rows, :, at][:, :, None], mask[rows, :, at][:, :, None]
-        context = attend(q, k, v, mask, self.attention_dropout)
-        x = x + self.dropout(self.out(context.transpose(1, 2).flatten(2)))
-        return x + self.dropout(self.outer(nn.functional.gelu(self.inner(self.norm(x)))))
-
-
-def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
-    """Rotary position embedding: the two halves of a head's width turn by slot · base^(-2i / d).
-
-    Args:
-        x: float (B, H, L, d), slots 0 to L - 1; only differences of slots matter to attention.
-        base: Base of the angles.
-
-    Returns:
-        float (B, H, L, d).
-    """
-    half = x.shape[-1] // 2
-    speed = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * speed  # (L, d / 2)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

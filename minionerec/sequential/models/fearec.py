@@ -5,11 +5,12 @@ import math
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import NORM_EPS, FeedForward, ItemEmbedding, UnmaskedEncoder, init_weights
-from minionerec.sequential.padding import Side, take_slots
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.layers import NORM_EPS, FeedForward, ItemEmbedding, init_weights
+from minionerec.nn.linear import Linear, linear
+from minionerec.nn.padding import Side, take_slots
+from minionerec.sequential.encoder import UnmaskedEncoder
 
 
 class AutoCorrelation(nn.Module):

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
-from minionerec.sequential.layers import by_length
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.layers import by_length
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side, readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, readout_slots, take_slots
 
 
 class GRU4Rec(SequentialModel):

@@ -5,12 +5,12 @@ import math
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import INIT_STD, by_length
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.layers import INIT_STD, by_length
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side, readout_slots, slot_range, take_slots
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, readout_slots, slot_range, take_slots
 
 _EXTRA_SLOTS = 11
 _NORM_EPS = 1e-6

@@ -5,17 +5,17 @@ import math
 import torch
 from torch import nn
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import (
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.layers import (
     NORM_EPS,
     FeedForward,
     check_heads,
     init_weights,
 )
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side, full_width, readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, readout_slots, take_slots
 
 
 class InterestAttention(nn.Module):

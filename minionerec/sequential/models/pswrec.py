@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import (
+from minionerec.nn.layers import (
     FeedForward,
     ItemEmbedding,
     SelfAttention,
@@ -16,8 +16,8 @@ from minionerec.sequential.layers import (
     check_heads,
     init_weights,
 )
+from minionerec.nn.padding import Side, full_width, length_groups, readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, full_width, length_groups, readout_slots, take_slots
 from minionerec.sequential.phase import NUM_BANDS, PhaseBank, Phases, Silence
 
 

@@ -3,8 +3,8 @@
 import torch
 
 from minionerec.core.errors import ConfigError
+from minionerec.nn.padding import Side
 from minionerec.sequential.models.pswrec import PhaseAttention, PSWRec, RotatedAttention
-from minionerec.sequential.padding import Side
 from minionerec.sequential.phase import NUM_BANDS, Phases
 
 _OUT_OF_STEP = -1e9

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import nn
 
+from minionerec.nn.padding import Side
 from minionerec.sequential.models.pswrec import PhaseAttention, PSWRec, band_features, initial_band_logits
-from minionerec.sequential.padding import Side
 from minionerec.sequential.phase import NUM_BANDS, Phases
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from minionerec.sequential.layers import (
+from minionerec.nn.layers import (
     ItemEmbedding,
     TransformerLayer,
     by_length,
@@ -11,8 +11,8 @@ from minionerec.sequential.layers import (
     check_heads,
     init_weights,
 )
+from minionerec.nn.padding import Side, readout_slots
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.padding import Side, readout_slots
 
 
 class SASRec(SequentialModel):

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from minionerec.backbone.linear import Linear, linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import INIT_STD, check_heads, init_weights
+from minionerec.nn.layers import INIT_STD, check_heads, init_weights
+from minionerec.nn.linear import Linear, linear
+from minionerec.nn.packed import Packed
+from minionerec.nn.padding import Side, slot_range
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.packed import Packed
-from minionerec.sequential.padding import Side, slot_range
 
 RMS_EPS = 1e-5
 ROPE_THETA = 10000.0

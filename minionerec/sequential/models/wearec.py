@@ -7,19 +7,12 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from minionerec.backbone.dropout import Dropout
-from minionerec.backbone.linear import Linear
 from minionerec.core.errors import ConfigError
-from minionerec.sequential.layers import (
-    INIT_STD,
-    NORM_EPS,
-    FeedForward,
-    ItemEmbedding,
-    UnmaskedEncoder,
-    check_heads,
-    init_weights,
-)
-from minionerec.sequential.padding import Side, take_slots
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.layers import INIT_STD, NORM_EPS, FeedForward, ItemEmbedding, check_heads, init_weights
+from minionerec.nn.linear import Linear
+from minionerec.nn.padding import Side, take_slots
+from minionerec.sequential.encoder import UnmaskedEncoder
 
 
 class _FilterSpectrum(torch.autograd.Function):

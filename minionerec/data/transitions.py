@@ -1,0 +1,58 @@
+"""What followed what: weighted counts of ordered pairs, kept sparse, with each row able to leave its own pairs out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Weighted counts of what came after what, row by row.
+
+    Attributes:
+        offsets: int64 (N + 1,); what came after entry i lies in places offsets[i] to offsets[i + 1] - 1.
+        followers: int32 (E,), numbers from 0, ascending within a row.
+        counts: float32 (E,).
+    """
+
+    offsets: np.ndarray
+    followers: np.ndarray
+    counts: np.ndarray
+
+
+def count_transitions(
+    histories: np.ndarray, targets: np.ndarray, size: int, reach: int, decay: float, reverse: float
+) -> Transitions:
+    """Count which entry was a target after which, nearer pairs more.
+
+    A target counts 1 for the item right before it, `decay` for the one before that, and so on `reach` items back; the
+    same pair counts `reverse` times as much the other way round.
+
+    Args:
+        histories: int (W, L), entries from 1, 0 is padding (on the right).
+        targets: int (W, L), the entry after each position; 0 where there is none.
+        size: Number of entries, N.
+        reach: How many items back a pair counts.
+        decay: Weight of each further step back.
+        reverse: Weight of the other direction.
+
+    Example:
+        >>> found = count_transitions(np.array([[1, 2]]), np.array([[2, 3]]), 3, 2, 0.5, 0.0)
+        >>> found.offsets.tolist(), found.followers.tolist(), found.counts.tolist()
+        ([0, 2, 3, 3], [1, 2, 2], [1.0, 0.5, 1.0])
+    """
+    sources, followers, counts = [], [], []
+    for back in range(min(reach, histories.shape[1])):
+        before, after = histories[:, : histories.shape[1] - back], targets[:, back:]
+        kept = (before > 0) & (after > 0)
+        sources.append(before[kept] - 1)
+        followers.append(after[kept] - 1)
+        counts.append(np.full(int(kept.sum()), decay**back))
+    source, follower, count = (np.concatenate(part) for part in (sources, followers, counts))
+    if reverse:
+        source, follower = np.concatenate([source, follower]), np.concatenate([follower, source])
+        count = np.concatenate([count, reverse * count])
+    table = coo_array((count, (source, follower)), shape=(size, size)).tocsr()
+    table.sum_duplicates()
+    return Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data.astype(np.float32))

@@ -1,1 +1,0 @@
-"""Generative recommenders other than language models."""

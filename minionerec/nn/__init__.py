@@ -1,0 +1,1 @@
+"""Parts of neural networks that several models share."""

@@ -1,0 +1,1 @@
+"""What recommends: histories in, ranked items with scores out."""

@@ -1,0 +1,425 @@
+"""README and docs: commands work, links and paths lead somewhere, computed numbers are those of the computation.
+
+A fenced block marked bash or console is run in a copy of the project, in the order of its page. Blocks of README.md
+and docs/results, and those behind the line `<!-- test: parse -->`, take long or need a GPU: each of their commands is
+taken apart instead. Scripts, files and make targets must exist, and every flag and setting must fit the stage.
+"""
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from support.scripts import benchmark
+
+from minionerec.cli.main import run_arguments
+from minionerec.cli.pipeline import read_pipeline
+from minionerec.cli.stages import COMMANDS
+from minionerec.core.config import ROOT, parse_config
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+BY_SCRIPT = {command.script: command for command in COMMANDS.values()}
+FENCE = re.compile(r"(<!-- test: (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HARMLESS = {"cd", "export", "git", "source", ".", "mkdir", "ls", "cat", "cp", "diff", "less", "open", "xdg-open", "pip"}
+BLOCK_SECONDS = 1000  # far more than any block needs on an idle machine
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    way: str
+    text: str
+
+
+def blocks(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        _, way, language, body = match.groups()
+        if language not in ("bash", "console", "sh"):
+            continue
+        if language == "console":
+            body = "\n".join(line[2:] for line in body.splitlines() if line.startswith("$ "))
+        default = "parse" if page == "README.md" or page.startswith("docs/results/") else "run"
+        found.append(Block(page, text[: match.start(4)].count("\n") + 1, way or default, body))
+    return found
+
+
+def commands(text):
+    """The simple commands of a block as lists of words; what stands in here-documents is left out."""
+    text = re.sub(r"<<-?\s*'?(\w+)'?(.*?)\n.*?^\1$", r"\2", text, flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split, words.commenters = True, "#"
+        current = []
+        for word in [*words, ";"]:
+            if set(word) <= set(";&|"):
+                if current:
+                    found.append(current)
+                current = []
+            else:
+                current.append(word)
+    return found
+
+
+def check_stage(script, words):
+    command = BY_SCRIPT[script]
+    if "--help" in words or "-h" in words:
+        return
+    given = {word.split("=")[0] for word in words}
+    demo = None if command.demo is None or given & {"--path", "--predictions"} else f"configs/demo/{command.demo}"
+    parse_config(command.config_class(), command.summary, demo=demo, args=words)
+
+
+def check_python(words):
+    if words[:1] == ["-m"]:
+        if words[1] == "pytest":
+            return check_pytest(words[2:])
+        assert importlib.util.find_spec(words[1]) is not None, f"no module {words[1]}"
+    elif words[:1] == ["-c"]:
+        ast.parse(words[1])
+    elif words[0] != "-":
+        assert (ROOT / words[0]).is_file(), f"no script {words[0]}"
+        if words[0] in BY_SCRIPT:
+            check_stage(words[0], words[1:])
+
+
+def check_accelerate(words):
+    from accelerate.commands.launch import launch_command_parser
+
+    assert words[0] == "launch", f"accelerate {words[0]} is not known here"
+    launch = launch_command_parser().parse_args(words[1:])
+    for path in (launch.config_file, launch.deepspeed_config_file):
+        assert path is None or (ROOT / path).is_file(), f"no file {path}"
+    if launch.config_file:
+        content = yaml.safe_load((ROOT / launch.config_file).read_text(encoding="utf-8"))
+        inner = content.get("deepspeed_config", {}).get("deepspeed_config_file")
+        assert inner is None or (ROOT / inner).is_file(), f"{launch.config_file}: no file {inner}"
+    check_python([launch.training_script, *launch.training_script_args])
+
+
+def check_make(words):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_pytest(words):
+    for word in words:
+        path = word.split("::")[0]
+        assert word.startswith("-") or "/" not in path or (ROOT / path).exists(), f"no tests at {path}"
+
+
+def check_minionerec(words):
+    if words[0] == "run":
+        given = run_arguments("minionerec run").parse_args(words[1:])
+        for stage in read_pipeline(given.pipeline):
+            check_stage(str(stage.path.relative_to(ROOT)), ["--config", str(stage.config)])
+    elif words[0] not in ("-h", "--help"):
+        check_stage(COMMANDS[words[0]].script, words[1:])
+
+
+def check_command(words):
+    """Raise where a command names something that does not exist."""
+    while words and re.fullmatch(r"\w+=.*", words[0]):
+        words = words[1:]
+    if not words:
+        return
+    head, rest = Path(words[0]).name, words[1:]
+    known = {
+        "python": check_python,
+        "python3": check_python,
+        "accelerate": check_accelerate,
+        "make": check_make,
+        "pytest": check_pytest,
+        "minionerec": check_minionerec,
+    }
+    if head in known:
+        known[head](rest)
+    else:
+        assert head in HARMLESS, f"{words[0]!r} is not known here: correct it, or add it to HARMLESS"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project without what runs have made."""
+    copy = tmp_path_factory.mktemp("project") / "copy"
+    copy.mkdir()
+    for name in ("minionerec", "scripts", "configs", "ds_configs", "data", "docs", "benchmarks"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy / path.name)
+    return copy
+
+
+def environment(project):
+    binaries = Path(sys.executable).parent
+    (project / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+    (project / ".venv" / "bin" / "activate").write_text("")  # pages begin by sourcing it; the PATH below does its work
+    # A console command may have been installed before this version of the package, or not at all.
+    command = project / ".venv" / "bin" / "minionerec"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m minionerec.cli "$@"\n')
+    command.chmod(0o755)
+    return os.environ | {
+        "PATH": os.pathsep.join([str(command.parent), str(binaries), os.environ["PATH"]]),
+        "PYTHONPATH": str(project),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.mark.end_to_end
+@pytest.mark.timeout(3 * BLOCK_SECONDS)
+@pytest.mark.parametrize("page", [name for name in NAMES if any(block.way == "run" for block in blocks(name))])
+def test_commands_run(page, project):
+    outputs = []
+    for block in blocks(page):
+        if block.way != "run":
+            continue
+        try:
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block.text],
+                cwd=project,
+                env=environment(project),
+                capture_output=True,
+                text=True,
+                timeout=BLOCK_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{page}:{block.line} takes more than {BLOCK_SECONDS} s: put <!-- test: parse --> before it")
+        assert done.returncode == 0, f"{page}:{block.line} fails\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert "Traceback" not in done.stderr
+        outputs.append(done.stdout)
+    if page == "docs/your-own-data.md":
+        check_walk(project, outputs)
+
+
+def check_walk(project, outputs):
+    """What the page says about its own result."""
+    assert (project / "runs/shop/report/report.html").is_file()
+    assert (project / "runs/shop/eval/predictions.parquet").is_file()
+    place = next(place for place, text in enumerate(outputs) if "HR@1 " in text)
+    run, recommended = outputs[place], outputs[place + 1].strip().splitlines()
+    hits = next(line for line in run.splitlines() if line.startswith("HR@1 ")).split()
+    assert float(hits[1]) > float(hits[4]) + 0.2, "beam search does not beat popularity"
+    assert len(recommended) == 5
+    assert all(re.fullmatch(r"0\.\d{3}  (<[a-c]_\d+>){3}  \w+ \w+", line) for line in recommended)
+    assert recommended[0].endswith("Tea strainer")
+
+
+PARSED = [block for name in NAMES for block in blocks(name) if block.way != "run"]
+
+
+@pytest.mark.parametrize("block", PARSED, ids=lambda block: f"{block.page}:{block.line}")
+def test_commands_that_are_not_run_fit_their_stages(block, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert block.way == "parse", f"unknown mark {block.way!r}"
+    found = commands(block.text)
+    assert found, "the block holds no command"
+    for words in found:
+        check_command(words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python scripts/no_such_script.py",
+        "python scripts/sft.py --config configs/demo/sft.yaml --no_such_flag 1",
+        "python scripts/sft.py --config configs/demo/sft.yaml --select_by nothing",
+        "python scripts/eval_beam.py --config configs/demo/no_such.yaml",
+        "accelerate launch --config_file ds_configs/no_such.yaml scripts/sft.py",
+        "accelerate launch scripts/grpo.py --config configs/demo/grpo.yaml --generations 1",
+        "minionerec run configs/nowhere",
+        "ls && no_such_program",
+        "pytest tests/no_such_test.py",
+    ],
+)
+def test_wrong_commands_are_found(text, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(Exception, match=r"no_such|nothing|nowhere|generations is 1"):
+        for words in commands(text):
+            check_command(words)
+
+
+def test_a_wrong_make_target_is_found():
+    with pytest.raises(AssertionError, match="no-such-target"):
+        check_make(["no-such-target"])
+
+
+def test_blocks_are_taken_apart():
+    text = "A=1 x --y 'two words' \\\n  --z  # note\ncat > f <<'EOF'\nnot a command\nEOF\na && b | c\n"
+    assert commands(text) == [
+        ["A=1", "x", "--y", "two words", "--z"],
+        ["cat", ">", "f"],
+        ["a"],
+        ["b"],
+        ["c"],
+    ]
+
+
+def prose(page):
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path):
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(path.relative_to(ROOT)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_links_lead_somewhere(page):
+    here = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (here / path).resolve() if path else ROOT / page
+        assert place.exists(), f"{page}: link to {target}"
+        assert ROOT in place.parents or place == ROOT, f"{page}: {target} leaves the project"
+        if anchor:
+            assert anchor in anchors(place), f"{page}: no heading for {target}"
+
+
+FOLDERS = "scripts|configs|ds_configs|docs|data|minionerec|tests|benchmarks"
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_named_paths_and_modules_exist(page):
+    for span in re.findall(r"`([^`]+)`", prose(page)):
+        name = " ".join(span.split())
+        if re.fullmatch(rf"(?:{FOLDERS})/[\w./*-]*", name):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page}: no {name}"
+        elif re.fullmatch(r"minionerec(\.\w+)+", name):
+            check_module(page, name)
+        elif re.match(r"(python|accelerate|minionerec|make|pytest) ", name):
+            for words in commands(name):
+                if "…" not in name and not any("shop/" in word for word in words):
+                    check_command(words)
+
+
+def check_module(page, name):
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        folder = ROOT.joinpath(*parts[:length])
+        file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        if file.is_file():
+            defined = {getattr(node, "name", None) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))}
+            rest = parts[length:]
+            assert all(part in defined for part in rest) and len(rest) <= 2, f"{page}: {name} is not in {file}"
+            return
+    pytest.fail(f"{page}: no {name}")
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert name == "README.md" or name.startswith("results/") or f"({name})" in index, (
+            f"docs/README.md lacks {name}"
+        )
+
+
+def test_every_setting_that_the_own_data_page_names_exists():
+    fields = {name for command in COMMANDS.values() for name in command.config_class().__dataclass_fields__}
+    page = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+):[ `]", page) + re.findall(r"`(\w+_column)`", page)
+    assert len(named) > 8
+    assert set(named) <= fields
+
+
+def test_memory_tables_are_the_computed_ones():
+    memory = benchmark("memory")
+    page = (ROOT / "docs" / "full-size.md").read_text(encoding="utf-8")
+    shape = memory.QWEN_15B
+    for table in memory.tables(shape):
+        assert table in page
+    for number in (shape.parameters, shape.saved_per_token, shape.kv_per_token, shape.vocabulary * shape.hidden):
+        assert f"{number:,}" in page
+
+
+def qwen(shape, device):
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.inner,
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+    )
+    with torch.device(device):
+        return Qwen2ForCausalLM(config)
+
+
+@pytest.mark.parametrize("size", ["QWEN_15B", "QWEN_05B"])
+def test_parameters_are_those_of_the_model(size):
+    shape = getattr(benchmark("memory"), size)
+    assert qwen(shape, "meta").num_parameters() == shape.parameters
+
+
+def test_saved_bytes_are_what_autograd_keeps():
+    """One more layer keeps `saved_per_token` more bytes of each token, counted over the tensors really kept."""
+    import torch
+
+    memory = benchmark("memory")
+    tokens = 32
+    kept = []
+    for layers in (1, 2):
+        shape = memory.Shape(96, layers, 6, 2, 320, 50)
+        model = qwen(shape, "cpu").to(torch.bfloat16)
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        held, storages = [], {}
+
+        def pack(tensor, held=held, storages=storages, weights=weights):
+            held.append(tensor)  # alive, so that no address is used twice
+            if tensor.untyped_storage().data_ptr() not in weights:
+                storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model.model(input_ids=torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
+        kept.append(sum(storages.values()))
+    assert (kept[1] - kept[0]) / tokens == pytest.approx(shape.saved_per_token, rel=0.01)
+
+
+def test_the_drawing_is_whole_and_reads_in_dark_mode():
+    import xml.etree.ElementTree as ElementTree
+
+    path = ROOT / "docs" / "images" / "way-of-the-data.svg"
+    tree = ElementTree.parse(path)
+    _, _, width, height = map(float, tree.getroot().attrib["viewBox"].split())
+    space = "{http://www.w3.org/2000/svg}"
+    for box in tree.iter(f"{space}rect"):
+        x, y, w, h = (float(box.attrib[name]) for name in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
+    text = path.read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in text
+    used = set(re.findall(r'class="([\w-]+)"', text))
+    light, dark = text.split("@media")[0], text.split("@media")[1]
+    for name in used:
+        assert f".{name} " in light or f".{name}," in light, f"{name} has no colour"
+        assert f".{name} " in dark or f".{name}," in dark, f"{name} has no colour in dark mode"

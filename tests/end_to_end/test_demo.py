@@ -1,0 +1,251 @@
+"""Every script as a user runs it: on a part of the demo shop, with a model small enough for a few seconds a stage."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import yaml
+from support.paths import ROOT
+
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+pytestmark = pytest.mark.end_to_end
+
+TRAINING = {"corpus": "runs/corpus", "eval_rows": 40, "eval_beams": 10, "seed": 1}
+CONFIGS = {
+    "data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "runs/corpus"},
+    "sids": {
+        "corpus": "runs/corpus",
+        "output": "runs/sids",
+        "encoder": "tfidf",
+        "dimensions": 16,
+        "codebook_sizes": [16, 16, 16],
+    },
+    "sft": {
+        **TRAINING,
+        "sids": "runs/sids",
+        "output": "runs/sft",
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 2,
+        "inner_size": 64,
+        "text_vocabulary": 300,
+        "dropout": 0.1,
+        "tasks": ["next_sid", "title_to_sid=0.2", "sid_to_title=0.2"],
+        "all_positions": True,
+        "epochs": 4,
+        "evals_per_epoch": 2,
+        "learning_rate": 3e-3,
+        "batch_size": 16,
+        "device_batch_size": 16,
+    },
+    "grpo": {
+        **TRAINING,
+        "checkpoint": "runs/sft",
+        "output": "runs/grpo",
+        "tasks": ["next_sid=0.05"],
+        "generations": 4,
+        "prompts_per_step": 8,
+        "prompts_per_device": 8,
+        "max_steps": 4,
+        "learning_rate": 1e-4,
+    },
+    "eval": {
+        "checkpoint": "runs/grpo",
+        "corpus": "runs/corpus",
+        "sids": "runs/sids",
+        "output": "runs/eval",
+        "resamples": 100,
+    },
+    "report": {
+        "corpus": "runs/corpus",
+        "sids": "runs/sids",
+        "predictions": {"GRPO": "runs/eval"},
+        "output": "runs/report",
+        "resamples": 100,
+    },
+}
+STAGES = {
+    "data": [sys.executable, ROOT / "scripts/prepare_data.py", "--config", "data.yaml"],
+    "sids": [sys.executable, ROOT / "scripts/build_sids.py", "--config", "sids.yaml"],
+    "sft": [*ACCELERATE, ROOT / "scripts/sft.py", "--config", "sft.yaml"],
+    "grpo": [*ACCELERATE, ROOT / "scripts/grpo.py", "--config", "grpo.yaml"],
+    "eval": [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
+    "report": [sys.executable, ROOT / "scripts/report.py", "--config", "report.yaml"],
+}
+
+
+def run(words, cwd):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False, timeout=300)
+
+
+def digests(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def left_in(folder):
+    """Names in a folder, but for the empty lock files that stay between runs."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+def assert_refused(done, message):
+    """One clear line on standard error, status 2, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A folder with a fifth of the demo's customers, configurations, and the output of all stages."""
+    folder = tmp_path_factory.mktemp("shop")
+    interactions = pd.read_csv(ROOT / "data/demo/interactions.csv")
+    users = sorted(interactions["user_id"].unique())[::5]
+    interactions[interactions["user_id"].isin(users)].to_csv(folder / "interactions.csv", index=False)
+    (folder / "items.csv").write_bytes((ROOT / "data/demo/items.csv").read_bytes())
+    for name, settings in CONFIGS.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
+    for name, words in STAGES.items():
+        done = run(words, folder)
+        assert done.returncode == 0, f"{name}: {done.stdout}\n{done.stderr}"
+        (folder / f"{name}.out").write_text(done.stdout)
+    return folder
+
+
+def test_every_script_writes_what_it_says(shop):
+    outputs = ("corpus", "sids", "sft", "grpo", "eval", "report")
+    for name in outputs:
+        assert (shop / "runs" / name / "manifest.json").is_file()
+    kept = ("sft.finished", "grpo.finished")  # from which more epochs could go on
+    assert left_in(shop / "runs") == sorted((*outputs, *kept))  # nothing half-written
+    predictions = pd.read_parquet(shop / "runs/eval/predictions.parquet")
+    test_rows = len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
+    assert len(predictions) == 50 * test_rows
+    published = json.loads((shop / "runs/eval/predictions.json").read_text())
+    assert len(published) == test_rows
+    assert {len(set(row["predict"])) for row in published} == {50}
+    assert "NDCG@10" in (shop / "eval.out").read_text()
+    assert "popularity" in (shop / "eval.out").read_text()
+    printed = (shop / "report.out").read_text()
+    assert "NDCG@10" in printed
+    assert "Report: runs/report/report.html" in printed
+    assert (shop / "runs/report/report.html").read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
+    answers = [
+        run([sys.executable, ROOT / "calc_level.py", "--json", *words], shop)
+        for words in (["--predictions", "runs/eval"], ["--path", "runs/eval/predictions.json"])
+    ]
+    assert [done.returncode for done in answers] == [0, 0]
+    first, second = (json.loads(done.stdout) for done in answers)
+    assert first == second
+    assert set(first) == {"independent", "cumulative", "dropoff", "rows"}
+    assert set(first["independent"]) == {"1", "3", "5", "10", "20", "50"}
+    metrics = json.loads((shop / "runs/eval/metrics.json").read_text())
+    assert first["rows"] == len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
+    assert first["cumulative"]["50"][-1] == pytest.approx(first["independent"]["50"][-1])
+    assert "beam search" in metrics["recommenders"]
+
+
+def test_a_second_run_is_up_to_date_and_changes_nothing(shop):
+    before = digests(shop / "runs")
+    for name, words in STAGES.items():
+        done = run([word for word in words if word not in ACCELERATE[1:]], shop)
+        assert done.returncode == 0, done.stderr
+        assert "is up to date" in done.stderr, name
+    assert digests(shop / "runs") == before
+
+
+def test_a_killed_training_goes_on_and_ends_the_same(shop):
+    output = shop / "runs_killed/sft"
+    words = [sys.executable, ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
+    process = subprocess.Popen(
+        list(map(str, words)), cwd=shop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    work = output.with_name("sft.partial")
+    deadline = time.monotonic() + 240
+    while len(list(work.glob("checkpoint-*/trainer_state.json"))) < 2:  # so the first of them is whole
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not output.exists()
+    assert work.is_dir()
+    done = run(words, shop)
+    assert done.returncode == 0, done.stderr
+    assert "Going on from" in done.stderr
+    assert not work.exists()
+    ours, whole = digests(output), digests(shop / "runs/sft")
+    assert ours["model.safetensors"] == whole["model.safetensors"]
+    assert ours["training_log.json"] == whole["training_log.json"]
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(shop):
+    evaluate = [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--output", "runs_bad/eval"]
+    other = run([*STAGES["sids"], "--output", "other_sids", "--seed", "7"], shop)
+    assert other.returncode == 0, other.stderr
+    assert_refused(run([*evaluate, "--sids", "other_sids"], shop), "was trained on the SID table")
+    assert_refused(run([*evaluate, "--beams", "400"], shop), "beams is 400, but the catalogue has 300 distinct SIDs")
+    assert_refused(run([*evaluate, "--beams", "20"], shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
+    assert digests(shop / "runs_bad") == {}
+
+
+def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
+    rows = json.loads((shop / "runs/eval/predictions.json").read_text())
+    rows[3]["predict"] = rows[3]["predict"][:7]
+    short = tmp_path / "short.json"
+    short.write_text(json.dumps(rows))
+    done = run([sys.executable, ROOT / "calc_level.py", "--path", short, "--ks", "1", "10"], shop)
+    assert_refused(done, str(short))
+    assert "7" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["data", "sids", "sft", "grpo", "eval", "report"])
+def test_an_unwritable_output_is_refused(shop, name):
+    # A path below a regular file cannot be made by anybody, root included.
+    words = [word for word in STAGES[name] if word not in ACCELERATE[1:]]
+    done = run([*words, "--output", "items.csv/output"], shop)
+    assert_refused(done, "items.csv")
+    assert (shop / "items.csv").is_file()
+
+
+def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
+    done = run([*ACCELERATE, "--quiet", ROOT / "scripts/sft.py", "--config", "sft.yaml", "--batch_size", "17"], shop)
+    assert done.returncode == 1  # the launcher's own status
+    assert "error: batch_size and device_batch_size: 17 is no multiple of 16 x 1 device(s)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
+    words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32"]
+    done = run([sys.executable, ROOT / "scripts/sft.py", *words], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "taking the demo configuration, configs/demo/sft.yaml" in done.stderr
+    assert "First data: python" in done.stderr
+    assert "First sids: python" in done.stderr
+    assert done.stdout.splitlines() == ["checkpoint: runs/demo/sft"]
+    assert left_in(tmp_path / "runs/demo") == ["corpus", "sft", "sft.finished", "sids"]
+
+
+@pytest.mark.slow
+def test_evaluation_alone_makes_the_whole_demo_and_stays_under_its_ceiling(tmp_path):
+    done = run([sys.executable, ROOT / "scripts/eval_beam.py", "--beams", "50"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    ceiling = json.loads((ROOT / "data/demo/ceiling.json").read_text())
+    best = json.loads((tmp_path / "runs/demo/eval_grpo/manifest.json").read_text())["counts"]["ndcg@10"]
+    assert ceiling["must_reach"]["ndcg@10"] < best < ceiling["ceiling"]["ndcg@10"] + 3 * ceiling["sigma"]["ndcg@10"]

@@ -1,0 +1,5 @@
+"""Fixtures that the tests of several stages share."""
+
+from support.evaluation import made
+
+__all__ = ["made"]

@@ -1,0 +1,341 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support.small_corpus import save_corpus, shop_titles
+
+from minionerec.core.artefacts import read_json, read_manifest, verify_files
+from minionerec.core.config import ROOT, parse_config
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.published import default_root
+from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.sid.table import SidTable
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    return save_corpus(tmp_path_factory.mktemp("shop") / "corpus", [*shop_titles(100), *shop_titles(20)])
+
+
+def config_for(corpus, output, **settings):
+    return SidConfig(
+        corpus=str(corpus), output=str(output), **{"dimensions": 16, "codebook_sizes": [8, 8, 8], **settings}
+    )
+
+
+def test_own_sids(shop, tmp_path):
+    result = run_build_sids(config_for(shop, tmp_path / "sids"))
+    assert not result.up_to_date
+    assert result.table.n_unique == len(result.table) == 120
+    assert result.report["collisions"]["before"]["unique"] < 120  # relocation had work to do
+    verify_files(tmp_path / "sids")
+    manifest = read_manifest(tmp_path / "sids", "sids")
+    assert (manifest["seed"], manifest["counts"]["unique"], manifest["counts"]["levels"]) == (42, 120, 3)
+    assert SidTable.load_index(tmp_path / "sids").fingerprint == result.table.fingerprint
+    books = load_file(tmp_path / "sids" / "codebooks.safetensors")
+    assert {name: book.shape for name, book in books.items()} == {f"level_{i}": (8, 16) for i in range(3)}
+    assert read_json(tmp_path / "sids" / "report.json") == json.loads(json.dumps(result.report))
+
+
+def test_same_seed_gives_byte_equal_artefacts_and_a_second_run_does_nothing(shop, tmp_path):
+    one, two, other = (
+        run_build_sids(config_for(shop, tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    for name in ("index.json", "codebooks.safetensors", "report.json"):
+        assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
+    assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
+    again = run_build_sids(config_for(shop, tmp_path / "a", seed=1))
+    assert again.up_to_date and again.table.fingerprint == one.table.fingerprint
+    assert not run_build_sids(config_for(shop, tmp_path / "a", seed=3)).up_to_date
+
+
+@pytest.mark.parametrize("collisions", ["keep", "extra_token"])
+def test_other_ways_with_collisions(tmp_path, collisions):
+    corpus = save_corpus(tmp_path / "corpus", ["red lamp", "red lamp", "blue table", "green chair", "red lamp"])
+    table = run_build_sids(config_for(corpus, tmp_path / "sids", collisions=collisions)).table
+    assert table.n_unique == (3 if collisions == "keep" else 5)
+    assert table.sids[0].count("<") == (3 if collisions == "keep" else 4)
+    assert table.sids[2].count("<") == 3
+
+
+def test_items_without_text_still_get_sids_of_their_own(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red lamp", "", "blue table", ""])
+    result = run_build_sids(config_for(corpus, tmp_path / "sids"))
+    assert result.table.n_unique == 4 and result.report["counts"]["empty_texts"] == 2
+
+
+def test_small_catalogue_gets_fewer_codes_unless_told_not_to(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", shop_titles(30))
+    sizes = {"codebook_sizes": [256, 256, 256]}
+    result = run_build_sids(config_for(corpus, tmp_path / "sids", **sizes))
+    assert [use["size"] for use in result.report["levels"]] == [7, 7, 7] and result.table.n_unique == 30
+    with pytest.raises(
+        DataError, match=r"30 items cannot fill a codebook of 256 codes\. Lower codebook_sizes to at most 30"
+    ):
+        run_build_sids(config_for(corpus, tmp_path / "other", fit_sizes=False, **sizes))
+    assert not (tmp_path / "other").exists()
+
+
+def test_ready_vectors_decide_the_sids(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["same"] * 6)
+    vectors = np.array([[0, 0], [0, 1], [9, 0], [9, 1], [0, 0.1], [9, 1.1]], np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    settings = {"codebook_sizes": [2, 2, 2], "encoder": str(tmp_path / "v.npy")}
+    config = config_for(corpus, tmp_path / "sids", **settings)
+    codes = run_build_sids(config).table.codes
+    assert codes[:, 0].tolist() == [codes[0, 0], codes[0, 0], codes[2, 0], codes[2, 0], codes[0, 0], codes[2, 0]]
+    assert codes[0, 0] != codes[2, 0]
+    assert run_build_sids(config).up_to_date
+    np.save(tmp_path / "v.npy", vectors[::-1])
+    assert not run_build_sids(config).up_to_date
+
+
+def test_vectors_of_the_embed_stage_give_the_same_sids_as_the_encoder_itself(shop, tmp_path):
+    run_embed(EmbedConfig(corpus=str(shop), output=str(tmp_path / "vectors"), dimensions=16))
+    through = run_build_sids(config_for(shop, tmp_path / "a", encoder=str(tmp_path / "vectors")))
+    direct = run_build_sids(config_for(shop, tmp_path / "b"))
+    assert through.table.fingerprint == direct.table.fingerprint
+    other = save_corpus(tmp_path / "corpus", shop_titles(120), item_ids=[f"x{i}" for i in range(120)])
+    with pytest.raises(DataError, match="not those of the corpus's 120 items; they first differ at item 0"):
+        run_build_sids(config_for(other, tmp_path / "c", encoder=str(tmp_path / "vectors")))
+
+
+def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
+    corpus = save_corpus(tmp_path / "corpus", ["x"] * 60)
+    vectors = np.zeros((60, 2), np.float32)
+    vectors[:20] = np.random.default_rng(0).normal(size=(20, 2)) + 5
+    np.save(tmp_path / "v.npy", vectors)
+    settings = {"encoder": str(tmp_path / "v.npy"), "collisions": "keep", "codebook_sizes": [4, 4]}
+    with caplog.at_level("WARNING", logger="minionerec"):
+        run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
+    assert "Level a has collapsed: 40 of 60 items share one code. Lower dimensions" in caplog.text
+
+
+SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 20, "train_batch": 32}
+
+
+@pytest.mark.parametrize("method", ["balanced_kmeans", "rq_vae", "rq_vae_plus"])
+def test_other_methods_same_seed_same_bytes(shop, tmp_path, method):
+    one, two, other = (
+        run_build_sids(config_for(shop, tmp_path / name, method=method, seed=seed, **SMALL_VAE))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    for name in ("index.json", "codebooks.safetensors", "report.json"):
+        assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
+    assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
+    assert one.table.n_unique == 120
+    width = {"balanced_kmeans": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
+    assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
+    if method != "balanced_kmeans":
+        assert one.report["counts"]["checks"] == 3 and 0 < one.report["counts"]["decoded_error"] < 1
+
+
+def test_balanced_codes_before_relocation(shop, tmp_path):
+    report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).report
+    assert all(set(use["use"]) == {15} and use["dead"] == 0 and use["gini"] == 0 for use in report["levels"])
+
+
+def grown(tmp_path, n_old=90, n_new=40, method="residual_kmeans", **settings):
+    """SIDs of some items, and a corpus that has more of them, in another order and without the first."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(12, 6))[rng.integers(0, 12, n_old + n_new)] + 0.2 * rng.normal(size=(n_old + n_new, 6))
+    ids = [f"i{place}" for place in range(n_old + n_new)]
+    order = np.concatenate([np.arange(n_old, n_old + n_new), np.arange(1, n_old)[::-1]])
+    paths = []
+    for name, rows in (("old", np.arange(n_old)), ("new", order)):
+        np.save(tmp_path / f"{name}.npy", vectors[rows].astype(np.float32))
+        paths.append(save_corpus(tmp_path / name, ["x"] * len(rows), item_ids=[ids[row] for row in rows]))
+    settings = {"codebook_sizes": [6, 6, 6], **SMALL_VAE, **settings}
+    base = config_for(paths[0], tmp_path / "base", method=method, encoder=str(tmp_path / "old.npy"), **settings)
+    more = {"method": "append", "append_to": str(tmp_path / "base"), "encoder": str(tmp_path / "new.npy")}
+    return base, config_for(paths[1], tmp_path / "more", **{**settings, **more})
+
+
+@pytest.mark.parametrize("method", ["residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus"])
+@pytest.mark.parametrize("collisions", ["keep", "relocate", "extra_token"])
+def test_append_moves_nothing(tmp_path, method, collisions):
+    base, more = grown(tmp_path, method=method, collisions=collisions)
+    before, after = run_build_sids(base), run_build_sids(more)
+    sids = dict(zip(before.table.item_ids, before.table.sids, strict=True))
+    appended = {i: sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i not in sids}
+    assert len(appended) == 40 and len(after.table) == 129
+    assert all(sids[i] == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i in sids)
+    counts = after.report["counts"]
+    assert (counts["items_kept"], counts["items_appended"], counts["items_gone"]) == (89, 40, 1)
+    if collisions != "keep":
+        assert len({*appended.values(), *sids.values()}) == 130  # the item that is gone keeps its place
+    codebooks = [load_file(result.output / "codebooks.safetensors") for result in (before, after)]
+    assert all((codebooks[0][name] == codebooks[1][name]).all() for name in codebooks[0])
+
+
+def test_append_again_and_in_twos(tmp_path):
+    base, more = grown(tmp_path, n_old=20, n_new=30, codebook_sizes=[5, 5], capacity=2)
+    run_build_sids(base)
+    first = run_build_sids(more)
+    assert first.report["collisions"]["after"]["largest_bucket"] <= 2
+    again = run_build_sids(SidConfig(**{**vars(more), "append_to": more.output, "output": str(tmp_path / "again")}))
+    assert again.table.fingerprint == first.table.fingerprint and again.report["counts"]["items_appended"] == 0
+
+
+def test_append_in_another_space_or_to_a_published_table(tmp_path):
+    base, more = grown(tmp_path)
+    run_build_sids(base)
+    turned = np.load(tmp_path / "new.npy")[:, ::-1]
+    np.save(tmp_path / "turned.npy", turned)
+    np.save(tmp_path / "narrow.npy", turned[:, :4])
+    for name, message in (
+        ("turned", r"base: with these vectors the SIDs of its 89 known items leave \d+% of the"),
+        ("narrow", "vectors are 4 wide, but the codebooks were made from vectors 6 wide"),
+    ):
+        with pytest.raises(DataError, match=message):
+            run_build_sids(SidConfig(**{**vars(more), "encoder": str(tmp_path / f"{name}.npy")}))
+    (tmp_path / "base" / "codebooks.safetensors").write_bytes(b"no")
+    with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: not a file of codebooks"):
+        run_build_sids(more)
+    (tmp_path / "base" / "codebooks.safetensors").unlink()
+    with pytest.raises(ArtefactError, match="so it is not known how these SIDs came about"):
+        run_build_sids(more)
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_device_that_is_not_there(shop, tmp_path):
+    for method in ("residual_kmeans", "rq_vae"):
+        with pytest.raises(ConfigError, match="device 'nowhere' cannot be used"):
+            run_build_sids(config_for(shop, tmp_path / "sids", method=method, device="nowhere"))
+    result = run_build_sids(config_for(shop, tmp_path / "sids", device="cpu:0"))
+    assert result.table.n_unique == 120
+
+
+def published(tmp_path, content):
+    (tmp_path / "index.json").write_text(json.dumps(content))
+    return {"method": "published", "collisions": "keep", "index": str(tmp_path / "index.json")}
+
+
+def test_published_table_is_read_and_written_as_one(tmp_path, caplog):
+    corpus = save_corpus(tmp_path / "corpus", ["x", "y"])
+    settings = published(tmp_path, {"i0": ["<a_7>", "<b_0>"], "i1": ["<a_7>", "<b_0>"]})
+    result = run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
+    assert (tmp_path / "sids" / "index.json").read_bytes() == (tmp_path / "index.json").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "sids").iterdir()) == ["index.json", "manifest.json", "report.json"]
+    assert result.report["unique"] == 1
+    settings = published(tmp_path, {"i1": ["<a_1>"], "more": ["<a_3>"], "i0": ["<a_2>"]})
+    with caplog.at_level("WARNING", logger="minionerec"):
+        result = run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
+    assert result.table.sids == ["<a_2>", "<a_1>"] and result.report["counts"]["items_only_in_index"] == 1
+    assert "1 of its items are not in the corpus" in caplog.text
+
+
+def test_published_item_without_sid(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["x", "y"])
+    settings = published(tmp_path, {"i0": ["<a_7>", "<b_0>"]})
+    with pytest.raises(DataError, match=r"index\.json: item 'i1' has no SID"):
+        run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
+    with pytest.raises(DataError, match=r"nowhere\.json: no such file"):
+        run_build_sids(config_for(corpus, tmp_path / "sids", **{**settings, "index": str(tmp_path / "nowhere.json")}))
+    with pytest.raises(DataError, match="Industrial_and_Scientific"):
+        run_build_sids(config_for(corpus, tmp_path / "sids", **{**settings, "index": None, "root": str(tmp_path)}))
+    assert not (tmp_path / "sids").exists()
+
+
+def test_published_industrial_counts(tmp_path):
+    root = default_root()
+    if not (root / "index").is_dir():
+        pytest.skip(f"needs the published files under {root} (set MINIONEREC_DATA)")
+    source = root / "index" / "Industrial_and_Scientific.index.json"
+    item_ids = list(read_json(source))
+    corpus = save_corpus(tmp_path / "corpus", ["x"] * len(item_ids), item_ids=item_ids)
+    config = config_for(corpus, tmp_path / "sids", method="published", collisions="keep")
+    result = run_build_sids(config)
+    assert (len(result.table), result.table.n_unique) == (3686, 3670)
+    assert [use["used"] for use in result.report["levels"]] == [48, 256, 256]
+    counts = result.report["collisions"]["after"]
+    assert (counts["groups"], counts["sharing_items"], counts["largest_bucket"]) == (15, 31, 3)
+    assert len(result.table.tokens) == 560
+    assert read_json(tmp_path / "sids" / "index.json") == read_json(source)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"method": "magic"},
+            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, append",
+        ),
+        ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
+        ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
+        ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 25 numbers"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"threads": 0}, "threads is 0; it must be at least 1"),
+        ({"epochs": -1}, "epochs is -1 and learning_rate None"),
+        ({"learning_rate": 0.0}, "learning_rate 0.0"),
+        ({"hidden_sizes": [8, 0]}, r"hidden_sizes is \[8, 0\]"),
+        ({"capacity": 2, "collisions": "keep"}, "capacity is 2, but collisions is 'keep'; set collisions to relocate"),
+        ({"method": "append"}, "method is 'append' and append_to None; give both"),
+        ({"append_to": "runs"}, "method is 'residual_kmeans' and append_to 'runs'"),
+        (
+            {"method": "published"},
+            "method published has no codebooks, so collisions relocate cannot work; set collisions",
+        ),
+        ({"index": "a.json"}, "index is 'a.json', but method is 'residual_kmeans'; set method to published"),
+        ({"pooling": "max"}, "unknown pooling 'max'"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        SidConfig(**settings)
+
+
+def test_bad_inputs_leave_nothing(shop, tmp_path):
+    vectors = np.zeros((120, 4), np.float32)
+    np.save(tmp_path / "short.npy", vectors[:119])
+    vectors[7, 2] = np.nan
+    np.save(tmp_path / "nan.npy", vectors)
+    for settings, error, message in (
+        ({"encoder": str(tmp_path / "short.npy")}, DataError, r"short\.npy: 119 rows for 120 items"),
+        ({"encoder": str(tmp_path / "nan.npy")}, DataError, r"nan\.npy: row 7, column 2 is nan"),
+        ({"encoder": str(tmp_path / "none.npy")}, DataError, r"none\.npy: no such file"),
+        ({"encoder": "./nothing"}, ConfigError, "encoder './nothing'"),
+        ({"codebook_sizes": [2, 2, 2]}, DataError, "120 items have no 120 distinct SIDs in codebooks of 2/2/2 codes"),
+    ):
+        with pytest.raises(error, match=message):
+            run_build_sids(config_for(shop, tmp_path / "sids", **settings))
+    with pytest.raises(ArtefactError, match="is also an input"):
+        run_build_sids(config_for(shop, shop))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nan.npy", "short.npy"]
+
+
+@pytest.mark.parametrize(
+    "name", ["demo/sids", "industrial/sids_published", "industrial/sids_tfidf", "industrial/sids_balanced"]
+)
+def test_shipped_configurations_parse(name):
+    config = parse_config(SidConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
+    assert config.corpus == f"runs/{name.split('/')[0]}/corpus" and len(config.codebook_sizes) == 3
+
+
+def run_script(*words):
+    return subprocess.run(
+        [sys.executable, "scripts/build_sids.py", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def test_script(shop, tmp_path):
+    words = ["--config", "configs/demo/sids.yaml", "--corpus", str(shop), "--output", str(tmp_path / "sids")]
+    done = run_script(*words)
+    assert done.returncode == 0, done.stderr
+    assert "120 distinct SIDs of 120 items" in done.stdout and "level a: " in done.stderr
+    assert "up to date" in run_script(*words).stderr
+
+
+def test_script_with_an_unknown_encoder(shop, tmp_path):
+    done = run_script("--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf")
+    assert done.returncode == 2 and not (tmp_path / "sids").exists()
+    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in done.stderr and "Traceback" not in done.stderr

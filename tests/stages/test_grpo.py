@@ -1,0 +1,597 @@
+"""GRPO: a step against plain code, groups, resume, several processes, and what is refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from support.kill import random_points, stage_in_child
+from support.paths import ROOT
+from support.processes import stage_in_processes
+from support.scripts import benchmark
+from support.training import (
+    GROUP,
+    N_ITEMS,
+    TRAINED,
+    Killed,
+    grpo_config,
+    kill_after,
+    make_inputs,
+    same_weights,
+    sft_config,
+)
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import sid_ranks
+from minionerec.rewards.advantages import sibling_advantages
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.run import load_model, run_sequential
+from minionerec.sid.table import SidTable, split_sid
+from minionerec.training import grpo
+from minionerec.training.common import LogLines
+from minionerec.training.config import GrpoConfig
+from minionerec.training.grpo import REFERENCE_FILE, SidGrpoTrainer, run_grpo
+from minionerec.training.scorer import sequential_scorer
+from minionerec.training.sft import run_sft
+
+
+def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:
+    """A config of one step; the gradient is neither clipped nor averaged over anything else."""
+    return grpo_config(folder, **{"output": str(output), "max_steps": 1, "max_grad_norm": 1e9, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A corpus whose SIDs have two or three codes, a checkpoint, an earlier one to measure KL against, and vectors."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_inputs(folder, users=100)
+    table = SidTable.load_index(folder / "sids")
+    codes = table.codes.copy()
+    codes[1::2, 2] = -1
+    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
+        SidTable(codes, table.item_ids).save_index(place / "index.json")
+    settings = {**TRAINED, "sids": str(folder / "mixed")}
+    run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
+    run_sft(sft_config(folder, **{**settings, "epochs": 10}))
+    run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
+    return folder
+
+
+@dataclass
+class Seen:
+    """What a run went through."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    completions: list[list[int]] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    slices: list[list[list[int]]] = field(default_factory=list)  # prompts of each slice
+    scored: list[int] = field(default_factory=list)  # prompts of each pass
+    gradient: torch.Tensor | None = None
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Runs GRPO and tells what went on, and the gradient of the last step."""
+
+    def run(config: GrpoConfig) -> Seen:
+        seen = Seen()
+        with monkeypatch.context() as patch:
+            prepare = SidGrpoTrainer._generate_and_score_completions
+            compute = SidGrpoTrainer._compute_loss
+            score = grpo.shared_prefix_logps
+
+            def spy_prepare(self, inputs):
+                batch = prepare(self, inputs)
+                seen.rows += inputs
+                for ids, mask in zip(batch["completion_ids"], batch["completion_mask"].bool(), strict=True):
+                    seen.completions.append(ids[mask].tolist())
+                seen.advantages += batch["advantages"].tolist()
+                return batch
+
+            def spy_loss(self, model, inputs):
+                loss = compute(self, model, inputs)
+                seen.losses.append(loss.item())
+                pairs = zip(inputs["prompt_ids"], inputs["prompt_mask"].bool(), strict=True)
+                seen.slices.append([ids[mask].tolist() for ids, mask in pairs])
+                return loss
+
+            def spy_score(model, backbone, prompts, completions):
+                seen.scored.append(len(prompts))
+                return score(model, backbone, prompts, completions)
+
+            def keep_gradient(self, args, state, control, model, **other):
+                gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+                seen.gradient = torch.cat([gradient.flatten() for gradient in gradients])
+
+            patch.setattr(SidGrpoTrainer, "_generate_and_score_completions", spy_prepare)
+            patch.setattr(SidGrpoTrainer, "_compute_loss", spy_loss)
+            patch.setattr(grpo, "shared_prefix_logps", spy_score)
+            patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
+            run_grpo(config)
+        return seen
+
+    return run
+
+
+def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    return bool((one - other).norm() <= tolerance * other.norm() + 1e-9)
+
+
+# One step, written out
+
+
+def plain_reward(name: str, text: str, target: str, rank: int, hit: bool, vectors: dict[str, np.ndarray]) -> float:
+    discounts = [1 / np.log2(place + 2) for place in range(GROUP)]
+    if name == "rule":
+        return float(text == target)
+    if name == "ndcg":
+        return -discounts[rank] / sum(discounts) if hit and text != target else 0.0
+    if name == "position":
+        pairs = list(zip(split_sid(text), split_sid(target), strict=False))
+        return float(next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs)))
+    return float(vectors[text] @ vectors[target] / np.linalg.norm(vectors[text]) / np.linalg.norm(vectors[target]))
+
+
+def token_logps(model, prompt, completion):
+    logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(completion).unsqueeze(1)).squeeze(1)
+
+
+def plain_loss(kind, policy, reference, advantages, beta):
+    """Losses of the two slices of four groups, averaged."""
+    slices = []
+    for start in range(0, len(policy), 4 * GROUP):
+        rows = []
+        for logps, ref, advantage in list(zip(policy, reference, advantages, strict=True))[start : start + 4 * GROUP]:
+            ratio = (logps - logps.detach()).exp()
+            if kind == "gspo":
+                ratio = (logps - logps.detach()).mean().exp().expand(len(logps))
+            rows.append(-ratio * advantage + beta * ((ref - logps).exp() - (ref - logps) - 1))
+        slices.append(rows)
+    everything = [row for rows in slices for row in rows]
+    if kind == "dapo":
+        return torch.cat(everything).sum() / sum(map(len, everything))
+    if kind == "bnpo":
+        return torch.stack([torch.cat(rows).mean() for rows in slices]).mean()
+    return torch.stack([row.mean() for row in everything]).mean()
+
+
+CASES = [
+    ("grpo", ["ranking"], 1.0),
+    ("grpo", ["rule"], 1.0),
+    ("grpo", ["position=0.5"], 1.0),
+    ("bnpo", ["ranking_only"], 1.0),
+    ("bnpo", ["semantic", "rule=2"], 1.0),
+    ("dapo", ["ranking"], 0.5),
+    ("dapo", ["position"], 1.0),
+    ("gspo", ["semantic"], 0.0),
+    ("gspo", ["rule", "ndcg=0.3", "position=0.1"], 1.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "words", "alpha"), CASES)
+def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, words, alpha):
+    """Rewards, advantages (ddof 1, 1e-4; siblings), k3 KL against another model, loss and gradient in plain code."""
+    beta = 0.1
+    semantic = any(word.startswith("semantic") for word in words)
+    seen = watch(
+        one_step(
+            trained, tmp_path / "one", loss=kind, rewards=words, sibling_alpha=alpha, beta=beta,
+            reference=str(trained / "early"), keep_zero_variance=True,
+            reward_vectors=str(trained / "vectors") if semantic else "",
+        )
+    )  # fmt: skip
+    bundle = load_bundle(trained / "sft")
+    model, early = bundle.model.eval(), load_bundle(trained / "early").model.eval()
+    vectors = dict(zip(bundle.table.sids, np.load(trained / "vectors" / "vectors.npy"), strict=True))
+    presets = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
+    weights: dict[str, float] = {}
+    for word in words:
+        name, _, weight = word.partition("=")
+        weights |= presets.get(name, {name: float(weight or 1)})
+    policy, reference, advantages = [], [], []
+    assert len(seen.rows) == 8 * GROUP
+    for start in range(0, len(seen.rows), GROUP):
+        row = seen.rows[start]
+        assert all(other["prompt"] == row["prompt"] for other in seen.rows[start : start + GROUP])
+        prompt = bundle.tokenizer(row["prompt"])["input_ids"]
+        mine = seen.completions[start : start + GROUP]
+        sids = [ids[: len(ids) - len(row["tail"])] for ids in mine]
+        texts = [bundle.tokenizer.decode(ids, skip_special_tokens=True) for ids in mine]
+        hit = row["target_sid"] in texts
+        rewards = np.zeros(GROUP)
+        for name, weight in weights.items():
+            rewards += [
+                weight * plain_reward(name, text, row["target_sid"], rank, hit, vectors)
+                for rank, text in enumerate(texts)
+            ]
+        group = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        if alpha < 1:
+            group = alpha * group + (1 - alpha) * sibling_advantages([sids], rewards[None])[0]
+        advantages += group.tolist()
+        policy += [token_logps(model, prompt, ids) for ids in mine]
+        with torch.no_grad():
+            reference += [token_logps(early, prompt, ids) for ids in mine]
+        with torch.no_grad():
+            totals = [float(token_logps(model, prompt, ids).sum()) for ids in sids]
+        assert totals == sorted(totals, reverse=True)
+    assert len({len(ids) for ids in seen.completions}) > 1
+    assert seen.advantages == pytest.approx(advantages, abs=1e-3)
+    assert any(advantages)
+    loss = plain_loss(kind, policy, reference, seen.advantages, beta)
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert close(seen.gradient, plain, 1e-4)
+
+
+def test_the_top_rollout_is_the_most_probable_sid(trained, tmp_path, watch):
+    seen = watch(one_step(trained, tmp_path / "one", tasks=["next_sid"]))
+    bundle = load_bundle(trained / "sft")
+    texts = [bundle.tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in bundle.table.token_tuples]
+    prompt = bundle.tokenizer(seen.rows[0]["prompt"])["input_ids"]
+    with torch.no_grad():
+        totals = [float(token_logps(bundle.model.eval(), prompt, ids).sum()) for ids in texts]
+    assert seen.completions[0] == texts[int(np.argmax(totals))]
+    assert len({tuple(ids) for ids in seen.completions[:GROUP]}) == GROUP
+
+
+# Groups without signal
+
+
+@pytest.mark.parametrize("kind", ["grpo", "bnpo", "dapo", "gspo"])
+def test_skipped_groups_leave_the_gradient_alone(trained, tmp_path, watch, kind):
+    changes = {"loss": kind, "beta": 0.0, "sync_reference": False, "generations": 2}
+    without = watch(one_step(trained, tmp_path / "without", **changes))
+    whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
+    signal = [any(whole.advantages[start : start + 2]) for start in range(0, 16, 2)]
+    assert whole.scored == [4, 4]
+    assert without.scored == [count for count in (sum(signal[:4]), sum(signal[4:])) if count] != [4, 4]
+    assert close(without.gradient, whole.gradient)
+    assert float(whole.gradient.norm()) > 0
+
+
+def test_skipped_groups_lose_their_kl_term_alone(trained, tmp_path, watch):
+    changes = {"reference": str(trained / "early"), "beta": 0.2, "generations": 2}
+    without = watch(one_step(trained, tmp_path / "without", **changes))
+    whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
+    assert not close(without.gradient, whole.gradient, 1e-3)
+    reference, *policy = without.scored
+    assert reference == sum(policy) < 8  # the reference is not asked about them either
+    assert whole.scored == [8, 4, 4]
+
+
+def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
+    monkeypatch.setattr(
+        grpo, "make_reward", lambda name, sources: lambda completions, **columns: [0.1] * len(completions)
+    )
+    seen = watch(one_step(trained, tmp_path / "none"))
+    assert seen.advantages == [0.0] * 8 * GROUP
+    assert seen.losses == [0.0, 0.0]
+    assert float(seen.gradient.norm()) == 0
+    log = json.loads((tmp_path / "none" / "training_log.json").read_text())
+    row = next(row for row in log if "zero_variance" in row)
+    assert row["zero_variance"] == 1.0 and row["kl"] is None
+
+
+def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
+    plain = watch(one_step(trained, tmp_path / "plain"))
+    spared = watch(one_step(trained, tmp_path / "spared", gradient_checkpointing=True))
+    assert close(spared.gradient, plain.gradient)
+    assert spared.completions == plain.completions
+
+
+# Groups, rollouts and what is logged
+
+
+def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
+    config = grpo_config(trained, output=str(tmp_path / "all"), evals_per_epoch=1, keep_zero_variance=True)
+    seen = watch(config)
+    # 99 prompts fill 13 steps of 8, each in two slices of 4 groups; twice, in another order.
+    assert len(seen.slices) == 2 * 26
+    assert seen.slices[:26] != seen.slices[26:]
+    for prompts in seen.slices:
+        assert len(prompts) == 4 * GROUP
+        assert all(prompts[place] == prompts[place - place % GROUP] for place in range(len(prompts)))
+    asked = Counter(row["prompt"] for row in seen.rows)
+    assert sum(asked.values()) == 2 * 13 * 8 * GROUP
+    rows, counts = grpo_rows_of(trained, config)
+    assert counts == {"next_sid": 75, "title_to_sid": 24}
+    assert asked == Counter({prompt: 2 * GROUP * count for prompt, count in Counter(rows["prompt"]).items()})
+    assert rows["history"][0] is not None and rows["history"][80] is None
+
+
+def grpo_rows_of(folder, config):
+    from support.training import builder_of
+
+    bundle, builder, _ = builder_of(folder)
+    return grpo.grpo_rows(builder, bundle.tokenizer, config)
+
+
+def test_sampled_rollouts(trained, tmp_path, watch):
+    seen = watch(one_step(trained, tmp_path / "one", rollouts="sampling", generations=6, tasks=["next_sid"]))
+    again = watch(one_step(trained, tmp_path / "two", rollouts="sampling", generations=6, tasks=["next_sid"]))
+    beams = watch(one_step(trained, tmp_path / "three", generations=6, tasks=["next_sid"]))
+    assert seen.completions == again.completions != beams.completions
+    groups = [seen.completions[start : start + 6] for start in range(0, 48, 6)]
+    assert all(len({tuple(ids) for ids in group}) == 6 for group in groups)
+
+
+def test_what_is_logged(trained, tmp_path):
+    run_grpo(one_step(trained, tmp_path / "one", reference=str(trained / "early"), rewards=["ranking", "position"]))
+    log = json.loads((tmp_path / "one" / "training_log.json").read_text())
+    row = next(row for row in log if "hit@g" in row)
+    for name in ("rule", "ndcg", "position"):
+        assert np.isfinite(row[f"rewards/{name}/mean"])
+    assert 0 <= row["hit@g"] <= 1 and 0 < row["beam_mass"] <= 1 and 0 <= row["zero_variance"] < 1
+    assert GROUP <= row["distinct_items"] <= N_ITEMS
+    assert 0 < row["kl"] < row["kl_p99"]
+    assert 0 < row["entropy"] < np.log(400)
+    assert row["clip_ratio/region_mean"] == 0
+
+
+def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, watch):
+    sequential = SequentialConfig(
+        data=str(trained / "corpus"), protocol="rows", output=str(tmp_path / "sasrec"), epochs=1, resamples=2,
+        hyper=["hidden_size=8", "num_layers=1", "num_heads=1"], list_length=5,
+    )  # fmt: skip
+    run_sequential(sequential)
+    (path,) = (tmp_path / "sasrec").glob("seed-*/model")
+    changes = {"rewards": ["collaborative"], "reward_model": str(path), "keep_zero_variance": True}
+    seen = watch(one_step(trained, tmp_path / "one", **changes))
+    model, bundle = load_model(path), load_bundle(trained / "sft")
+    for start in range(0, 8 * GROUP, GROUP):
+        row = seen.rows[start]
+        if row["history"] is None:  # a title has no history: nothing to learn from
+            assert seen.advantages[start : start + GROUP] == [0.0] * GROUP
+            continue
+        items = [
+            bundle.table.items_of(bundle.tokenizer.decode(ids, skip_special_tokens=True))[0]
+            for ids in seen.completions[start : start + GROUP]
+        ]
+        history = torch.tensor([[0] * (model.max_len - len(row["history"])) + [item + 1 for item in row["history"]]])
+        history = history if model.padding == "left" else history.roll(len(row["history"]), 1)
+        with torch.no_grad():
+            rewards = model.logits(model.user_vectors(history))[0, [item + 1 for item in items]].double().numpy()
+        wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-2)
+    with pytest.raises(ConfigError, match="'collaborative' reads the column 'history', which none of the tasks"):
+        run_grpo(one_step(trained, tmp_path / "bad", tasks=["title_to_sid"], **changes))
+    make_inputs(tmp_path / "other", users=10)
+    with pytest.raises(ArtefactError, match=r"was trained on .*, which is not the corpus .*/other/corpus"):
+        sequential_scorer(path, tmp_path / "other" / "corpus")
+
+
+def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
+    clean = watch(one_step(trained, tmp_path / "clean"))
+    load = grpo.load_bundle
+
+    def poisoned(*args, **kwargs):
+        bundle = load(*args, **kwargs)
+        bundle.model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=5.0, temperature=0.1)
+        return bundle
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grpo, "load_bundle", poisoned)
+        dirty = watch(one_step(trained, tmp_path / "dirty"))
+    assert dirty.completions == clean.completions
+    assert torch.equal(dirty.gradient, clean.gradient)
+
+
+# Whole runs
+
+
+@pytest.fixture(scope="module")
+def sharpened(trained):
+    return trained, stage_in_child(run_grpo, trained, grpo_config(trained))
+
+
+def test_grpo_is_never_below_its_start(sharpened):
+    folder, _ = sharpened
+    start = json.loads((folder / "grpo" / "training_log.json").read_text())[0]
+    counts = read_manifest(folder / "grpo", "checkpoint")["counts"]
+    assert start["step"] == 0
+    assert counts["best"]["eval_ndcg@10"] >= start["eval_ndcg@10"]
+    assert counts["rows"] == {"next_sid": 75, "title_to_sid": 24}
+    assert counts["steps"] == 26
+    assert not run_grpo(grpo_config(folder)).fresh
+
+
+def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
+    config = grpo_config(trained, output=str(tmp_path / "worse"), learning_rate=0.3, max_grad_norm=100.0)
+    result = run_grpo(config)
+    assert result.counts["best_step"] == 0
+    assert same_weights(tmp_path / "worse", trained / "sft")
+
+
+def dies_and_goes_on(sharpened, tmp_path, count, seed):
+    folder, totals = sharpened
+    assert totals["step"] == 26
+    for place, point in enumerate(random_points(totals, count, seed)):
+        mine = tmp_path / str(place)
+        run = partial(stage_in_child, run_grpo, mine, grpo_config(folder, output=str(mine / "grpo")))
+        run(point)
+        run()
+        assert same_weights(mine / "grpo", folder / "grpo"), point
+        logs = [json.loads((place / "grpo" / "training_log.json").read_text()) for place in (mine, folder)]
+        assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
+
+
+def test_killed_anywhere_it_ends_as_if_nothing_had_happened(sharpened, tmp_path):
+    dies_and_goes_on(sharpened, tmp_path, 2, seed=1)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_places(sharpened, tmp_path):
+    dies_and_goes_on(sharpened, tmp_path, 20, seed=2)
+
+
+def test_a_run_goes_on_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
+    config = grpo_config(trained, output=str(tmp_path / "cut"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 4)
+        run_grpo(config)
+    (checkpoint,) = (tmp_path / "cut.partial").glob("checkpoint-*")
+    kept, start = load_file(checkpoint / REFERENCE_FILE), load_file(trained / "sft" / "model.safetensors")
+    assert any(not torch.equal(kept[name], start[name]) for name in start.keys() & kept.keys())
+    (checkpoint / REFERENCE_FILE).unlink()
+    with pytest.raises(ArtefactError, match=r"reference.safetensors.*is not there. Give --restart true"):
+        run_grpo(config)
+
+
+def by_zero_2(config: GrpoConfig) -> None:
+    """`accelerate launch` with DeepSpeed on two CPU processes, as a user types it."""
+    path = Path(f"{config.output}.yaml")
+    path.write_text(yaml.safe_dump(asdict(config)))
+    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/grpo.py"]
+    done = subprocess.run(
+        [sys.executable, *words, "--config", path], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "DeepSpeed" in done.stderr
+
+
+@pytest.mark.parametrize("launch", [partial(stage_in_processes, run_grpo, world=2), by_zero_2], ids=["DDP", "ZeRO-2"])
+def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
+    changes = {"tasks": ["next_sid"], "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
+    changes |= {"reference": str(trained / "early"), "rewards": ["ranking", "position=0.1"], "sibling_alpha": 0.5}
+    one, two = (
+        grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
+        for name, per_device in (("one", 8), ("two", 2))
+    )
+    run_grpo(one)
+    launch(config=two)
+    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("one", "two")]
+    names = ("loss", "kl", "kl_p99", "entropy", "reward", "grad_norm", "hit@g", "beam_mass", "distinct_items",
+             "zero_variance", "rewards/rule/mean", "eval_ndcg@10", "eval_hr@1")  # fmt: skip
+    for one, two in zip(*logs, strict=True):
+        for name in names:
+            assert (name in one) == (name in two)
+            assert two.get(name, 0) == pytest.approx(one.get(name, 0), rel=1e-3, abs=1e-5), name
+    assert sum("kl" in row for row in logs[0]) == 3
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    for name in weights[0]:
+        assert torch.allclose(weights[0][name], weights[1][name], atol=1e-4)
+
+
+def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
+    with caplog.at_level("WARNING", "minionerec"):
+        run_grpo(grpo_config(trained, output=str(tmp_path / "half"), dtype="bfloat16", max_steps=1))
+    assert "torch.bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
+
+
+def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
+    changes = {"schedule": "constant", "tasks": ["title_to_sid"]}
+    whole, config = (
+        grpo_config(trained, output=str(tmp_path / name), epochs=2, **changes) for name in ("whole", "twice")
+    )
+    run_grpo(whole)
+    run_grpo(replace(config, epochs=1))
+    result = run_grpo(config)
+    assert result.fresh and result.counts["steps"] == 6
+    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "twice")]
+    assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
+    assert same_weights(whole.output, config.output)
+
+
+def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
+    """Its tables from runs of two steps; repeated, it trains nothing and writes the same."""
+    study = benchmark("rewards_study")
+    page = tmp_path / "rewards.md"
+    words = ["--checkpoint", trained / "sft", "--corpus", trained / "corpus", "--output", tmp_path / "runs",
+             "--seeds=2", "--steps=2", "--prompts=8", "--evals=1", "--eval-rows=20", "--beams=16", "--markdown", page,
+             "--cases", "rule", "sibling", "--learning-rate=0.01"]  # fmt: skip
+    assert study.main([str(word) for word in words]) == 0
+    text = page.read_text()
+    base = sid_ranks(Predictions.load(tmp_path / "runs" / "sft" / "test"))
+    assert f"| SFT | {study.number((base == 1).mean())} |" in text
+    assert text.count("| sibling |") == 5 and "validation NDCG@10: start / best / end" in text
+    page.write_text(text.replace("# Rewards", "# What rewards do").replace("| sibling |", "| old |"))
+    monkeypatch.setattr(study, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else
+                        run_grpo(config))  # fmt: skip
+    assert study.main([str(word) for word in words]) == 0
+    assert page.read_text() == text.replace("# Rewards", "# What rewards do")
+    page.write_text("nothing to replace")
+    with pytest.raises(SystemExit, match="has no lines"):
+        study.main([str(word) for word in words])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_timed_steps_have_one_gradient(share):
+    words = ["--layers=2", "--width=64", "--inner=96", "--vocabulary=2000", "--prompt-length=24", "--prompts=4",
+             "--at-once=2", "--generations=8", "--repeats=1", "--threads=1", "--items=500", "--json",
+             f"--zero-variance-share={share}"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "benchmarks/grpo_step.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["equal"] is True and figures["gradient_difference"] < 1e-5
+    assert {"ratio", "peak_memory_ratio"} <= figures.keys()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generations": 25}, "generations is 25, but the catalogue has 24 distinct SIDs"),
+        ({"generations": 1}, "generations is 1; a group needs at least 2"),
+        ({"prompts_per_step": 6}, r"6 is no multiple of 4 x 1 device\(s\) = 4"),
+        ({"beta": -0.1}, "beta is -0.1"),
+        ({"beta": 0.0}, "there is no reference to sync"),
+        ({"beta": 0.0, "sync_reference": False, "reference": "early"}, "measured against the reference 'early'"),
+        ({"rewards": ["fame"]}, "unknown reward 'fame'"),
+        ({"rewards": ["semantic"]}, "reward_vectors is ''; the reward semantic and the vectors"),
+        ({"rewards": ["collaborative"]}, "reward_model is ''; the reward collaborative and the model"),
+        ({"reward_vectors": "vectors"}, r"rewards are \['ranking'\] and reward_vectors is 'vectors'"),
+        ({"rollouts": "luck"}, "unknown rollouts 'luck'; known: beams, sampling"),
+        ({"loss": "dpo"}, "unknown loss 'dpo'; known: grpo, bnpo, dapo, gspo"),
+        ({"sibling_alpha": 2.0}, "sibling_alpha is 2.0"),
+        ({"tasks": ["sid_to_title"]}, "'sid_to_title' answers with a title"),
+        ({"eval_rows": 0}, "eval_rows is 0; GRPO can hurt"),
+    ],
+)
+def test_bad_grpo_settings(trained, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        run_grpo(grpo_config(trained, output=str(tmp_path / "bad"), **changes))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_references_and_vectors_that_are_not_there_or_do_not_belong(trained, tmp_path):
+    def refused(message, **changes):
+        with pytest.raises(ArtefactError, match=message):
+            run_grpo(grpo_config(trained, output=str(tmp_path / "bad"), **changes))
+        assert not (tmp_path / "bad").exists() and not (tmp_path / "bad.partial").exists()
+
+    nowhere = str(tmp_path / "nowhere")
+    refused("nowhere", reference=nowhere)
+    refused("nowhere", rewards=["semantic"], reward_vectors=nowhere)
+    refused("holds a 'corpus', expected a 'vectors'", rewards=["semantic"], reward_vectors=str(trained / "corpus"))
+    other = tmp_path / "other"
+    make_inputs(other, users=10)
+    run_sft(sft_config(other, epochs=0.5))
+    refused("was trained on the SID table .* but the given table", reference=str(other / "sft"))
+    shutil.copytree(trained / "mixed", tmp_path / "same" / "sids")
+    shutil.copytree(trained / "corpus", tmp_path / "same" / "corpus")
+    run_sft(sft_config(tmp_path / "same", epochs=0.1, hidden_size=16, all_positions=False))
+    refused(r"has shape \(.*16\), that of .*32\)", reference=str(tmp_path / "same" / "sft"))

@@ -1,0 +1,278 @@
+"""The report: content, self-containment, determinism and refusals."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.paths import ROOT
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import evaluate_predictions
+from minionerec.reports import plots
+from minionerec.reports.document import Paragraph, Section, Table, escape_markdown, render_html, render_markdown
+from minionerec.reports.reference import load_reference
+from minionerec.reports.report import ReportConfig, run_report
+from minionerec.reports.tables import format_metrics_table, text_table
+from minionerec.sid.table import SidTable
+
+N = 40
+NASTY = 'Bolt <script>alert("x")</script> & | nuts'
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+def make_rows(rng, count):
+    return pd.DataFrame(
+        {
+            "user": [f"u{n}" for n in range(count)],
+            "history": [rng.integers(0, N, rng.integers(0, 6)).astype(np.int32) for _ in range(count)],
+            "target": rng.integers(0, N, count).astype(np.int32),
+        }
+    )
+
+
+def make_predictions(rng, rows, table, share):
+    items = []
+    for target in rows["target"]:
+        row = rng.permutation(N)[:20].tolist()
+        if rng.random() < share:
+            row.insert(int(rng.integers(0, 8)), int(target))
+        items.append(list(dict.fromkeys(row))[:20])
+    return Predictions(
+        users=rows["user"].tolist(),
+        targets=rows["target"].to_numpy(np.int32),
+        target_sids=[table.sids[target] for target in rows["target"]],
+        items=items,
+        sids=[[table.sids[item] for item in row] for row in items],
+        scores=[[-float(place) for place in range(len(row))] for row in items],
+    )
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    items = pd.DataFrame(
+        {"item_id": [f"i{n}" for n in range(N)], "title": [NASTY] * 20 + ["Plain nut"] * 20, "description": [""] * N}
+    )
+    corpus = Corpus(items, make_rows(rng, 200), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
+    corpus.save("corpus", config={}, inputs={})
+    table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 4], axis=1), items["item_id"])
+    with write_artefact("sids", "sids", config={"method": "fake"}, inputs={"corpus": "corpus"}) as place:
+        table.save_index(place / "index.json")
+    for name, share in (("sft", 0.4), ("grpo", 0.6)):
+        made = make_predictions(rng, corpus.test, table, share)
+        made.save(name, config={"beams": 20, "secret_setting": 7}, inputs={"corpus": "corpus", "sids": "sids"}, seed=42)
+    ceiling = {"ceiling": {"hr@10": 0.9, "ndcg@10": 0.8}, "split": "global time 8:1:1", "rows": 120}
+    Path("ceiling.json").write_text(json.dumps(ceiling))
+    return corpus, table
+
+
+def config(**changes):
+    settings = {
+        "corpus": "corpus", "sids": "sids", "predictions": {"SFT": "sft", "GRPO": "grpo"}, "output": "report",
+        "resamples": 100, "examples": 4,
+    }  # fmt: skip
+    return ReportConfig(**{**settings, **changes})
+
+
+class Page(HTMLParser):
+    """Checks nesting, and collects links, ids and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.links, self.ids, self.text, self.tags = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href", "srcset", "data")]
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
+    result = run_report(config(reference="industrial", ceiling="ceiling.json"))
+    text = result.html.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.links and all(link.startswith("#") for link in page.links)
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
+    assert "http" not in text and "@import" not in text
+    assert page.tags.count("svg") == 3
+    assert any('<script>alert("x")</script>' in piece for piece in page.text)
+    words = " ".join(page.text)
+    for expected in (
+        "Ranking metrics",
+        "popularity",
+        "same as last item",
+        "what followed",
+        "secret_setting",
+        "0.1586",
+        "L1+L2+L3",
+        "✓",
+    ):
+        assert expected in words
+
+
+def test_numbers_of_the_table_are_those_of_the_metrics(shop):
+    _, table = shop
+    result = run_report(config())
+    evaluation = evaluate_predictions(Predictions.load("sft"), [1, 3, 5, 10, 20], width=20, resamples=100)
+    line = next(line for line in result.table.splitlines() if line.startswith("NDCG@10"))
+    estimate = evaluation.sid["NDCG@10"]
+    assert f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" in line
+    markdown = result.markdown.read_text(encoding="utf-8")
+    assert f"| {evaluation.item['HR@20'].mean:.4f} [" in markdown
+    assert table.fingerprint in markdown
+    kept = json.loads(Path("report/metrics.json").read_text())
+    assert kept["SFT"]["sid"]["NDCG@10"][0] == estimate.mean
+    assert list(kept) == ["SFT", "GRPO", "popularity", "same as last item", "what followed"]
+
+
+def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
+    first = run_report(config(reference="industrial"))
+    again = run_report(config(reference="industrial"))
+    assert not first.up_to_date and again.up_to_date and again.table == first.table
+    other = run_report(config(reference="industrial", output="other"))
+    for name in ("report.html", "report.md", "metrics.json", "table.txt"):
+        assert Path("report", name).read_bytes() == Path("other", name).read_bytes()
+    assert not other.up_to_date
+    assert not run_report(config(reference="industrial", seed=1)).up_to_date
+
+
+def test_without_matplotlib_tables_and_a_note_remain(shop, monkeypatch):
+    monkeypatch.setattr(plots, "available", lambda: False)
+    text = run_report(config()).html.read_text(encoding="utf-8")
+    assert "<svg" not in text and "matplotlib is not installed" in text and "Ranking metrics" in text
+
+
+def test_ceiling_is_shown_for_its_own_split_alone(shop):
+    assert "| ceiling |" in run_report(config(ceiling="ceiling.json")).markdown.read_text()
+    Path("ceiling.json").write_text(json.dumps({"ceiling": {"HR@10": 0.9}, "rows": 7}))
+    assert "| ceiling |" not in run_report(config(ceiling="ceiling.json")).markdown.read_text()
+    assert "| ceiling |" not in run_report(config(ceiling="nowhere.json")).markdown.read_text()
+
+
+def test_item_recommenders_get_their_sids_from_the_table(shop):
+    full = Predictions.load("sft")
+    bare = Predictions(
+        full.users, full.targets, [""] * len(full), full.items, [[""] * len(row) for row in full.items], full.scores
+    )
+    bare.save("bare", config={"beams": 20}, inputs={})
+    run_report(config(predictions={"A": "sft", "B": "bare"}))
+    kept = json.loads(Path("report/metrics.json").read_text())
+    assert kept["A"] == kept["B"]
+
+
+def test_published_discrepancy_is_ours_minus_theirs(shop):
+    markdown = run_report(config(reference="industrial")).markdown.read_text()
+    ours = json.loads(Path("report/metrics.json").read_text())["SFT"]["sid"]["HR@10"][0]
+    gap = f"{ours - 0.1379:+.4f} | {100 * (ours - 0.1379) / 0.1379:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    line = next(line for line in markdown.splitlines() if line.startswith("| HR@10 | 0.1379 |"))
+    assert gap in line
+
+
+def test_reference_holds_the_published_numbers():
+    reference = load_reference("industrial")
+    rows = {(row.group, row.name): row for row in reference.rows}
+    sft, rl = rows["replication", "SFT"], rows["replication", "RL (2 epochs)"]
+    assert (sft.metrics["HR@10"], sft.metrics["NDCG@10"], rl.metrics["NDCG@10"]) == (0.1379, 0.0951, 0.1007)
+    assert rows["paper", "MiniOneRec"].metrics["NDCG@10"] == 0.1167
+    assert len(rows) == 12
+    for row in (sft, rl):
+        for k in (1, 3, 5, 10, 20, 50):  # the tables of the source agree with one another
+            assert row.independent[k][3] == row.cumulative[k][2] == row.metrics[f"HR@{k}"]
+            assert row.independent[k][0] == row.cumulative[k][0]
+        assert row.dropoff[1] == pytest.approx(row.cumulative[1][1] / row.cumulative[1][0], abs=5e-4)
+    assert [row.name for row in reference.counterparts("grpo")] == ["RL (2 epochs)", "MiniOneRec"]
+    assert [row.name for row in reference.counterparts("SASRec")] == ["SASRec", "MiniOneRec"]
+    with pytest.raises(ConfigError, match=r"unknown reference 'moon'; known references: .*industrial"):
+        load_reference("moon")
+
+
+def test_inputs_that_do_not_belong_together_are_refused(shop):
+    corpus, table = shop
+    rng = np.random.default_rng(1)
+    other_rows = corpus.test.assign(target=np.roll(corpus.test["target"].to_numpy(), 1))
+    make_predictions(rng, other_rows, table, 0.5).save("rolled", config={}, inputs={})
+    with pytest.raises(
+        ArtefactError, match=r"rolled \(X\): row \d+ has target \d+, in the test split of corpus it is \d+"
+    ):
+        run_report(config(predictions={"X": "rolled"}))
+    make_predictions(rng, corpus.valid, table, 0.5).save("valid", config={}, inputs={})
+    with pytest.raises(ArtefactError, match=r"valid \(X\): 20 rows, but the test split of corpus has 120"):
+        run_report(config(predictions={"X": "valid"}))
+    assert run_report(config(predictions={"X": "valid"}, split="valid")).html.is_file()
+    foreign = SidTable(table.codes[:, ::-1], table.item_ids)
+    make_predictions(rng, corpus.test, foreign, 0.5).save("foreign", config={}, inputs={})
+    with pytest.raises(ArtefactError, match=r"foreign \(X\): the target of row \d+ .* another SID table"):
+        run_report(config(predictions={"X": "foreign"}, output="new"))
+    with pytest.raises(ArtefactError, match=r"nowhere: no such directory"):
+        run_report(config(predictions={"X": "nowhere"}))
+    assert not Path("new").exists()
+
+
+def test_configuration_errors(shop):
+    with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
+        run_report(config(ks=[10, 50]))
+    with pytest.raises(ConfigError, match=r"predictions has 'sft'; expected NAME=DIRECTORY"):
+        config(predictions=["sft"])
+    with pytest.raises(ConfigError, match=r"predictions is \[\]"):
+        config(predictions=[])
+    with pytest.raises(ConfigError, match=r"'A' twice"):
+        config(predictions=["A=x", "A=y"])
+    with pytest.raises(ConfigError, match=r"split is 'dev'; known splits: train, valid, test"):
+        config(split="dev")
+    assert config(predictions=["A = x", "B=y=z"]).sets == [("A", "x"), ("B", "y=z")]
+
+
+def test_metrics_table_lines_up():
+    predictions = Predictions(["u"], np.array([1]), ["<a_1>"], [[1]], [["<a_1>"]], [[0.0]])
+    table = format_metrics_table(
+        {"one": evaluate_predictions(predictions, [1], valid_sids=["<a_1>"])}, "sid", "test split"
+    )
+    lines = table.splitlines()
+    assert lines[0] == "test split" and lines[1].split() == ["SID-level", "one"]
+    assert "HR@1       1.0000 [1.0000, 1.0000]" in lines and f"invalid    {'0 of 1':>23}" in lines
+    assert text_table(["a", "b"], [["x", "10"], ["yy", "5"]]).splitlines() == ["a    b", "--  --", "x   10", "yy   5"]
+
+
+def test_markdown_shows_text_literally():
+    assert escape_markdown("a_b <b> *x*\n| [l](u)") == "a_b &lt;b&gt; \\*x\\* \\| [l\\](u)"
+    sections = [Section("S", [Paragraph("p & q"), Table(["h"], [["<v>"]])])]
+    assert "| &lt;v&gt; |" in render_markdown("T", "lead", sections)
+    assert "p &amp; q" in render_html("T", "lead", sections)
+
+
+def test_script_prints_table_and_place(shop):
+    words = ["--config", "r.yaml", "--resamples", "50"]
+    Path("r.yaml").write_text("corpus: corpus\nsids: sids\npredictions: {SFT: sft, GRPO: grpo}\noutput: report\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/report.py"), *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "NDCG@10" in done.stdout and "report/report.html" in done.stdout
+    assert Path("report/report.html").is_file()

@@ -1,0 +1,84 @@
+"""SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from support.paths import ROOT
+from support.processes import stage_in_processes
+from support.training import make_inputs, sft_config
+
+from minionerec.training.sft import run_sft
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """What one process makes of 40 rows, in steps of 8, in micro-batches of 2."""
+    folder = tmp_path_factory.mktemp("one")
+    make_inputs(folder)
+    config = sft_config(folder, device_batch_size=2, dropout=0.0, select_by="loss")
+    run_sft(config)
+    return config
+
+
+def assert_same_weights(config, one):
+    """Up to rounding, which several steps of Adam enlarge."""
+    ours, theirs = (load_file(Path(place) / "model.safetensors") for place in (config.output, one.output))
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert torch.allclose(weight, theirs[name], rtol=1e-2, atol=1e-4), name
+
+
+def assert_same_run(config, one):
+    logs = []
+    for place in (config.output, one.output):
+        rows = json.loads((Path(place) / "training_log.json").read_text())
+        logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
+    assert len(logs[0]) == 6
+    assert logs[0] == pytest.approx(logs[1], rel=1e-4)
+    assert_same_weights(config, one)
+
+
+def test_two_processes_equal_one(one, tmp_path):
+    config = replace(one, output=str(tmp_path / "sft"))
+    stage_in_processes(run_sft, config, 2)
+    assert_same_run(config, one)
+
+
+def launch(config, folder):
+    """`accelerate launch` with ZeRO-2 on two CPU processes, as a user types it."""
+    (folder / "sft.yaml").write_text(yaml.safe_dump(asdict(config)))
+    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/sft.py"]
+    done = subprocess.run(
+        [sys.executable, *words, "--config", folder / "sft.yaml"],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_zero_2_on_two_processes_equals_one(one, tmp_path):
+    config = replace(one, output=str(tmp_path / "sft"))
+    said = launch(config, tmp_path)
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in said
+    assert (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()  # DeepSpeed was at work
+    assert_same_run(config, one)
+
+
+@pytest.mark.slow
+def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
+    constant = replace(one, schedule="constant", epochs=3)
+    whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
+    run_sft(whole)
+    launch(replace(config, epochs=2), tmp_path)
+    (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
+    state.write_bytes(state.read_bytes()[:100])
+    assert f"checkpoint-10 is incomplete ({state.name} is cut off)" in launch(config, tmp_path)
+    assert_same_weights(config, whole)

@@ -1,0 +1,132 @@
+"""SFT that dies and is started again: at any step, between any two writes, with torn checkpoints, with more epochs."""
+
+import json
+import shutil
+from functools import partial
+
+import pytest
+from support.kill import Point, random_points, stage_in_child
+from support.training import make_inputs, same_weights, sft_config
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from minionerec.training.common import newest_whole_checkpoint
+from minionerec.training.sft import run_sft
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing cut off, with its number of steps and writes."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_inputs(folder)
+    return folder, stage_in_child(run_sft, folder, often(folder))
+
+
+def often(folder, **changes):
+    """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
+    return sft_config(folder, evals_per_epoch=2, **changes)
+
+
+def dies_and_goes_on(whole, tmp_path, count, seed):
+    folder, totals = whole
+    assert totals["step"] == 10
+    for place, point in enumerate(random_points(totals, count, seed)):
+        mine = tmp_path / str(place)
+        config = often(folder, output=str(mine / "sft"))
+        run = partial(stage_in_child, run_sft, mine, config)
+        run(point)
+        assert not (mine / "sft").exists() or point.kind == "write"
+        run()
+        assert same_weights(mine / "sft", folder / "sft"), point
+
+
+def test_killed_anywhere_it_ends_as_if_nothing_had_happened(whole, tmp_path):
+    dies_and_goes_on(whole, tmp_path, 2, seed=1)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_places(whole, tmp_path):
+    dies_and_goes_on(whole, tmp_path, 20, seed=2)
+
+
+def test_more_epochs_go_on_from_a_finished_run(tmp_path):
+    make_inputs(tmp_path)
+    # Of the first two validations the first is the better one, and the run goes on from the second all the same.
+    constant = partial(sft_config, tmp_path, schedule="constant", learning_rate=0.3, max_grad_norm=100.0)
+    long = run_sft(constant(output=str(tmp_path / "long"), epochs=3))
+    assert run_sft(constant(epochs=2)).counts["best_step"] == 5
+    assert (tmp_path / "sft.finished" / "checkpoint-10").is_dir()
+    steps = []
+    hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    result = run_sft(constant(epochs=3))
+    hook.remove()
+    assert len(steps) == 5
+    assert result.counts["steps"] == long.counts["steps"] == 15
+    assert same_weights(tmp_path / "sft", tmp_path / "long")
+    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("sft", "long")]
+    assert [row["eval_loss"] for row in logs[0] if "eval_loss" in row] == [
+        row["eval_loss"] for row in logs[1] if "eval_loss" in row
+    ]
+    other = run_sft(constant(epochs=4, learning_rate=1e-3))  # another run, which begins at its beginning
+    assert other.counts["steps"] == 20
+
+
+def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
+    make_inputs(tmp_path)
+    run_sft(sft_config(tmp_path, epochs=1, keep_state=False))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".sft.lock", "corpus", "sft", "sids"]
+
+
+@pytest.fixture(scope="module")
+def cut_off(whole, tmp_path_factory):
+    """The work folder of a run that died after its second checkpoint, with both."""
+    folder, _ = whole
+    mine = tmp_path_factory.mktemp("cut")
+    config = sft_config(folder, output=str(mine / "sft"), select_by="loss", epochs=4)
+    stage_in_child(run_sft, mine, config, Point("step", 11))
+    assert {path.name for path in (mine / "sft.partial").glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-10"}
+    return mine / "sft.partial"
+
+
+def cut_in_half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or cut off"),
+        (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is cut off"),
+        (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is cut off"),
+        (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is cut off"),
+        (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is cut off"),
+        (lambda place: (place / "rng_state.pth").unlink(), "rng_state.pth is missing"),
+        (lambda place: (place / "optimizer.pt").unlink(), "the optimiser's state is missing"),
+        (lambda place: (place / "model.safetensors").unlink(), "the weights are missing"),
+    ],
+)
+def test_a_torn_checkpoint_is_left_out(cut_off, tmp_path, caplog, damage, words):
+    copy = tmp_path / "sft.partial"
+    shutil.copytree(cut_off, copy)
+    shutil.copytree(copy / "checkpoint-10", copy / "checkpoint-12")
+    assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-12")
+    damage(copy / "checkpoint-12")
+    with caplog.at_level("INFO", "minionerec"):
+        assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-10")
+    assert f"checkpoint-12 is incomplete ({words}) and is left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learning_rate": 1e-12, "epochs": 8, "patience": 2}, {"epochs": 1.5, "evals_per_epoch": 2}]
+)
+def test_a_run_that_has_ended_makes_no_more_steps(tmp_path, changes):
+    """Whether it stopped early or in the middle of an epoch, and died as its result was written."""
+    make_inputs(tmp_path)
+    config = sft_config(tmp_path, output=str(tmp_path / "cut" / "sft"), **changes)
+    totals = stage_in_child(run_sft, tmp_path / "cut", config)
+    (tmp_path / "cut").rename(tmp_path / "whole")
+    stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 3))
+    assert (tmp_path / "cut" / "sft.partial").is_dir()
+    assert stage_in_child(run_sft, tmp_path / "cut", config)["step"] == 0
+    assert same_weights(tmp_path / "cut" / "sft", tmp_path / "whole" / "sft")
+    logs = [(tmp_path / name / "sft" / "training_log.json").read_text() for name in ("cut", "whole")]
+    assert logs[0] == logs[1]

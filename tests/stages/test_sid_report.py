@@ -1,0 +1,152 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.small_corpus import shop_titles
+
+from minionerec.core.artefacts import read_json, verify_files
+from minionerec.core.config import ROOT, parse_config
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.embed.vectors import make_vectors
+from minionerec.reports import plots
+from minionerec.reports.sid_report import SidReportConfig, run_sid_report
+from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.sid.diagnostics import diagnose, gather_evidence
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A corpus with training rows, and three tables: two of ours, one with a level more and no codebooks."""
+    place = tmp_path_factory.mktemp("shop")
+    titles = [f"{title} <b>" for title in shop_titles(60)]
+    items = pd.DataFrame({"item_id": [f"i{i}" for i in range(60)], "title": titles, "description": [""] * 60})
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, 56, 200)
+    rows = pd.DataFrame(
+        {
+            "user": [f"u{i % 40}" for i in range(200)],
+            "history": [np.arange(start, start + 3, dtype=np.int32) for start in starts],
+            "target": (starts + 4).astype(np.int32),
+        }
+    )
+    corpus = Corpus(items=items, train=rows, valid=rows[:1], test=rows[:1], split="none", max_history=10)
+    corpus.save(place / "corpus", config={}, inputs={})
+    shared = {"corpus": str(place / "corpus"), "dimensions": 8, "codebook_sizes": [4, 4]}
+    run_build_sids(SidConfig(**shared, output=str(place / "plain"), collisions="keep"))
+    run_build_sids(
+        SidConfig(**shared, output=str(place / "balanced"), method="balanced_kmeans", collisions="extra_token")
+    )
+    index = {f"i{i}": [f"<a_{i // 6}>", f"<b_{i % 6 // 2}>", f"<c_{i % 2}>"] for i in range(60)}
+    (place / "index.json").write_text(json.dumps(index))
+    run_build_sids(SidConfig(corpus=str(place / "corpus"), output=str(place / "given"), method="published",
+                             collisions="keep", index=str(place / "index.json")))  # fmt: skip
+    return place
+
+
+def config_for(shop, output, names=("plain", "balanced", "given"), **settings):
+    tables = {name: str(shop / name) for name in names}
+    return SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(output), dimensions=8, **settings)
+
+
+def test_page(shop, tmp_path):
+    config = config_for(shop, tmp_path / "page")
+    result = run_sid_report(config)
+    verify_files(tmp_path / "page")
+    html, markdown = result.html.read_text(), result.markdown.read_text()
+    for text in (
+        "plain",
+        "balanced",
+        "given",
+        "Sharing rate",
+        "Surplus rate",
+        "Gini",
+        "Buyer purity",
+        "Example buckets",
+    ):
+        assert text in html and text in markdown
+    assert "<script" not in html and "http" not in html and "<b>" not in html and "&lt;b&gt;" in html
+    assert html.count("<svg") == (2 if plots.available() else 0)
+    corpus = Corpus.load(shop / "corpus")
+    evidence = gather_evidence(make_vectors(corpus, config, {}), corpus.items["title"].tolist(),
+                               corpus.train["user"].tolist(), corpus.train["history"].tolist(),
+                               corpus.train["target"].to_numpy())  # fmt: skip
+    for name in ("plain", "balanced", "given"):
+        codes = run_build_sids(parse_saved(shop / name)).table.codes
+        expected = diagnose(codes, evidence)
+        got = result.diagnostics[name]
+        assert got["bits_per_item"] == expected.bits_per_item
+        assert [p["word_purity"] for p in got["prefixes"]] == [p.word_purity for p in expected.prefixes]
+        assert f"{expected.bits_per_item:.3f}" in html
+        errors = [level["error"] for level in read_json(shop / name / "report.json")["levels"]]
+        assert [level["error"] for level in got["levels"]] == errors
+    assert result.diagnostics["balanced"]["levels"][0]["gini"] == 0
+    assert (
+        result.diagnostics["plain"]["levels"][0]["size"] == 4
+        and result.diagnostics["given"]["levels"][0]["size"] is None
+    )
+
+
+def parse_saved(place):
+    return SidConfig(**read_json(place / "manifest.json")["config"])
+
+
+def test_same_bytes_and_a_second_run_does_nothing(shop, tmp_path):
+    one, two = (run_sid_report(config_for(shop, tmp_path / name)) for name in "ab")
+    assert one.html.read_bytes() == two.html.read_bytes() and not one.up_to_date
+    assert run_sid_report(config_for(shop, tmp_path / "a")).up_to_date
+
+
+def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
+    shown = run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).markdown.read_text()
+    assert shown.count(" items:\n") == 2 and "model" in shown
+    none = run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).markdown.read_text()
+    assert none.count(" items:\n") == 0
+
+
+def test_without_matplotlib(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "available", lambda: False)
+    assert "<svg" not in run_sid_report(config_for(shop, tmp_path / "page")).html.read_text()
+
+
+def test_bad_input(shop, tmp_path):
+    for tables, message in (
+        ([], "tables is .*; expected at least one NAME=DIRECTORY"),
+        (["runs/a"], "tables has 'runs/a'; expected NAME=DIRECTORY, such as own=runs/demo/sids"),
+        (["a=x", "a=y"], "tables names 'a' twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            SidReportConfig(tables=tables)
+    with pytest.raises(ConfigError, match="buckets is -1"):
+        SidReportConfig(tables=["a=b"], buckets=-1)
+    with pytest.raises(ArtefactError, match="nowhere: no such directory"):
+        run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
+    with pytest.raises(ArtefactError, match="is also an input"):
+        run_sid_report(config_for(shop, shop / "plain", names=["plain"]))
+    np.save(tmp_path / "short.npy", np.zeros((59, 3), np.float32))
+    with pytest.raises(DataError, match=r"short\.npy: 59 rows for 60 items"):
+        run_sid_report(config_for(shop, tmp_path / "page", encoder=str(tmp_path / "short.npy")))
+    assert not (tmp_path / "page").exists()
+
+
+@pytest.mark.parametrize("name", ["demo/sid_report", "industrial/sid_report"])
+def test_shipped_configurations_parse(name):
+    config = parse_config(SidReportConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
+    assert config.tables and all("=runs/" in entry for entry in config.tables)
+
+
+def test_script(shop, tmp_path):
+    words = ["--corpus", str(shop / "corpus"), "--tables", f"own={shop / 'plain'}", "--output", str(tmp_path / "page")]
+    words += ["--config", "configs/demo/sid_report.yaml"]
+    done = subprocess.run(
+        [sys.executable, "scripts/sid_report.py", *words],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (
+        "own: " in done.stdout and "bits per item" in done.stdout and (tmp_path / "page" / "sid_report.html").is_file()
+    )

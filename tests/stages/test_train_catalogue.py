@@ -1,0 +1,500 @@
+"""The stage that trains a catalogue model: its data, its rewards by hand, end to end, killed, and what is refused."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.kill import Point, stage_in_child
+from support.processes import stage_in_processes
+from support.training import N_ITEMS, Killed, grpo_config, kill_after, make_inputs, same_weights, sft_config
+
+from minionerec.backbone.bundle import load_bundle, save_bundle
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.predict import run_eval
+from minionerec.nn.dropout import Dropout
+from minionerec.sid.table import SidTable
+from minionerec.training import catalogue
+from minionerec.training.catalogue import collate, group_advantages, reward_loss, run_catalogue, sid_text, sid_windows
+from minionerec.training.config import CatalogueTrainConfig
+from minionerec.training.grpo import run_grpo
+from minionerec.training.sft import run_sft
+
+SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 24, "vector_width": 8}
+
+
+def config_of(folder, **changes):
+    settings = {
+        "corpus": str(folder / "corpus"), "sids": str(folder / "sids"), "output": str(folder / "catalogue"), **SHAPE,
+        "epochs": 2, "batch_size": 8, "device_batch_size": 8, "learning_rate": 3e-3, "eval_rows": 20, "eval_beams": 10,
+        "dropout": 0.1,
+    }  # fmt: skip
+    return CatalogueTrainConfig(**{**settings, **changes})
+
+
+def sharpening(folder, **changes):
+    return config_of(folder, **{"checkpoint": str(folder / "catalogue"), "objective": "expected", **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("catalogue")
+    make_inputs(folder)
+    return folder, run_catalogue(config_of(folder))
+
+
+def log_of(path):
+    return json.loads((path / "training_log.json").read_text())
+
+
+def test_windows_are_the_training_rows(trained):
+    """Each row once: its history behind the position, its target as label."""
+    folder, _ = trained
+    corpus = Corpus.load(folder / "corpus")
+    table = SidTable.load_index(folder / "sids")
+    windows, valid = sid_windows(corpus, table, recency=0.0)
+    number = table.sid_numbers + 1
+    for part, split in ((windows, "train"), (valid, "valid")):
+        found = []
+        for items, labels in zip(part["histories"], part["labels"], strict=True):
+            for place in np.flatnonzero(labels > 0):
+                found.append((items[: place + 1].tolist(), int(labels[place])))
+        rows = corpus.rows(split)
+        wanted = [
+            (number[history].tolist(), int(number[target]))
+            for history, target in zip(rows["history"], rows["target"], strict=True)
+        ]
+        assert sorted(found) == sorted(wanted)
+        assert (part["weights"] == 1).all()
+        assert set(np.unique(part["labels"])) <= {-100, *range(1, N_ITEMS + 1)}
+    batch = collate([{name: values[place].tolist() for name, values in windows.items()} for place in (0, 3)])
+    assert batch["histories"].shape == batch["labels"].shape == batch["weights"].shape == (2, 3)
+
+
+def test_newer_targets_weigh_more_where_rows_are_in_order_of_time(trained, caplog):
+    folder, _ = trained
+    corpus = Corpus.load(folder / "corpus")
+    table = SidTable.load_index(folder / "sids")
+    with caplog.at_level("INFO", "minionerec"):
+        assert (sid_windows(corpus, table, recency=2.0)[0]["weights"] == 1).all()
+    assert "The split is leave-last-out" in caplog.text
+    windows, valid = sid_windows(replace(corpus, split="global time"), table, recency=2.0)
+    labelled = windows["labels"] > 0
+    assert windows["weights"][labelled].mean() == pytest.approx(1.0)
+    assert (valid["weights"] == 1).all()
+    rows = corpus.rows("train")
+    weight = {}
+    for items, labels, weights in zip(*(windows[name] for name in ("histories", "labels", "weights")), strict=True):
+        for place in np.flatnonzero(labels > 0):
+            weight.setdefault((tuple(items[: place + 1]), labels[place]), set()).add(float(weights[place]))
+    number = table.sid_numbers + 1
+    logs = []
+    for row, (history, target) in enumerate(zip(rows["history"], rows["target"], strict=True)):
+        options = weight[tuple(number[history]), number[target]]
+        if len(options) == 1:
+            logs.append((row, np.log(options.pop())))
+    places, logs = np.array(logs).T
+    assert len(logs) > 5
+    assert np.allclose(np.diff(logs) / np.diff(places), 2.0 / len(rows), rtol=1e-3)
+
+
+def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
+    folder, _ = trained
+    corpus = Corpus.load(folder / "corpus")
+    codes = SidTable.load_index(folder / "sids").codes.copy()
+    codes[1] = codes[0]
+    table = SidTable(codes, corpus.items["item_id"].tolist())
+    run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(tmp_path / "vectors"), dimensions=8))
+    text = sid_text(corpus, table, str(tmp_path / "vectors"), 8)
+    plain = sid_text(corpus, SidTable.load_index(folder / "sids"), str(tmp_path / "vectors"), 8)
+    assert text.dtype == np.float32 and text.shape == (N_ITEMS - 1, plain.shape[1])
+    assert np.allclose(text[0], plain[:2].mean(0), atol=1e-6)
+    assert np.allclose(text[1:], plain[2:])
+    assert np.allclose((plain**2).sum(1), plain.shape[1], rtol=1e-3)
+
+
+def distributions(seed=0, rows=5, size=7):
+    torch.manual_seed(seed)
+    return torch.randn(rows, size, dtype=torch.float64, requires_grad=True), torch.tensor([0, 3, 6, 2, 2])
+
+
+def test_expected_reward_is_the_targets_probability():
+    """The loss and its gradient in closed form: dE/dx_j = p_t ([j = t] - p_j)."""
+    scores, wanted = distributions()
+    loss = reward_loss(scores.log_softmax(1), wanted, "expected", 4)
+    own = scores.detach().softmax(1)[torch.arange(5), wanted]
+    assert torch.allclose(loss, -own)
+    loss.sum().backward()
+    one_hot = torch.nn.functional.one_hot(wanted, 7)
+    assert torch.allclose(scores.grad, -own[:, None] * (one_hot - scores.detach().softmax(1)))
+    assert torch.autograd.gradcheck(lambda x: reward_loss(x.log_softmax(1), wanted, "expected", 4), scores)
+
+
+def test_grpo_is_the_group_by_hand():
+    scores, wanted = distributions()
+    log_probs = scores.log_softmax(1)
+    size = 4
+    loss = reward_loss(log_probs, wanted, "grpo", size)
+    loss.sum().backward()
+    gradient, seen_hit = torch.zeros_like(scores), []
+    for row in range(5):
+        best = np.argsort(-log_probs[row].detach().numpy(), kind="stable")[:size]
+        hit = best == wanted[row].item()
+        seen_hit.append(hit.any())
+        if not hit.any():
+            assert loss[row] == 0
+            continue
+        rank_penalty = -1 / np.log2(np.arange(size) + 2)
+        rewards = np.where(hit, 1.0, rank_penalty / -rank_penalty.sum())
+        advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        assert loss[row].item() == pytest.approx(-np.mean(advantages * log_probs[row].detach().numpy()[best]), rel=1e-4)
+        for place, advantage in zip(best, advantages, strict=True):
+            one_hot = torch.nn.functional.one_hot(torch.tensor(place), 7)
+            gradient[row] -= advantage / size * (one_hot - scores[row].detach().softmax(0))
+    assert any(seen_hit) and not all(seen_hit)
+    assert torch.allclose(scores.grad, gradient, atol=1e-5)
+
+
+def test_a_group_without_a_hit_gives_nothing():
+    best = torch.tensor([[4, 2, 3], [1, 2, 3]])
+    advantages = group_advantages(best, torch.tensor([2, 9]))
+    assert advantages[0].argmax() == 1 and advantages[0].sum().item() == pytest.approx(0.0, abs=1e-5)
+    assert not advantages[1].any()
+
+
+def first_step(monkeypatch, config):
+    """The batch of a run's first step, its loss and its gradient."""
+    found = []
+    step = catalogue.CatalogueTrainer.training_step
+
+    def note(self, model, inputs, *words):
+        loss = step(self, model, inputs, *words)
+        assert {module.p for module in model.modules() if isinstance(module, Dropout)} == {config.dropout, 0.0}
+        found.append((inputs, float(loss), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])))
+        raise Killed
+
+    monkeypatch.setattr(catalogue.CatalogueTrainer, "training_step", note)
+    with pytest.raises(Killed):
+        run_catalogue(config)
+    monkeypatch.undo()
+    return found[0]
+
+
+@pytest.mark.parametrize("objective", ["likelihood", "expected", "grpo"])
+def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
+    """Weighted by recency, and without what the windows themselves added to the counts."""
+    folder, _ = trained
+    replace(Corpus.load(folder / "corpus"), split="global time").save(tmp_path / "corpus", config={}, inputs={})
+    config = sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "run"), objective=objective,
+                        dropout=0.0, recency=3.0, generations=8)  # fmt: skip
+    batch, loss, _ = first_step(monkeypatch, config)
+    labelled = batch["labels"] > 0
+    wanted, weights = batch["labels"][labelled] - 1, batch["weights"][labelled]
+    assert weights.std() > 0.1
+    with torch.no_grad():
+        model = load_bundle(folder / "catalogue").model
+        log_probs = model(
+            histories=batch["histories"], labels=batch["labels"], distribution=True, leave_out=True
+        ).log_probs
+    own = log_probs.gather(1, wanted[:, None])[:, 0]
+    each = -own if objective == "likelihood" else reward_loss(log_probs, wanted, objective, 8)
+    assert loss == pytest.approx(float((weights * each).sum() / len(wanted)), rel=1e-4)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_dropout_is_that_of_the_settings(trained, tmp_path, monkeypatch, dropout):
+    """A checkpoint brings none along; `first_step` checks it."""
+    folder, _ = trained
+    first_step(monkeypatch, sharpening(folder, output=str(tmp_path / "run"), dropout=dropout))
+
+
+@pytest.mark.parametrize("objective", ["expected", "grpo"])
+def test_the_kl_term_is_nothing_at_the_start(trained, tmp_path, monkeypatch, objective):
+    folder, _ = trained
+    found = [
+        first_step(monkeypatch, sharpening(folder, output=str(tmp_path / str(beta)), objective=objective, dropout=0.0,
+                                            generations=4, beta=beta))
+        for beta in (0.0, 10.0)
+    ]  # fmt: skip
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-5)
+    assert torch.allclose(found[0][2], found[1][2], atol=1e-4)
+    assert found[0][2].abs().max() > 1e-3
+
+
+def test_beta_keeps_the_model_near_its_start(trained, tmp_path):
+    folder, _ = trained
+    start = load_bundle(folder / "catalogue").model
+    moved = []
+    for beta in (0.0, 100.0):
+        config = sharpening(folder, output=str(tmp_path / str(beta)), beta=beta, dropout=0.0, learning_rate=1e-3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalogue, "keep_start_if_better", lambda *_: None)
+            run_catalogue(config)
+        model = load_bundle(config.output).model
+        seen = torch.arange(1, 1 + N_ITEMS)[:, None]
+        with torch.no_grad():
+            before, after = start.leaf_log_probs(seen), model.leaf_log_probs(seen)
+        moved.append(float((after.exp() * (after - before)).sum(1).mean()))
+    assert 0 <= moved[1] < 0.5 * moved[0]
+
+
+def test_the_stage_trains_writes_and_is_done(trained):
+    folder, result = trained
+    assert result.fresh and result.counts["steps"] == 10
+    assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
+    log = log_of(folder / "catalogue")
+    losses = [row["eval_loss"] for row in log if "eval_loss" in row]
+    assert losses[-1] < losses[0]
+    manifest = read_manifest(folder / "catalogue", "checkpoint")
+    bundle = load_bundle(folder / "catalogue")
+    assert isinstance(bundle.model, CatalogueModel)
+    assert manifest["counts"]["parameters"] == sum(parameter.numel() for parameter in bundle.model.parameters())
+    again = run_catalogue(config_of(folder))
+    assert not again.fresh and again.counts == manifest["counts"]
+    assert read_manifest(folder / "catalogue") == manifest
+
+
+def test_its_checkpoint_is_evaluated_like_any_other(trained, tmp_path):
+    """And the metrics are those of the whole distribution, sorted."""
+    folder, _ = trained
+    config = EvalConfig(checkpoint=str(folder / "catalogue"), corpus=str(folder / "corpus"), sids=str(folder / "sids"),
+                        output=str(tmp_path / "eval"), beams=N_ITEMS, ks=[1, 10], resamples=10)  # fmt: skip
+    result = run_eval(config)
+    bundle, corpus = load_bundle(folder / "catalogue"), Corpus.load(folder / "corpus")
+    numbers = bundle.table.sid_numbers
+    ranks = []
+    for history, target in zip(corpus.rows("test")["history"], corpus.rows("test")["target"], strict=True):
+        with torch.no_grad():
+            found = bundle.model.leaf_log_probs(torch.from_numpy(numbers[history] + 1)[None])[0]
+        ranks.append(1 + int((found > found[numbers[target]]).sum()))
+    found = result.metrics["recommenders"]["beam search"]["sid"]
+    gains = np.where(np.array(ranks) <= 10, 1 / np.log2(1 + np.array(ranks)), 0.0)
+    assert found["NDCG@10"][0] == pytest.approx(gains.mean())
+    assert found["HR@1"][0] == pytest.approx(np.mean(np.array(ranks) == 1))
+
+
+def test_training_learns_the_order_of_the_items(tmp_path):
+    make_inputs(tmp_path, users=100)
+    result = run_catalogue(config_of(tmp_path, epochs=8, learning_rate=1e-2))
+    assert result.counts["best"]["eval_ndcg@10"] > 0.9
+
+
+@pytest.mark.parametrize("objective", ["expected", "grpo"])
+def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, objective):
+    folder, before = trained
+    config = sharpening(folder, output=str(tmp_path / "better"), objective=objective, generations=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "keep_start_if_better", lambda *_: None)
+        run_catalogue(config)
+    corpus, table = Corpus.load(folder / "corpus"), SidTable.load_index(folder / "sids")
+    batch = {name: torch.from_numpy(values) for name, values in sid_windows(corpus, table, 0.0)[0].items()}
+    rewards = []
+    for place in (folder / "catalogue", tmp_path / "better"):
+        with torch.no_grad():
+            log_probs = load_bundle(place).model(**batch, distribution=True, leave_out=True).log_probs
+        rewards.append(float(log_probs.gather(1, batch["labels"][batch["labels"] > 0][:, None] - 1).exp().mean()))
+    assert rewards[1] > 1.1 * rewards[0]
+    first = log_of(tmp_path / "better")[0]
+    assert first["step"] == 0
+    assert first["eval_ndcg@10"] == pytest.approx(before.counts["best"]["eval_ndcg@10"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "reward_loss", lambda *words: -reward_loss(*words))
+        result = run_catalogue(replace(config, output=str(tmp_path / "worse"), learning_rate=0.03))
+    assert result.counts["best_step"] == 0
+    assert result.counts["best"]["eval_ndcg@10"] == pytest.approx(before.counts["best"]["eval_ndcg@10"])
+    assert same_weights(tmp_path / "worse", folder / "catalogue")
+
+
+def test_more_likelihood_goes_on_from_a_checkpoint(trained, tmp_path):
+    folder, before = trained
+    config = config_of(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
+    result = run_catalogue(config)
+    assert result.counts["best"]["eval_loss"] < before.counts["best"]["eval_loss"]
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_stopped_behind_a_checkpoint_it_ends_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, step):
+    folder, _ = trained
+    config = config_of(folder, output=str(tmp_path / "stopped"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, step)
+        run_catalogue(config)
+    assert not (tmp_path / "stopped").exists()
+    run_catalogue(config)
+    assert same_weights(tmp_path / "stopped", folder / "catalogue")
+
+
+def test_a_stopped_reward_run_remembers_its_start(trained, tmp_path, monkeypatch):
+    """The weights to measure KL against, and the validation before the first step."""
+    folder, _ = trained
+    whole = sharpening(folder, output=str(tmp_path / "whole"), beta=0.1, objective="grpo", generations=4)
+    run_catalogue(whole)
+    config = replace(whole, output=str(tmp_path / "stopped"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 5)
+        run_catalogue(config)
+    run_catalogue(config)
+    assert same_weights(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(trained, tmp_path):
+    folder, _ = trained
+    config = config_of(folder, output=str(tmp_path / "killed"))
+    run = partial(stage_in_child, run_catalogue, tmp_path, config)
+    run(Point("step", 8))
+    assert run()["step"] == 5
+    assert same_weights(tmp_path / "killed", folder / "catalogue")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"towers": 2}, "towers.1."),
+        ({"learned_vectors": False}, "items"),
+        ({"code_vectors": False}, "codes."),
+        ({"vectors": ""}, "text_map"),
+        ({"pointer": False}, "pointer"),
+        ({"transitions": False}, ("gain", "distance", "commonness")),
+    ],
+)
+def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words):
+    folder, _ = trained
+    config = config_of(folder, output=str(tmp_path / "switched"), epochs=0.4, evals_per_epoch=1, **changes)
+    assert run_catalogue(config).counts["steps"] == 2
+    bundle = load_bundle(config.output)
+    usual = {name for name, _ in load_bundle(folder / "catalogue").model.named_parameters()}
+    names = {name for name, _ in bundle.model.named_parameters()}
+    assert usual != names
+    assert all(any(word in name for word in ([words] if isinstance(words, str) else words)) for name in usual ^ names)
+    seen = torch.tensor([[1, 2, 3]])
+    save_bundle(bundle, tmp_path / "again", config={}, inputs={}, seed=0, counts={})
+    again = load_bundle(tmp_path / "again").model
+    assert torch.equal(again.leaf_log_probs(seen), bundle.model.leaf_log_probs(seen))
+
+
+def test_the_same_settings_give_the_same_weights_and_other_seeds_others(trained, tmp_path):
+    folder, _ = trained
+    run_catalogue(config_of(folder, output=str(tmp_path / "same")))
+    run_catalogue(config_of(folder, output=str(tmp_path / "other"), seed=1))
+    assert same_weights(tmp_path / "same", folder / "catalogue")
+    assert not same_weights(tmp_path / "other", folder / "catalogue")
+
+
+@pytest.fixture
+def ragged(trained, tmp_path):
+    """Settings for a corpus whose windows differ in their number of targets, and what one process makes of it."""
+    folder, _ = trained
+    corpus = Corpus.load(folder / "corpus")
+    rows = corpus.rows("train")
+    rows = rows[(np.arange(len(rows)) % 3 < 2) | (np.arange(len(rows)) % 4 > 0)].reset_index(drop=True)
+    replace(corpus, train=rows).save(tmp_path / "corpus", config={}, inputs={})
+    settings = {"corpus": str(tmp_path / "corpus"), "dropout": 0.0, "epochs": 1,
+                "evals_per_epoch": 1, "device_batch_size": 4, "max_grad_norm": 1e9}  # fmt: skip
+    first = config_of(folder, **settings, output=str(tmp_path / "likelihood"))
+    return [
+        first,
+        sharpening(folder, **settings, checkpoint=first.output, output=str(tmp_path / "expected"), beta=0.1),
+    ]
+
+
+def nearly_same_weights(one, two):
+    """Up to rounding, which several steps of Adam enlarge."""
+    first, second = (load_file(Path(config.output) / "model.safetensors") for config in (one, two))
+    assert first.keys() == second.keys()
+    return max(float((first[key].double() - second[key].double()).abs().max()) for key in first) < 2e-4
+
+
+def test_micro_batches_and_processes_add_up(ragged, tmp_path):
+    for config in ragged:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalogue, "keep_start_if_better", lambda *_: None)
+            run_catalogue(config)
+            whole = replace(config, output=f"{config.output}_whole", device_batch_size=8)
+            run_catalogue(whole)
+        assert nearly_same_weights(config, whole), config.objective
+    shared = replace(ragged[0], output=str(tmp_path / "shared"))
+    stage_in_processes(run_catalogue, shared, 2)
+    assert nearly_same_weights(ragged[0], shared)
+
+
+def test_mixed_bfloat16_trains(trained, tmp_path):
+    folder, _ = trained
+    result = run_catalogue(config_of(folder, output=str(tmp_path / "mixed"), mixed_bf16=True, epochs=1))
+    assert np.isfinite(result.counts["best"]["eval_loss"])
+    assert load_bundle(tmp_path / "mixed").model.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "luck"}, "unknown objective 'luck'; known: likelihood, expected, grpo"),
+        ({"objective": "grpo"}, "objective grpo sharpens a model that has been trained; give --checkpoint"),
+        ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
+        ({"beta": -0.1, "objective": "expected", "checkpoint": "x"}, "beta is -0.1; it must be 0 or above"),
+        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows"),
+        ({"generations": 1}, "generations is 1; a group needs at least 2"),
+        ({"towers": 0}, "towers is 0; it must be at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1.0; it must be in \[0, 1\)"),
+        ({"reach": 0}, "reach is 0; it must be at least 1"),
+        ({"decay": 0.0}, "decay is 0.0; it must be above 0 and at most 1"),
+        ({"decay": 1.5}, "decay is 1.5; it must be above 0 and at most 1"),
+        ({"recency": -1.0}, "recency is -1.0; it must be 0 or above"),
+        ({"reverse": -1.0}, "reverse is -1.0; it must be 0 or above"),
+        ({"vectors": "", "learned_vectors": False, "code_vectors": False}, "SIDs have no vector: give vectors"),
+        ({"dtype": "bfloat16"}, "dtype is bfloat16, in which counts cannot leave .* set float32 and mixed_bf16"),
+        ({"output": ""}, "output is empty"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"schedule": "steps"}, "unknown schedule 'steps'"),
+        ({"heads": 3}, "hidden_size is 16, which is no multiple of num_heads 3"),
+        ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
+    ],
+)  # fmt: skip
+def test_bad_settings(trained, tmp_path, changes, message):
+    folder, _ = trained
+    with pytest.raises(ConfigError, match=message):
+        run_catalogue(config_of(folder, **{"output": str(tmp_path / "bad"), **changes}))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_what_does_not_belong_together_is_refused(trained, tmp_path):
+    folder, _ = trained
+    with pytest.raises(ConfigError, match="generations is 25, but the catalogue has 24 distinct SIDs; ask for fewer"):
+        run_catalogue(sharpening(folder, output=str(tmp_path / "bad"), objective="grpo", generations=25))
+    with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'sids'"):
+        run_catalogue(config_of(folder, sids=str(folder / "corpus"), output=str(tmp_path / "bad")))
+    with pytest.raises(ArtefactError, match="holds a 'sids', expected a 'checkpoint'"):
+        run_catalogue(sharpening(folder, checkpoint=str(folder / "sids"), output=str(tmp_path / "bad")))
+    corpus = Corpus.load(folder / "corpus")
+    fewer = corpus.train.iloc[:-1]
+    Corpus(corpus.items, fewer, corpus.valid, corpus.test, corpus.split, corpus.max_history).save(
+        tmp_path / "corpus", config={}, inputs={}
+    )
+    with pytest.raises(ArtefactError, match=r"was trained on another corpus than .*corpus, whose pairs are not those"):
+        run_catalogue(sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "bad")))
+    table = SidTable.load_index(folder / "sids")
+    codes = table.codes.copy()
+    codes[1::2, 2] = -1
+    with write_artefact(tmp_path / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
+        SidTable(codes, table.item_ids).save_index(place / "index.json")
+    with pytest.raises(ConfigError, match="needs SIDs of one length"):
+        run_catalogue(config_of(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+    with pytest.raises(ArtefactError, match="was trained on the SID table"):
+        run_catalogue(sharpening(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+
+
+def test_language_models_and_catalogue_models_have_their_own_stages(trained, tmp_path):
+    folder, _ = trained
+    run_sft(sft_config(folder, output=str(tmp_path / "sft"), epochs=0.2, evals_per_epoch=1, keep_state=False))
+    with pytest.raises(ConfigError, match=r"holds a Qwen2ForCausalLM, not a catalogue model\. .* scripts/grpo\.py"):
+        run_catalogue(sharpening(folder, checkpoint=str(tmp_path / "sft"), output=str(tmp_path / "bad")))
+    with pytest.raises(ConfigError, match=r"is a catalogue model, .* scripts/train_catalogue\.py --objective expected"):
+        run_grpo(grpo_config(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "bad")))

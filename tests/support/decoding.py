@@ -1,0 +1,48 @@
+"""Tiny language models and tries."""
+
+import numpy as np
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from minionerec.decoding.trie import Trie
+
+VOCABULARY = 64
+FAMILIES = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+}
+
+
+def tiny_model(family="qwen2", tied=False, attention="sdpa", seed=0):
+    torch.manual_seed(seed)
+    config_class, model_class = FAMILIES[family]
+    config = config_class(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        initializer_range=0.4,
+        tie_word_embeddings=tied,
+    )
+    config._attn_implementation = attention
+    return model_class(config).eval()
+
+
+def token_ids(levels, size):
+    return np.arange(levels * size).reshape(levels, size) + 5
+
+
+def random_trie(rng, levels=3, size=8, n=None):
+    codes = rng.integers(0, size, (n or int(rng.integers(1, 150)), levels))
+    return Trie.build(codes, token_ids(levels, size)), np.unique(codes, axis=0)

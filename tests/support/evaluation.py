@@ -1,0 +1,59 @@
+"""A corpus of six items, two of which share their SID, and a checkpoint that was never trained."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.backbone.bundle import Bundle, save_bundle
+from minionerec.backbone.vocabulary import add_code_tokens
+from minionerec.core.artefacts import write_artefact
+from minionerec.data.corpus import Corpus
+from minionerec.evaluation.config import EvalConfig
+from minionerec.prompts.wording import load_wording
+from minionerec.sid.table import SidTable
+
+CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    items = pd.DataFrame(
+        {"item_id": list("uvwxyz"), "title": [f"thing {place}" for place in range(6)], "description": [""] * 6}
+    )
+
+    def rows(n, seed):
+        rng = np.random.default_rng(seed)
+        return pd.DataFrame(
+            {
+                "user": [f"u{place}" for place in range(n)],
+                "history": [rng.integers(0, 6, rng.integers(1, 5)).astype(np.int32) for _ in range(n)],
+                "target": np.array([4, 4, *rng.integers(0, 6, n - 2)], dtype=np.int32),
+            }
+        )
+
+    Corpus(items, rows(30, 0), rows(5, 1), rows(40, 2), "leave-last-out", 10).save(
+        folder / "corpus", config={}, inputs={}
+    )
+    table = SidTable(CODES, list("uvwxyz"))
+    with write_artefact(folder / "sids", "sids", config={}) as place:
+        table.save_index(place / "index.json")
+    tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
+    add_code_tokens(tokenizer, table)
+    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
+    for parameter in model.parameters():
+        parameter.data *= 4
+    bundle = Bundle(model, tokenizer, table, load_wording("compact"), 64)
+    save_bundle(bundle, folder / "checkpoint", config={}, inputs={}, seed=0, counts={})
+    return folder
+
+
+def config(folder: Path, **changes) -> EvalConfig:
+    settings = {
+        "corpus": str(folder / "corpus"), "checkpoint": str(folder / "checkpoint"), "output": str(folder / "eval"),
+        "beams": 5, "ks": [1, 5], "resamples": 50,
+    }  # fmt: skip
+    return EvalConfig(**{**settings, **changes})

@@ -1,0 +1,100 @@
+"""A corpus of chains, and training stages on it that take seconds."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.core.artefacts import write_artefact
+from minionerec.data.corpus import Corpus
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.wording import load_wording
+from minionerec.sid.table import SidTable
+from minionerec.training.config import GrpoConfig, SftConfig
+
+N_ITEMS = 24
+SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
+TRAINED = {"epochs": 24, "all_positions": False, "batch_size": 16, "device_batch_size": 8, "evals_per_epoch": 0.5}
+GROUP = 4
+
+
+def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[str, str]:
+    """A corpus in which item i is followed by item i + 1 (or by any other), and its SIDs."""
+    rng = np.random.default_rng(0)
+    names = ["cup", "lamp", "chair", "shelf"]
+    items = pd.DataFrame(
+        {
+            "item_id": [f"i{place}" for place in range(N_ITEMS)],
+            "title": [f"{names[place // 6]} number {place % 6}" for place in range(N_ITEMS)],
+            "description": [f"a {names[place // 6]}" for place in range(N_ITEMS)],
+        }
+    )
+    split: dict[str, list] = {"train": [], "valid": [], "test": []}
+    for user in range(users):
+        start = int(rng.integers(N_ITEMS))
+        chain = [(start + step) % N_ITEMS for step in range(6)]
+        chain = rng.permutation(N_ITEMS)[:6].tolist() if shuffled else chain
+        for place in range(1, 6):
+            name = {4: "valid", 5: "test"}.get(place, "train")
+            split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
+    tables = {
+        name: pd.DataFrame(rows, columns=["user", "history", "target"]).astype({"target": np.int32})
+        for name, rows in split.items()
+    }
+    Corpus(items, **tables, split="leave-last-out", max_history=10).save(folder / "corpus", config={}, inputs={})
+    codes = np.array([[place // 6, place % 6, 0] for place in range(N_ITEMS)])
+    with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
+        SidTable(codes, items["item_id"].tolist()).save_index(place / "index.json")
+    return str(folder / "corpus"), str(folder / "sids")
+
+
+def sft_config(folder: Path, **changes) -> SftConfig:
+    settings = {
+        "corpus": str(folder / "corpus"), "sids": str(folder / "sids"), "output": str(folder / "sft"), **SHAPE,
+        "all_positions": True, "epochs": 2, "batch_size": 8, "device_batch_size": 8, "dropout": 0.1,
+        "learning_rate": 3e-3, "eval_rows": 20, "eval_beams": 10, "select_by": "ndcg",
+    }  # fmt: skip
+    return SftConfig(**{**settings, **changes})
+
+
+def builder_of(folder: Path, wording: str = "compact") -> tuple[Bundle, ExampleBuilder, Corpus]:
+    corpus = Corpus.load(folder / "corpus")
+    bundle = load_bundle(folder / "sft")
+    builder = ExampleBuilder(corpus, bundle.table, load_wording(wording), special_texts(bundle.tokenizer))
+    return bundle, builder, corpus
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_after(monkeypatch, step):
+    """Make training stop dead once a checkpoint at or after a step is on disk."""
+    from transformers import Trainer
+
+    save = Trainer._save_checkpoint
+
+    def stop(self, model, trial):
+        save(self, model, trial)
+        if self.state.global_step >= step:
+            raise Killed
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", stop)
+
+
+def same_weights(one, two):
+    first, second = (load_file(Path(path) / "model.safetensors") for path in (one, two))
+    return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
+
+
+def grpo_config(folder: Path, **changes) -> GrpoConfig:
+    settings = {
+        "corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "grpo"),
+        "generations": GROUP, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "eval_rows": 20,
+        "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "epochs": 2,
+        "tasks": ["next_sid=0.25", "title_to_sid"],
+    }  # fmt: skip
+    return GrpoConfig(**{**settings, **changes})

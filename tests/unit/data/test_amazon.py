@@ -1,0 +1,388 @@
+"""Raw Amazon files: written from a known corpus they come back row for row; every kind of damage has its message."""
+
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.raw_files import MAKERS, read_text, write_amazon, write_text
+from support.visits import DAY, ITEMS, corpus_rows, random_visits
+
+from minionerec.core.config import ROOT, parse_config
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.build import build_corpus
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.published import default_root, read_published
+from minionerec.data.source import BadRows, Source, item_table
+from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
+from minionerec.data.sources.blocks import read_blocks
+
+
+def plain_rows(visits, core=0, max_history=10, by_user=False):
+    """(time, user, history, target), all rows in order, by plain loops over Python lists."""
+    while core:
+        counts = [{}, {}]
+        for visit in visits:
+            for side in range(2):
+                counts[side][visit[side]] = counts[side].get(visit[side], 0) + 1
+        left = [v for v in visits if counts[0][v[0]] >= core and counts[1][v[1]] >= core]
+        if len(left) == len(visits):
+            break
+        visits = left
+    first = {user: place for place, user in reversed(list(enumerate(user for user, _, _ in visits)))}
+    past, rows = {}, []
+    for user, item, _ in sorted(visits, key=lambda v: (v[2], first[v[0]] if by_user else 0)):
+        history = past.setdefault(user, [])
+        if history:
+            rows.append((user, history[-max_history:], item))
+        history.append(item)
+    return rows
+
+
+@pytest.mark.parametrize("edition", list(MAKERS))
+@pytest.mark.parametrize("suffix", [".json.gz", ".jsonl"])
+def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
+    visits = random_visits()
+    paths = write_amazon(tmp_path, edition, visits, ITEMS[::-1], suffix)
+    config = PrepareConfig(source=edition, **paths, core=5, output=str(tmp_path / "out"), max_history=4)
+    counts = run_prepare(config).counts
+    corpus = Corpus.load(tmp_path / "out")
+    rows = plain_rows(visits, core=5, max_history=4)
+    assert corpus_rows(corpus) == rows
+    assert [len(corpus.rows(split)) for split in SPLITS] == [
+        len(rows) * 8 // 10,
+        len(rows) * 9 // 10 - len(rows) * 8 // 10,
+        len(rows) - len(rows) * 9 // 10,
+    ]
+    known = {item: (title, description) for item, title, description in ITEMS}
+    for item, title, description, brand, categories in corpus.items.itertuples(index=False):
+        assert (title, description) == known[item] and (brand, categories) == ("Acme", "Shop, Things")
+    kept_items = {item for _, history, target in rows for item in [*history, target]}
+    assert corpus.items["item_id"].tolist() == [item for item, _, _ in ITEMS[::-1] if item in kept_items]
+    assert counts["reviews"] == 160 and counts["bad_rows"] == 0
+    assert counts["interactions"] + counts["interactions_outside_core"] + counts["reviews_without_item"] == 160
+    assert counts["users"] == len({user for user, _, _ in rows})
+    assert run_prepare(config).up_to_date
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), min_size=20, max_size=60),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_no_history_holds_its_future(visits, max_history, by_time):
+    """Every interaction has its own mark, so that each row can be traced to the moments it is made of."""
+    users, _, times = (np.array(column) for column in zip(*visits, strict=True))
+    marks = np.arange(len(visits))
+    source = Source(
+        items=item_table([str(mark) for mark in marks]),
+        users=users.astype(np.int32),
+        item_index=marks.astype(np.int32),
+        times=times,
+        user_ids=pa.array([f"u{user}" for user in range(4)]),
+        where="visits",
+    )
+    try:
+        built = build_corpus(source, split="global_time" if by_time else "leave_last_out", max_history=max_history)
+    except DataError as error:
+        assert "holds no row" in str(error)
+        return
+    corpus, order = built.corpus(), {}
+    names = corpus.items["item_id"].astype(int).to_numpy()
+    for rank, mark in enumerate(np.argsort(times, kind="stable")):
+        order[int(mark)] = rank
+    newest: dict[str, int] = {}
+    latest = -1
+    for split in SPLITS:
+        here: dict[str, int] = {}
+        for user, history, target in corpus.rows(split).itertuples(index=False):
+            moments = [order[int(names[item])] for item in history]
+            own = order[int(names[target])]
+            assert moments == sorted(moments) and moments[-1] < own  # nothing of the future, nothing twice
+            assert all(f"u{users[names[item]]}" == user for item in [*history, target])
+            assert own > newest.get(user, -1)  # of this user, earlier splits end before
+            here[user] = max(own, here.get(user, -1))
+            if by_time:
+                assert times[names[target]] >= latest
+                latest = times[names[target]]
+        newest |= here
+
+
+def read(tmp_path, visits=None, items=ITEMS, edition="amazon2018", bad=None, edit=None, **options):
+    paths = write_amazon(tmp_path, edition, random_visits() if visits is None else visits, items)
+    for name, change in (edit or {}).items():
+        path = tmp_path / f"{name}.json.gz"
+        lines = read_text(path).splitlines()
+        lines[change[0]] = change[1]
+        write_text(path, "\n".join(lines) + "\n")
+    return read_amazon(edition, **paths, bad=bad, **options)
+
+
+def test_the_published_order(tmp_path):
+    visits = random_visits()
+    corpus = build_corpus(read(tmp_path), core=3, quirks=["published_order"]).corpus()
+    rows = plain_rows(visits, core=3, by_user=True)
+    assert corpus_rows(corpus) == rows
+    assert rows != plain_rows(visits, core=3)
+    walked = {}
+    first_of = dict.fromkeys(user for user, _, _ in visits)
+    kept = {user: [history[0] for u, history, _ in rows if u == user and len(history) == 1] for user in first_of}
+    for user in first_of:  # each user's first item, then the targets in order
+        for item in kept[user] + [target for u, _, target in rows if u == user]:
+            walked.setdefault(item)
+    assert corpus.items["item_id"].tolist() == list(walked)
+
+
+def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
+    visits = random_visits()
+    paths = write_amazon(tmp_path, "amazon2023", visits, ITEMS)
+    records = [json.loads(line) for line in read_text(tmp_path / "reviews.json.gz").splitlines()]
+    for place, record in enumerate(records):
+        record["timestamp"] += 999 - 6 * place  # within the second, against the order of the file
+    write_text(tmp_path / "reviews.json.gz", "".join(json.dumps(record) + "\n" for record in records))
+    source = read_amazon("amazon2023", **paths)
+    fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(visits, records, strict=True)]
+    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(fine)
+    assert corpus_rows(build_corpus(source, quirks=["published_order"]).corpus()) == plain_rows(visits, by_user=True)
+
+
+def test_the_window_and_its_widening(tmp_path):
+    days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
+    visits = [(f"R{place % 3}", f"B{place % 8}", time) for place, time in enumerate(days)]
+    source = read(tmp_path, visits)
+    counts = build_corpus(source, start="2016-12-01", end="2017-01-01", core=2).counts
+    assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
+    wide = build_corpus(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
+    assert wide.counts["window_start_year"] == 1996  # there are no 3,000 items in any window
+    assert wide.counts["interactions"] == 366
+    with pytest.raises(DataError, match=r"no interaction is left of 400 \(interactions_outside_window 400\)\. Widen"):
+        build_corpus(source, start="2020-01-01")
+
+
+def test_a_core_that_leaves_nothing(tmp_path):
+    with pytest.raises(DataError, match=r"reviews\.json\.gz: no interaction is left of .*outside_core .*lower core"):
+        build_corpus(read(tmp_path), core=100)
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean", "published"),
+    [
+        ('  5&quot; Bolt &amp; nut" ', '5" Bolt & nut', '5" Bolt & nut'),
+        ('"Caf&eacute; <b>cup</b>"', "Café cup", "Caf&eacute; <b>cup</b>"),
+        ("<span id='x'>oops</span>", "", ""),
+        ("a", "", ""),
+        ("", "", ""),
+        ("one two three four five", "", ""),
+    ],
+)
+def test_titles(raw, clean, published):
+    assert clean_title(raw, max_words=4) == clean
+    assert published_title(raw, max_words=4) == published
+
+
+def test_items_without_a_title_take_their_reviews_along(tmp_path):
+    items = [*ITEMS[:2], ("B2", "<span id", ""), ("B3", "too many words here", ""), *ITEMS[4:7], ("B99", "Unseen", "")]
+    source = read(tmp_path, items=items, max_title_words=3)
+    assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
+    visits = random_visits()
+    kept = [visit for visit in visits if visit[1] in set(source.items["item_id"])]
+    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(kept)
+    assert source.counts == {
+        "reviews": 160,
+        "reviews_without_item": 160 - len(kept),
+        "items_without_metadata": 1,
+        "items_left_out_without_title": 2,
+        "items_repeated": 0,
+    }
+
+
+def test_texts_of_any_form(tmp_path):
+    """A description that is text and not a list makes arrow refuse the block; it is read line by line then."""
+    line = json.dumps({"asin": "B0", "title": "Pot", "description": "<p>Big &amp;\n red</p>", "brand": ["A", "B"]})
+    source = read(tmp_path, edit={"meta": (0, line)})
+    first = source.items.iloc[0]
+    assert first.tolist() == ["B0", "Pot", "Big & red", "A B", ""]
+    assert len(source.items) == 8 and source.items["description"].iloc[1] == "What 1 does"
+    line = json.dumps({"asin": "B1", "title": "Pot", "description": ["Big", None, "red"], "category": None})
+    items = read(tmp_path, edit={"meta": (1, line)}).items
+    assert items.iloc[1].tolist() == ["B1", "Pot", "Big red", "", ""] and items.iloc[2]["categories"] == "Shop, Things"
+
+
+BROKEN = [
+    ("reviews", (4, '{"reviewerID": "R1", "asin"'), "malformed", r"reviews\.json\.gz, line 5: .*in '{\"reviewerID\""),
+    ("reviews", (4, "[1, 2]"), "malformed", "line 5: a JSON list, expected an object"),
+    ("reviews", (4, '{"reviewerID": 7, "asin": "B1", "unixReviewTime": 1}'), "malformed", "line 5: 'reviewerID' is 7"),
+    ("reviews", (4, '{"asin": "B1", "unixReviewTime": 1}'), "missing_id", "line 5: 'reviewerID' is missing or empty"),
+    (
+        "reviews",
+        (4, '{"reviewerID": "R1", "asin": "", "unixReviewTime": 1}'),
+        "missing_id",
+        "line 5: 'asin' is missing",
+    ),
+    ("reviews", (4, '{"reviewerID": "R1", "asin": "B1"}'), "bad_time", "line 5: 'unixReviewTime' is missing or empty"),
+    (
+        "reviews",
+        (4, '{"reviewerID": "R1", "asin": "B1", "unixReviewTime": "soon"}'),
+        "malformed",
+        "line 5: invalid literal for int",
+    ),
+    ("meta", (1, '{"asin": "B1", "title": "Pot"'), "malformed", r"meta\.json\.gz, line 2"),
+    ("meta", (1, '{"title": "Pot"}'), "missing_id", r"meta\.json\.gz, line 2: 'asin' is missing"),
+    ("meta", (1, '{"asin": "B1", "title": {"x": 1}}'), "malformed", "line 2: 'title' is"),
+    (
+        "meta",
+        (1, '{"asin": "B0", "title": "Other"}'),
+        "duplicate_item",
+        "line 2: item 'B0' comes a second time with other text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "kind", "message"), BROKEN)
+def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, message):
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, edit={name: change})
+    bad = BadRows(1)
+    source = read(tmp_path, edit={name: change}, bad=bad)
+    assert bad.counts() == {"bad_rows": 1, f"bad_rows_{kind}": 1}
+    visits = random_visits()
+    if name == "reviews":
+        del visits[change[0]]
+    else:
+        visits = [visit for visit in visits if visit[1] != "B1"]
+    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(visits)
+
+
+def test_two_bad_lines_are_too_many_for_one(tmp_path):
+    edit = {"reviews": (2, "nonsense"), "meta": (1, "nonsense")}
+    with pytest.raises(DataError, match=r"meta\.json\.gz, line 2: .*That makes 2 bad rows, and max_bad_rows is 1"):
+        read(tmp_path, edit=edit, bad=BadRows(1))
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS, ".json")
+    path = tmp_path / "reviews.json"
+    path.write_bytes(path.read_bytes().replace(b'"reviewerID": "R', b'"reviewerID": "\xff', 1))
+    with pytest.raises(DataError, match="line 1: 'utf-8' codec can't decode"):
+        read_amazon("amazon2018", **paths)
+
+
+def test_an_item_that_comes_again_unchanged_is_counted(tmp_path):
+    assert read(tmp_path, items=[*ITEMS, ITEMS[3]]).counts["items_repeated"] == 1
+
+
+def test_a_file_that_is_cut_off(tmp_path):
+    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS)
+    path = tmp_path / "reviews.json.gz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"reviews\.json\.gz: the gzip data end too soon.*byte \d+\. Download it again"):
+        read_amazon("amazon2018", **paths, bad=BadRows(100))
+    path.write_bytes(whole[:200] + b"\0\0\0\0" + whole[204:])
+    with pytest.raises(DataError, match=r"reviews\.json\.gz: damaged gzip data"):
+        read_amazon("amazon2018", **paths)
+    path.unlink()
+    with pytest.raises(DataError, match=r"reviews\.json\.gz: no such file"):
+        read_amazon("amazon2018", **paths)
+
+
+def test_files_of_two_categories(tmp_path):
+    with pytest.raises(DataError, match="none of the 160 reviews is about an item with a title"):
+        read(tmp_path, items=[("X1", "Thing", "")])
+
+
+@pytest.mark.parametrize("size", [1, 40, 10_000])
+def test_blocks_are_the_file_in_whole_lines(tmp_path, size, monkeypatch):
+    monkeypatch.setattr("minionerec.data.sources.blocks.READ_SIZE", 37)
+    text = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(200)) + "no end"
+    parts = [gzip.compress(text[:900].encode()), gzip.compress(text[900:].encode())]
+    (tmp_path / "two.gz").write_bytes(b"".join(parts))  # as `cat a.gz b.gz` makes it
+    (tmp_path / "plain").write_text(text)
+    for name in ("two.gz", "plain"):
+        blocks = list(read_blocks(tmp_path / name, size))
+        assert all(block.endswith(b"\n") for block in blocks)
+        assert b"".join(blocks) == text.encode() + b"\n"
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_blocks(tmp_path / "empty")) == []
+
+
+def test_line_numbers_go_on_over_blocks(tmp_path):
+    edit = {"reviews": (150, "")}
+    whole = read(tmp_path, edit=edit)  # an empty line is no review
+    assert read(tmp_path, edit=edit, block_size=300).times.tolist() == whole.times.tolist()
+    with pytest.raises(DataError, match=r"reviews\.json\.gz, line 151: "):
+        read(tmp_path, edit={"reviews": (150, '{"asin": 1}')}, block_size=300)
+
+
+def published_as_raw(folder, corpus):
+    """The real corpus as raw reviews, which the published order must turn into the same rows again.
+
+    Users come in the order of their numbers, each with all interactions; a target's time is its row's place, and the
+    first interaction of a user comes just before.
+    """
+    rows = pd.concat([corpus.rows(split) for split in SPLITS], ignore_index=True)
+    visits = []
+    for user, own in rows.groupby("user", sort=False):
+        first = own.iloc[0]
+        past = first["history"].tolist()
+        times = [1_000_000_000 + int(own.index[0]) - len(past) + place for place in range(len(past))]
+        times += [1_000_000_000 + int(row) for row in own.index]
+        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip([*past, *own["target"]], times, strict=True)]
+    visits.sort(key=lambda visit: visit[0])
+    texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
+    items = [(f"B{place}", title, description) for place, (title, description) in enumerate(texts)]
+    return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in visits], items)
+
+
+def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, data_root):
+    real = read_published(default_root(), "Industrial_and_Scientific")
+    paths = published_as_raw(tmp_path, real)
+    config = PrepareConfig(
+        source="amazon2018",
+        **paths,
+        core=5,
+        quirks=["published_titles"],
+        max_title_words=20,
+        output=str(tmp_path / "c"),
+    )
+    run_prepare(config)
+    corpus = Corpus.load(tmp_path / "c")
+    assert corpus.items["item_id"].tolist() == [f"B{place}" for place in range(3_686)]
+    assert corpus.items["title"].tolist() == real.items["title"].tolist()
+    for split in SPLITS:
+        ours, theirs = corpus.rows(split), real.rows(split)
+        assert ours["user"].tolist() == theirs["user"].tolist()
+        assert ours["target"].tolist() == theirs["target"].tolist()
+        assert [h.tolist() for h in ours["history"]] == [h.tolist() for h in theirs["history"]]
+
+
+@pytest.mark.parametrize("edition", list(MAKERS))
+def test_committed_configurations(edition, tmp_path):
+    words = ["--config", str(ROOT / f"configs/amazon/{edition}.yaml"), "--output", str(tmp_path / "out")]
+    config = parse_config(PrepareConfig, "", args=words)
+    assert (config.source, config.core, config.max_history) == (edition, 5, 10)
+    years = {"amazon2018": 1, "amazon2023": 4}[edition]  # into the configuration's window
+    visits = [(user, item, time + years * 365 * DAY) for user, item, time in random_visits()]
+    paths = write_amazon(tmp_path, edition, visits, ITEMS)
+    words += ["--interactions", paths["interactions"], "--items", paths["items"]]
+    counts = run_prepare(parse_config(PrepareConfig, "", args=words)).counts
+    assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quirks": ["shuffle"]}, "unknown quirk 'shuffle'; known quirks: published_order, published_titles, widen"),
+        ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),
+        ({"start": "yesterday"}, "'yesterday' is no time"),
+    ],
+)
+def test_bad_options(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        build_corpus(read(tmp_path), **options)

@@ -1,0 +1,92 @@
+"""The published layout: written from the real corpus it is the real files, and from any corpus it can be read again."""
+
+import json
+
+import pytest
+from support.raw_files import write_amazon
+from support.visits import ITEMS, corpus_rows, random_visits
+
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.layout import read_index
+from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.published import default_root, published_files, read_published
+
+CATEGORY = "Industrial_and_Scientific"
+
+
+def test_industrial_comes_back_byte_for_byte(tmp_path, data_root):
+    config = PrepareConfig(
+        source="published",
+        category=CATEGORY,
+        output=str(tmp_path / "c"),
+        layout=str(tmp_path / "l"),
+        layout_name=CATEGORY,
+    )
+    run_prepare(config)
+    written = published_files(tmp_path / "l", CATEGORY)
+    for name, real in published_files(default_root(), CATEGORY).items():
+        assert written[name].read_bytes() == real.read_bytes(), name
+    corpus = Corpus.load(tmp_path / "c")
+    for split in SPLITS:
+        header, *lines = (tmp_path / "l" / f"{CATEGORY}.{split}.inter").read_text().splitlines()
+        assert header == "user_id:token\titem_id_list:token_seq\titem_id:token"
+        for line, (user, history, target) in zip(lines, corpus.rows(split).itertuples(index=False), strict=True):
+            assert line.split("\t") == [user[1:], " ".join(map(str, history)), str(target)]
+
+
+@pytest.fixture
+def settings(tmp_path):
+    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS)
+    return {"source": "amazon2018", **paths, "output": str(tmp_path / "c"), "layout": str(tmp_path / "l")}
+
+
+def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
+    run_prepare(PrepareConfig(**settings, quirks=["published_order"]))
+    corpus = Corpus.load(tmp_path / "c")
+    names = sorted(path.name for path in (tmp_path / "l").rglob("*") if path.is_file())
+    assert names == ["corpus.item.json", "corpus.test.inter", "corpus.train.inter", "corpus.valid.inter"]
+    assert run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
+    (tmp_path / "l/corpus.test.inter").unlink()
+    assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"])).up_to_date
+    assert (tmp_path / "l/corpus.test.inter").is_file()
+    tokens = {str(item): [f"<a_{item}>", "<b_0>"] for item in range(8)}
+    index = tmp_path / "corpus.index.json"
+    index.write_text(json.dumps(tokens))
+    run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index)))
+    again = read_published(tmp_path / "l", "corpus")
+    assert again.items["title"].tolist() == corpus.items["title"].tolist()
+    assert again.items["description"].tolist() == corpus.items["description"].tolist()
+    numbers = {user: f"A{place}" for place, user in enumerate(dict.fromkeys(user for user, _, _ in random_visits()))}
+    item_number = {item: str(place) for place, item in enumerate(corpus.items["item_id"])}
+    assert corpus_rows(again) == [
+        (numbers[user], [item_number[item] for item in history], item_number[target])
+        for user, history, target in corpus_rows(corpus)
+    ]
+    record = json.loads((tmp_path / "l/index/corpus.item.json").read_text())["0"]
+    assert record["brand"] == "Acme" and record["categories"] == "Shop, Things"
+    index.write_text(json.dumps({**tokens, "3": ["<a_9>"]}))
+    assert not run_prepare(PrepareConfig(**settings, quirks=["published_order"], layout_index=str(index))).up_to_date
+
+
+def test_bad_indices(tmp_path):
+    path = tmp_path / "index.json"
+    for content, message in (
+        ({"0": ["<a_1>"]}, r"index\.json: item '1' has None; expected a list of token strings"),
+        ({"0": ["<a_1>"], "1": "<a_2>"}, "item '1' has '<a_2>'"),
+        ([], "expected an object of item number"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=message):
+            read_index(path, 2)
+
+
+def test_settings_and_places(tmp_path, settings):
+    with pytest.raises(ConfigError, match="layout_index is 'x', but layout is not given"):
+        PrepareConfig(layout_index="x")
+    with pytest.raises(DataError, match=r"no\.json: no such file\. Give --layout_index"):
+        run_prepare(PrepareConfig(**settings, layout_index=str(tmp_path / "no.json")))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtefactError, match="cannot be written"):
+        run_prepare(PrepareConfig(**{**settings, "layout": str(tmp_path / "file")}))
+    assert not (tmp_path / "c").exists()

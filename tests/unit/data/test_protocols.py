@@ -1,0 +1,177 @@
+"""Protocols A, B and rows: their samples against loops, the published counts, stopping, and what they refuse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import PROTOCOLS, Stopper
+from minionerec.data.sequences import Sequences, sequences_from_source
+from minionerec.data.sources.user_items import read_user_items
+from minionerec.metrics.ranking import ranking_metrics
+
+
+def sequences(*users):
+    lengths = [len(items) for items in users]
+    n_items = max((item for items in users for item in items), default=0)
+    return Sequences(
+        items=np.array([item for items in users for item in items], dtype=np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        users=[f"u{number}" for number in range(len(users))],
+        catalogue=pd.DataFrame({"item_id": [str(i + 1) for i in range(n_items)], "title": "", "description": ""}),
+    )
+
+
+def rows(samples):
+    return [
+        (int(user), [int(item) for item in row if item], int(target))
+        for user, row, target in zip(samples.users, samples.histories, samples.targets, strict=True)
+    ]
+
+
+LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 1]
+
+
+def test_protocol_a_makes_prefixes_of_the_newest_training_items():
+    split = PROTOCOLS["a"].with_changes(max_len=3).split(sequences(LONG, SHORT))
+    assert rows(split.train) == [
+        (0, [], 3), (0, [3], 4), (0, [3, 4], 5),  # the newest three of the first five; 1 and 2 serve nothing
+        (1, [], 8), (1, [8], 9),
+    ]  # fmt: skip
+    assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
+    assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
+    assert split.train.histories[2].tolist() == [0, 3, 4]
+    # What may not be recommended is all that came before, also what the model does not read.
+    assert split.test.seen(slice(0, 1))[1].tolist() == [1, 2, 3, 4, 5, 6]
+    # Training at all positions is another recipe, over all training items.
+    assert sorted(split.windows.targets[split.windows.targets > 0].tolist()) == [2, 3, 4, 5, 9]
+
+
+def test_protocol_b_slides_over_all_positions(monkeypatch):
+    monkeypatch.setattr("minionerec.data.protocols._five_core", lambda data: data)
+    split = PROTOCOLS["b"].with_changes(max_len=3).split(sequences(LONG, SHORT))
+    assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (0, [1, 2, 3], 4), (0, [2, 3, 4], 5), (1, [8], 9)]
+    assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
+    assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
+    assert split.train.histories[1].tolist() == [1, 2, 0]
+
+
+def test_protocol_b_strikes_out_users_and_items_below_five(caplog):
+    kept = [[5, 6, 7, 8, 9] for _ in range(5)]
+    split = PROTOCOLS["b"].split(sequences([1, 2, 3, 4, 5], *kept))
+    assert split.num_items == 5
+    assert split.catalogue["item_id"].tolist() == ["5", "6", "7", "8", "9"]
+    assert split.user_names == ["u1", "u2", "u3", "u4", "u5"]
+    assert rows(split.test)[0] == (0, [1, 2, 3, 4], 5)
+    assert {name: split.counts[f"{name}_below_core"] for name in ("users", "items", "interactions")} == {
+        "users": 1, "items": 4, "interactions": 5,
+    }  # fmt: skip
+    assert "1 users, 4 items and 5 interactions are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "train"), [("LastFM", "a", 25_726), ("Beauty", "a", 150_258), ("Beauty", "b", 131_413)]
+)
+def test_published_counts(data_root, name, protocol, train):
+    split = PROTOCOLS[protocol].split(sequences_from_source(read_user_items(data_root / "sequential" / f"{name}.txt")))
+    users, items = {"LastFM": (1_090, 3_646), "Beauty": (22_363, 12_101)}[name]
+    assert (len(split.train), len(split.valid), len(split.test), split.num_items) == (train, users, users, items)
+    empty = int((split.train.histories > 0).sum(1).__eq__(0).sum())
+    assert empty == (users if protocol == "a" else 0)
+
+
+def small_corpus():
+    def table(*rows):
+        users, histories, targets = zip(*rows, strict=True)
+        return pd.DataFrame({
+            "user": users,
+            "history": [np.array(history, dtype=np.int32) for history in histories],
+            "target": np.array(targets, dtype=np.int32),
+        })  # fmt: skip
+
+    items = pd.DataFrame({"item_id": list("abcde"), "title": "", "description": ""})
+    return Corpus(
+        items=items,
+        train=table(("x", [0], 1), ("x", [0, 1], 2), ("y", [3], 4), ("x", [1, 2], 3)),
+        valid=table(("y", [3, 4], 0)),
+        test=table(("new", [2], 4), ("x", [2, 3], 0)),
+        split="by hand",
+        max_history=2,
+    )
+
+
+def test_protocol_rows_takes_a_corpus_as_it_is():
+    split = PROTOCOLS["rows"].with_changes(max_len=2).split(small_corpus())
+    assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (1, [4], 5), (0, [2, 3], 4)]
+    assert rows(split.valid) == [(1, [4, 5], 1)]
+    assert rows(split.test) == [(2, [3], 5), (0, [3, 4], 1)]  # user 2 stands for all without a training row
+    assert all(part.users.flags.writeable for part in (split.train, split.valid, split.test))
+    assert split.user_names == ["x", "y", ""]
+    assert sorted(split.windows.targets[split.windows.targets > 0].tolist()) == [2, 3, 4, 5]
+
+
+def test_short_users_are_counted_and_left_out(caplog):
+    split = PROTOCOLS["a"].split(sequences([1, 2], LONG, [3]))
+    assert (split.counts["short_users"], split.user_names) == (2, ["u1"])
+    assert "2 of 3 users have fewer than 3 items and are left out (the first is 'u0')" in caplog.text
+
+
+def test_what_protocols_refuse():
+    with pytest.raises(DataError, match=r"user 'u1' has no item"):
+        PROTOCOLS["a"].split(sequences(LONG, []))
+    with pytest.raises(DataError, match=r"none of 2 users has the 3 items .* longest has 2"):
+        PROTOCOLS["a"].split(sequences([1, 2], [3]))
+    with pytest.raises(DataError, match=r"no user and item with 5 interactions each is left of 7"):
+        PROTOCOLS["b"].split(sequences(LONG))
+    with pytest.raises(DataError, match=r"output of scripts/prepare_data.py"):
+        PROTOCOLS["rows"].split(sequences(LONG))
+    with pytest.raises(DataError, match=r"'user item item ...' file"):
+        PROTOCOLS["b"].split(small_corpus())
+
+
+def test_a_file_with_an_empty_user_or_an_item_beyond_its_table(tmp_path):
+    file, titles = tmp_path / "data.txt", tmp_path / "titles.json"
+    file.write_text("1 1 2 3\n2\n")
+    with pytest.raises(DataError, match=r"line 2: user '2' has no item"):
+        read_user_items(file)
+    file.write_text("1 1 2 3\n2 1 4\n")
+    titles.write_text('{"1": "a", "2": "b", "3": "c"}')
+    with pytest.raises(DataError, match=r"line 2: item '4' is not in"):
+        read_user_items(file, titles)
+
+
+def epochs_until_stop(stopper, values):
+    improved = []
+    for value in values:
+        improved.append(stopper.update(value))
+        if stopper.stop:
+            break
+    return improved
+
+
+def test_protocol_a_stops_after_ten_epochs_that_are_not_strictly_better():
+    improved = epochs_until_stop(PROTOCOLS["a"].stopper(), [0.10001, 0.10002] + [0.10002] * 30)
+    assert improved == [True, True] + [False] * 10
+
+
+def test_protocol_b_rounds_takes_ties_and_stops_on_the_eleventh_worse_epoch():
+    stopper = PROTOCOLS["b"].stopper()
+    improved = epochs_until_stop(stopper, [0.04331, 0.04329, 0.04334] + [0.0432] * 30)
+    assert improved == [True, True, True] + [False] * 11
+    assert stopper.best == 0.0433
+
+
+def test_stopper_counts_worse_epochs_in_a_row():
+    assert epochs_until_stop(Stopper(2, False, None), [1, 0, 2, 0, 0, 9]) == [True, False, True, False, False]
+
+
+def test_metrics_of_each_protocol_by_hand():
+    ranks = np.array([1, 4, 11, 0])
+    a, b = (ranking_metrics(ranks, PROTOCOLS[name].ks, every_mrr=PROTOCOLS[name].mrr) for name in "ab")
+    assert set(a) == {f"{kind}@{k}" for kind in ("HR", "NDCG") for k in (5, 10, 20)} | {"MRR@20"}
+    assert set(b) == {f"{kind}@{k}" for kind in ("HR", "NDCG", "MRR") for k in (1, 5, 10)}
+    assert a["HR@20"].tolist() == [1, 1, 1, 0]
+    assert a["NDCG@10"].tolist() == [1, 1 / np.log2(5), 0, 0]
+    assert b["MRR@5"].tolist() == [1, 0.25, 0, 0]
+    assert b["MRR@1"].tolist() == [1, 0, 0, 0]

@@ -1,0 +1,208 @@
+"""The preference component's data contract and splits: what is read, counted, refused, and what leaks."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paths import ROOT
+from support.preference import build
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.preference.config import PreferenceConfig
+from minionerec.preference.data import read_comparisons, read_features
+from minionerec.preference.splits import DISCARDED, TEST, TRAIN, VALID, audit_split, fold_hash, split_rows
+
+
+def write_features(path, items=6, **change):
+    features = np.random.default_rng(0).normal(size=(items, 4)).astype(np.float32)
+    for (row, column), value in change.get("cells", {}).items():
+        features[row, column] = value
+    np.savez(path, item_id=np.array([f"i{n}" for n in range(items)]), features=features)
+    return path
+
+
+def write_rows(path, rows, targets=("smart",), **columns):
+    names = ["comparison_id", "user_id", "item_a", "item_b", *targets]
+    table = pd.DataFrame([[f"c{n}", *row] for n, row in enumerate(rows)], columns=names).assign(**columns)
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_json(path, orient="records", lines=True)
+    return path
+
+
+def read(tmp_path, rows, label_map=None, suffix=".csv", targets=("smart",), **columns):
+    features = write_features(tmp_path / "features.npz")
+    path = write_rows(tmp_path / f"rows{suffix}", rows, targets, **columns)
+    return read_comparisons(path, features, targets, label_map or {})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_every_answer_is_kept_or_counted(tmp_path, suffix):
+    rows = [
+        ("u1", "i0", "i1", "2"),  # means a here
+        ("u1", "i2", "i3", "1"),
+        ("u1", "i3", "i4", ""),
+        ("u1", "i4", "i5", "0"),  # a tie
+        ("u2", "i1", "i1", "1"),  # with itself
+        ("u2", "i0", "ix", "1"),  # no features
+        ("", "i0", "i1", "1"),  # nobody
+        ("u1", "i1", "i0", "1"),  # again, swapped: the same choice of i0
+        ("u1", "i0", "i1", "1"),  # again, the other way
+        ("u3", "i0", "i2", "1"),
+        *[("u4", f"i{n}", f"i{n + 1}", "12"[n % 2]) for n in range(5)],
+        *[(f"v{n}", "i0", "i5", "2") for n in range(20)],
+        ("u5", "i0", "i3", "perhaps"),
+    ]
+    data = read(tmp_path, rows, {"1": "b", "2": "a", "0": "tie"}, suffix)
+    counts = data.counts
+    wanted = {"comparisons": 36, "without_user_or_item": 1, "without_features": 1, "self_pairs": 1, "answers": 33,
+              "blank": 1, "ties": 1, "invalid": 1, "repeated": 2, "contradictory": 1, "self_consistency": 0.5,
+              "rows": 28}  # fmt: skip
+    assert {name: counts[name] for name in wanted} == wanted
+    assert counts["one_class_users"] == 1 + 20  # u3, and each v
+    first = {
+        (data.users[u], data.items[a], data.items[b]): y
+        for u, a, b, y in zip(data.user, data.a, data.b, data.y, strict=True)
+    }
+    assert first["u1", "i0", "i1"] == 1 and first["u1", "i2", "i3"] == 0
+    assert ("u1", "i3", "i4") not in first and ("u1", "i4", "i5") not in first  # blank and tie are no zeros
+
+
+def test_blank_numeric_cells_of_parquet_stay_blank(tmp_path):
+    path = tmp_path / "rows.parquet"
+    table = pd.DataFrame(
+        {"comparison_id": ["c0", "c1"], "user_id": ["u", "u"], "item_a": ["i0", "i1"], "item_b": ["i2", "i3"]}
+    )
+    table.assign(smart=[1.0, np.nan]).to_parquet(path)
+    data = read_comparisons(path, write_features(tmp_path / "f.npz"), ["smart"], {"1": "a", "2": "b"})
+    assert len(data) == 1 and data.y.tolist() == [1.0] and data.counts["blank"] == 1
+
+
+def test_refusals(tmp_path):
+    good = [("u1", "i0", "i1", "a")]
+    with pytest.raises(DataError, match=r"rows\.csv, row 2: smart is '2', a code without a meaning\. Set label_map"):
+        read(tmp_path, [*good, ("u1", "i0", "i2", "2")])
+    with pytest.raises(DataError, match=r"1 of 2 answers are none of a, b, tie, blank"):
+        read(tmp_path, [*good, ("u1", "i0", "i2", "left")])
+    with pytest.raises(DataError, match=r"2 of 3 comparisons name items without features .* first 'x' in row 1"):
+        read(tmp_path, [("u1", "x", "i1", "a"), ("u1", "i0", "y", "b"), *good])
+    with pytest.raises(DataError, match=r"no usable answer is left of .*'ties': 1"):
+        read(tmp_path, [("u1", "i0", "i1", "tie")])
+    with pytest.raises(DataError, match=r"no column 'brave'"):
+        read_comparisons(write_rows(tmp_path / "r.csv", good), write_features(tmp_path / "f.npz"), ["brave"], {})
+    with pytest.raises(DataError, match=r"row 1: timestamp 'soon' is neither"):
+        read(tmp_path, good, timestamp="soon")
+    with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
+        read_comparisons(tmp_path / "nothing.csv", write_features(tmp_path / "f.npz"), ["smart"], {})
+
+
+def test_features_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"item 'i3' has NaN"):
+        read_features(write_features(tmp_path / "nan.npz", cells={(3, 1): np.nan}))
+    (tmp_path / "f.pkl").write_bytes(b"")
+    with pytest.raises(DataError, match="pickles are not read"):
+        read_features(tmp_path / "f.pkl")
+    np.savez(tmp_path / "o.npz", item_id=np.array(["a"]), features=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match=r"no objects"):
+        read_features(tmp_path / "o.npz")
+    pd.DataFrame({"item_id": ["a", "b"], "vector": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "mixed.parquet")
+    with pytest.raises(DataError, match=r"item 'b' has 1 numbers, item 'a' has 2"):
+        read_features(tmp_path / "mixed.parquet")
+    np.savez(tmp_path / "twice.npz", item_id=np.array(["a", "a"]), features=np.ones((2, 3)))
+    with pytest.raises(DataError, match=r"2 vectors for 1 distinct items"):
+        read_features(tmp_path / "twice.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": ["mlp"]}, r"models has 'mlp'; known: majority"),
+        ({"activation": "swish"}, r"activation is 'swish'; known: 'leaky_relu'"),
+        ({"comparisons": "a.csv"}, r"comparisons is 'a.csv' and features ''"),
+        ({"splits": ["time"]}, r"synthetic data have no time"),
+        ({"label_map": ["1=left"]}, r"label_map has '1=left'"),
+        ({"label_map": {1: "a", 2: "a"}}, r"a code for 'a' and one for 'b'"),
+        ({"seeds": []}, r"seeds is \[\]"),
+        ({"halo": 1.0}, r"halo is 1.0; expected a share"),
+    ],
+)
+def test_settings_are_checked(change, message):
+    with pytest.raises(ConfigError, match=message):
+        PreferenceConfig(**change)
+
+
+def test_row_split_is_the_published_one():
+    """48,756 rows: 39,006 / 4,875 / 4,875 by NumPy's global generator, shuffling a list; 78,012 after swapping."""
+    data = build(pairs=16252, users=1)
+    folds = split_rows(data, "row", 42)
+    np.random.seed(42)  # noqa: NPY002
+    order = list(range(48756))
+    np.random.shuffle(order)  # noqa: NPY002
+    assert [int((folds == f).sum()) for f in (TRAIN, VALID, TEST)] == [39006, 4875, 4875]
+    assert set(np.flatnonzero(folds == TEST)) == set(order[-4875:])
+    assert set(np.flatnonzero(folds == VALID)) == set(order[39006:43881])
+    assert 2 * (folds == TRAIN).sum() == 78012
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pairs=st.integers(20, 60), users=st.integers(3, 6), unit=st.sampled_from(["row", "pair", "item", "user", "time"])
+)
+def test_splits_keep_their_unit_whole(pairs, users, unit):
+    data = build(pairs, users, time=True)
+    try:
+        folds = split_rows(data, unit, 3)
+    except DataError as error:
+        assert "leaves no row" in str(error) and unit == "item"
+        return
+    assert fold_hash(folds) == fold_hash(split_rows(data, unit, 3))
+    audit = audit_split(data, folds, unit)
+    # A dumb audit, row by row.
+    train = [r for r in range(len(data)) if folds[r] == TRAIN]
+    own = {(data.pair[r], data.user[r]) for r in train}
+    on_pair: dict = {}
+    for r in train:
+        on_pair.setdefault(data.pair[r], set()).add(data.user[r])
+    items = {item for r in train for item in (data.a[r], data.b[r])}
+    test = [r for r in range(len(data)) if folds[r] == TEST]
+    assert audit["same_user_pair"] == pytest.approx(np.mean([(data.pair[r], data.user[r]) in own for r in test]))
+    others = [bool(on_pair.get(data.pair[r], set()) - {data.user[r]}) for r in test]
+    assert audit["same_pair_other_user"] == pytest.approx(np.mean(others))
+    assert audit["both_items_seen"] == pytest.approx(np.mean([{data.a[r], data.b[r]} <= items for r in test]))
+    if unit == "pair":
+        assert audit["same_user_pair"] == audit["same_pair_other_user"] == 0
+    if unit == "item":
+        assert not items & {item for r in test for item in (data.a[r], data.b[r])}
+        assert audit["discarded"] == (folds == DISCARDED).sum() > 0
+    if unit == "user":
+        assert not {data.user[r] for r in train} & {data.user[r] for r in test}
+    if unit == "time":
+        assert max(data.time[train]) < min(data.time[test])
+
+
+def test_a_pair_split_that_leaks_is_refused():
+    data = build(30, 3)
+    with pytest.raises(DataError, match="the split 'pair' leaks"):
+        audit_split(data, split_rows(data, "row", 1), "pair")
+
+
+def test_the_script_says_what_is_wrong_in_one_line(tmp_path):
+    rows = write_rows(tmp_path / "rows.csv", [("u1", "i0", "i1", "2")])
+    words = ["--comparisons", str(rows), "--features", str(write_features(tmp_path / "f.npz")), "--targets", "smart"]
+    words += ["--output", str(tmp_path / "out"), "--workers", "1"]
+    settings_file = tmp_path / "empty.yaml"
+    settings_file.write_text("models: [bt_hier]\n")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "train_preference.py"), "--config", str(settings_file), *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2 and "Traceback" not in run.stderr
+    assert run.stderr.strip().splitlines()[-1].startswith("error: ") and "code without a meaning" in run.stderr
+    assert run.stdout == ""

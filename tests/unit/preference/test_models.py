@@ -1,0 +1,267 @@
+"""The preference models against dumb oracles, the early stop, the measures, and the tables of the report."""
+
+import logging
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import ndtr
+from sklearn.linear_model import LogisticRegression
+from support.preference import build
+from torch import nn
+
+from minionerec.core.errors import ConfigError
+from minionerec.preference import linear, splits
+from minionerec.preference.floors import agreeing_user, majority
+from minionerec.preference.linear import fit_bradley_terry, standardisation
+from minionerec.preference.measures import (
+    calibration_bins,
+    calibration_error,
+    correct,
+    pair_interval,
+    short_ids,
+    summary,
+    user_table,
+)
+from minionerec.preference.mlp import WIDTHS, EarlyStopping, MlpModel, PairNetwork, train_mlp
+from minionerec.preference.run import few_shot
+from minionerec.preference.splits import TEST, TRAIN, VALID, split_rows
+from minionerec.preference.synthetic import make_world, sibling_probability
+from minionerec.reports.document import render_markdown
+from minionerec.reports.preference_report import user_section
+
+
+@pytest.mark.parametrize("users", [6, 11])
+def test_parameter_count_is_the_published_one(users):
+    network = PairNetwork(512, users, 3)
+    assert sum(p.numel() for p in network.parameters()) == 352_995 + 32 * users
+    assert PairNetwork(512, users, 3, siamese=True).encode(
+        torch.zeros(4, 512), torch.arange(4), torch.zeros(4).long()
+    ).shape == (4, 32)
+
+
+def test_network_equals_the_published_one_written_plainly():
+    """Two encoder calls over rows and swapped copies, vectors concatenated: same loss, same gradients."""
+    torch.manual_seed(0)
+    items, users, rows = torch.randn(30, 12), 4, 50
+    network = PairNetwork(12, users, 3, dropout=0.0)
+    a, b, user, y = (torch.randint(0, high, (rows,)) for high in (30, 30, users, 2))
+    ours, swapped = network.pair_logits(items, a, b, user)
+    bce = nn.functional.binary_cross_entropy_with_logits
+    loss = (bce(ours[:, 1], y.float()) + bce(swapped[:, 1], 1 - y.float())) / 2
+    loss.backward()
+
+    blocks: list[nn.Module] = []
+    for layer, (i, o) in zip(network.layers, pairwise((12 + 32, *WIDTHS)), strict=True):
+        linear_layer = nn.Linear(i, o)
+        linear_layer.load_state_dict(layer.state_dict())
+        blocks += [linear_layer, nn.BatchNorm1d(o), nn.LeakyReLU(0.01)]
+    encoder, vectors = nn.Sequential(*blocks), network.user_vectors.detach().clone().requires_grad_()
+    first, second, who = torch.cat([a, b]), torch.cat([b, a]), vectors[torch.cat([user, user])]
+    codes = [encoder(torch.cat([items[side], who], 1)) for side in (first, second)]
+    head = nn.functional.linear(torch.cat(codes, 1), network.heads.weight.detach(), network.heads.bias.detach())
+    plain = nn.functional.binary_cross_entropy(torch.sigmoid(head[:, 1]), torch.cat([y, 1 - y]).float())
+    plain.backward()
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
+    torch.testing.assert_close(network.user_vectors.grad, vectors.grad, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(network.layers[0].weight.grad, blocks[0].weight.grad, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(network.norms[2].running_mean, blocks[7].running_mean, rtol=1e-3, atol=1e-6)
+
+
+def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count():
+    model = nn.Linear(2, 1)
+    stopping = EarlyStopping(patience=10, min_delta=1e-3)
+    losses = [0.7, 0.6, *(0.6 - 0.0005 * n for n in (1, 2)), *[0.5995] * 30]
+    for epoch, loss in enumerate(losses):
+        with torch.no_grad():
+            model.weight.fill_(epoch)
+        if stopping.update(epoch, loss, model):
+            break
+    assert (stopping.best_epoch, epoch, stopping.best_loss) == (1, 11, 0.6)
+    assert stopping.best_state["weight"].unique().tolist() == [1.0] and model.weight.unique().tolist() == [11.0]
+    with pytest.raises(ConfigError, match=r"validation loss is nan after epoch 12"):
+        stopping.update(12, float("nan"), model)
+
+
+@pytest.fixture(scope="module")
+def data():
+    world = build(pairs=80, users=4, seed=5)
+    taste = np.random.default_rng(1).normal(size=(4, 4))
+    gap = world.features[world.a] - world.features[world.b]
+    drawn = np.random.default_rng(2).random(len(world)) < ndtr((gap * taste[world.user]).sum(1))
+    world.y[:] = drawn
+    return world, split_rows(world, "pair", 0)
+
+
+def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
+    world, folds = data
+    models = [
+        train_mlp(world, folds, siamese=False, seed=3, max_epochs=40, patience=5, batch_size=32) for _ in range(2)
+    ]
+    np.testing.assert_array_equal(models[0].predict(world), models[1].predict(world))
+    model, valid = models[0], world.take(np.flatnonzero(folds == VALID))
+    assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
+    measured = summary(valid.y, model.predict(valid), valid.target, valid.pair, resamples=10)["ce"]
+    assert measured == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
+    last = summary(valid.y, model.at_last_epoch().predict(valid), valid.target, valid.pair, resamples=10)["ce"]
+    assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - measured) > 1e-4
+    other = train_mlp(world, folds, siamese=False, seed=4, max_epochs=2)
+    assert np.abs(other.predict(world) - model.predict(world)).max() > 1e-3
+
+
+@pytest.mark.parametrize("scale", ["none", "standardize", "l2"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_network_options_train(data, scale, activation):
+    model = train_mlp(*data, siamese=True, seed=0, max_epochs=2, scale=scale, activation=activation, full_batch=True,
+                      monitor="macro_target")  # fmt: skip
+    assert len(model.history["val_loss"]) == 2
+    norms = model.table(data[0].features).norm(dim=1)
+    assert (scale == "l2") == bool(torch.allclose(norms, torch.ones_like(norms), atol=1e-5))
+
+
+def test_score_models_are_antisymmetric(data):
+    world, folds = data
+    models = [train_mlp(world, folds, siamese=True, seed=0, max_epochs=20, batch_size=32, position_bias=False)]
+    models += [
+        fit_bradley_terry(world, folds, kind, position_bias=False)
+        for kind in ("bt_global", "bt_user", "bt_hier", "bt_lowrank")
+    ]
+    for model in models:
+        both = model.predict(world) + model.predict(world, swap=True)
+        assert np.abs(both - 1).max() < 1e-6
+        assert np.ptp(model.predict(world)) > 0.05
+    biased = fit_bradley_terry(world, folds, "bt_hier")
+    assert np.abs(biased.predict(world) + biased.predict(world, swap=True) - 1).max() > 1e-3
+
+
+def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
+    """Of w0 + b under penalties c and 2c the sum is under 2c/3: scikit-learn's logistic regression is the oracle."""
+    world, folds = data
+    world = world.take(np.flatnonzero((world.target == 0) & (world.user == 0)))
+    one = type(world)(**{**vars(world), "users": ["u0"], "targets": ["t0"]})
+    folds = split_rows(one, "pair", 0)
+    monkeypatch.setattr(linear, "PENALTIES", (6.0,))
+    model = fit_bradley_terry(one, folds, "bt_global", position_bias=False)
+    train = folds == TRAIN
+    mean, scale = standardisation(one, np.flatnonzero(train))
+    z = (one.features - mean) / scale
+    oracle = LogisticRegression(C=1 / 4.0, fit_intercept=False, tol=1e-8)
+    oracle.fit((z[one.a] - z[one.b])[train], one.y[train])
+    np.testing.assert_allclose(model.weights[0, 0], oracle.coef_[0], atol=2e-3)
+    alone = fit_bradley_terry(one, folds, "bt_user", position_bias=False)
+    assert not alone.weights[-1].any() and alone.weights[0].any()  # without a crowd the unseen user is undecided
+
+
+def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
+    world, _ = data
+    world = type(world)(**{**vars(world), "user": world.user.copy()})
+    folds = split_rows(world, "user", 1)
+    for kind in ("bt_hier", "bt_lowrank"):
+        model = fit_bradley_terry(world, folds, kind)
+        test = np.flatnonzero(folds == TEST)
+        shots = few_shot(model, world, test, [0, 5, 40], 0)
+        assert shots["0"]["n"] == shots["40"]["n"] and shots["40"]["ce"] < shots["0"]["ce"]
+        adapted = model.adapt(world, test[:30])
+        np.testing.assert_array_equal(adapted.weights[:-1], model.weights[:-1])
+        change = (adapted.weights[-1] - model.weights[-1])[0]
+        outside = change - model.basis @ np.linalg.lstsq(model.basis, change, rcond=None)[0]
+        assert np.abs(outside).max() < 1e-6 < np.abs(change).max()
+    network = MlpModel(PairNetwork(4, 4, 3), np.zeros(4, np.float32), np.ones(4, np.float32), False)
+    assert list(few_shot(network, world, test, [0, 5], 0)) == ["0"]
+
+
+def test_floors_against_hand_counts():
+    world = build(pairs=4, users=3, targets=1)
+    world.y[:] = [1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1]  # users 0, 1, 2 on pairs 0..3
+    folds = np.zeros(12, dtype=np.int8)
+    folds[[3, 2]] = TEST  # user 0 on pairs 3 and 2
+    assert majority(world, folds)[3] == pytest.approx((2 + 1) / (2 + 2))
+    # On pairs 0 and 1 user 1 says what user 0 says, user 2 the opposite: both tell as much, and user 1 comes first.
+    p = agreeing_user(world, folds)
+    assert p[3] == pytest.approx(1 - 0.75) and p[2] == pytest.approx(1 - 0.75)
+    folds[[6, 7, 10, 11]] = TEST  # nobody else answered in train
+    np.testing.assert_allclose(agreeing_user(world, folds)[[2, 3]], majority(world, folds)[[2, 3]])
+
+
+def test_sibling_ceiling_against_drawing():
+    """The quadrature against frequencies of two million simulated pairs of answers."""
+    rng = np.random.default_rng(0)
+    margin, halo, lapse = np.array([[0.3, -0.5]]), 0.6, 0.1
+    shared = rng.normal(0, np.sqrt(halo), (2_000_000, 1))
+    y = (margin + shared + rng.normal(0, np.sqrt(1 - halo), (2_000_000, 2)) > 0).astype(float)
+    toss = rng.random(y.shape) < lapse
+    y[toss] = rng.integers(0, 2, toss.sum())
+    for answer in (0.0, 1.0):
+        p = sibling_probability(margin, np.array([[np.nan, answer]]), np.array([[False, True]]), halo, lapse)[0, 0]
+        assert p == pytest.approx(y[y[:, 1] == answer, 0].mean(), abs=2e-3)
+    plain = sibling_probability(margin, np.array([[1.0, 1.0]]), np.ones((1, 2), bool), 0.0, 0.0)
+    np.testing.assert_allclose(plain, ndtr(margin))
+
+
+def test_world_has_the_shape_that_is_promised():
+    world = make_world("halo", 600, 64, 0.6, 0.15, 0.0, 3)
+    norm = np.linalg.norm(world.features, axis=1)
+    unit = world.features / norm[:, None]
+    cosine = (unit @ unit.T)[np.triu_indices(600, 1)].mean()
+    assert 9 < norm.mean() < 11 and 0.7 < cosine < 0.9
+    pairs = world.comparisons.drop_duplicates(["item_a", "item_b"])
+    assert (np.bincount([int(n[5:]) for column in ("item_a", "item_b") for n in pairs[column]]) == 2).all()
+    np.testing.assert_allclose(world.utility.std(axis=-1), 1)
+    user = world.comparisons["user_id"].to_numpy()
+    p = ndtr(world.truth["margin"].to_numpy().reshape(3, -1)).T
+    assert np.maximum(p, 1 - p)[user == "user-000002"].mean() == pytest.approx(0.85, abs=1e-6)
+    assert make_world("one_taste", 60, 64, 0.6, 0.15, 0.0, 3).utility[:, 0].std(axis=0).max() < 1e-9
+    sizes = make_world("halo", 4602, 8, 0.6, 0.15, 0.0, 3).comparisons["user_id"].value_counts()
+    assert len(sizes) == 11 and sizes.sum() == 16252
+    assert sizes.tolist()[:6] == [4602, 4588, 3701, 2812, 299, 148]
+
+
+def test_measures_by_hand():
+    y, p = np.array([1.0, 0, 1, 0]), np.array([0.9, 0.5, 0.4, 0.6])
+    assert correct(y, p).tolist() == [1, 1, 0, 0]
+    result = summary(y, p, np.array([0, 0, 0, 1]), np.array([0, 1, 2, 3]), 1 - p + 0.2, resamples=20)
+    assert (result["accuracy"], result["accuracy_macro"]) == (0.5, pytest.approx((2 / 3 + 0) / 2))
+    assert result["swap_gap"] == pytest.approx(0.2) and result["brier"] == pytest.approx(
+        (0.01 + 0.25 + 0.36 + 0.36) / 4
+    )
+    assert summary(np.ones(3), p[:3], np.zeros(3, int), np.arange(3), resamples=5)["auc"] is None
+    bins = calibration_bins(np.array([0, 1.0] * 50), np.full(100, 0.7), 15)
+    assert (
+        len(bins) == 15 and sum(b["n"] for b in bins) == 100 and calibration_error(bins) == pytest.approx(0.2, abs=0.02)
+    )
+    assert short_ids(["x-000001", "y-000001", "z-2"], 4) == ["x-000001", "y-000001", "z-2"]
+
+
+def test_interval_is_over_pairs():
+    """A hundred copies of ten pairs tell no more than ten rows do."""
+    values = np.array([0.0, 1.0] * 5)
+    few = pair_interval(values, np.arange(10), 0, 400)
+    many = pair_interval(np.repeat(values, 100), np.repeat(np.arange(10), 100), 0, 400)
+    assert (many["low"], many["high"]) == pytest.approx((few["low"], few["high"]))
+    assert few["p"] < 0.05 and pair_interval(values - 0.5, np.arange(10), 0, 400)["p"] > 0.5
+
+
+def test_user_table_of_the_published_counts():
+    """n = 18/12/15 with 7/7/9 right: macro 52.4, pooled 51.1, each said by name; small users are hidden and counted."""
+    cells = [(18, 7), (12, 7), (15, 9)]
+    hit = np.concatenate([np.r_[np.ones(right), np.zeros(n - right)] for n, right in cells] + [np.ones(9), np.ones(4)])
+    target = np.concatenate([np.repeat(np.arange(3), [n for n, _ in cells]), np.zeros(13)])
+    user = np.repeat([0, 1, 2], [45, 9, 4])
+    names = ["attractive", "smart", "trustworthy"]
+    table = user_table(hit, target, user, np.array([148, 9, 4]), names, ["xx4ad536", "small1", "small2"])
+    (row,) = table["users"]
+    assert (table["hidden_users"], table["hidden_rows"], row["n"], row["right"]) == (2, 13, 45, 23)
+    assert (round(100 * row["low"]), round(100 * row["high"])) == (37, 65)
+    text = render_markdown("t", "l", [user_section(table, names)])
+    assert "Accuracy (macro) | Accuracy (pooled)" in text and "| 4ad536 | 148 | 45 | 52.4% | 51.1% |" in text
+    assert "38.9% | 58.3% | 60.0%" in text and "≥10" in text and "2 users with 13 test answers are hidden" in text
+
+
+def test_row_split_warns(caplog):
+    logger = logging.getLogger("minionerec")
+    before, logger.propagate = logger.propagate, True
+    splits._warn_of_leak.cache_clear()
+    split_rows(build(20, 3), "row", 1)
+    logger.propagate = before
+    assert "not generalisation" in caplog.text

@@ -1,0 +1,139 @@
+"""The memory estimate against what autograd keeps, and against the peak of a process that trains."""
+
+import logging
+import re
+import resource
+from contextlib import nullcontext
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support.processes import trainer_context
+from support.training import make_inputs, sft_config
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from minionerec.training import sft
+from minionerec.training.memory import estimate_memory, saved_per_token
+from minionerec.training.regularise import add_dropout
+from minionerec.training.sft import run_sft
+
+TOKENS = 48
+
+
+def model_of(layers=2, dtype=torch.float32):
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=50, hidden_size=96, num_hidden_layers=layers, num_attention_heads=6, num_key_value_heads=2,
+            intermediate_size=320, use_sliding_window=False,
+        )
+    ).to(dtype)  # fmt: skip
+
+
+def kept_bytes(model):
+    """Bytes of the tensors that autograd keeps of a forward pass, weights and their copies left out."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    shapes = {tuple(shape) for parameter in model.parameters() for shape in (parameter.shape, parameter.shape[::-1])}
+    held, storages = [], {}
+
+    def pack(tensor):
+        held.append(tensor)  # alive, so that no address is used twice
+        place = tensor.untyped_storage()
+        if place.data_ptr() not in weights and tuple(tensor.shape) not in shapes:
+            storages[place.data_ptr()] = place.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.model(input_ids=torch.zeros(1, TOKENS, dtype=torch.long), use_cache=False)
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mixed", "dropout"),
+    [
+        (torch.float32, False, 0.0),
+        (torch.float32, False, 0.5),
+        (torch.float32, True, 0.5),
+        (torch.bfloat16, False, 0.0),
+    ],
+)
+def test_a_block_keeps_what_the_formula_says(dtype, mixed, dropout):
+    kept = []
+    for layers in (1, 2):
+        model = model_of(layers, dtype).train()
+        add_dropout(model, dropout)
+        with torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext():
+            kept.append(kept_bytes(model))
+    size = dtype.itemsize
+    formula = saved_per_token(
+        96, 32, 6, 320, weight_bytes=size, compute_bytes=2 if mixed else size, dropout=dropout > 0
+    )
+    assert (kept[1] - kept[0]) / TOKENS == pytest.approx(formula, rel=0.02)
+
+
+def test_what_each_setting_saves():
+    model = model_of()
+    count = sum(parameter.numel() for parameter in model.parameters())
+    plain = estimate_memory(model, tokens=1000, labels=100)
+    assert (plain.weights, plain.gradients, plain.optimiser) == (4 * count, 4 * count, 8 * count)
+    assert plain.logits == 100 * 50 * 12 + 50 * 96 * 4
+    saved = estimate_memory(model, tokens=1000, labels=100, checkpointing=True)
+    assert plain.activations / 2 < saved.activations < plain.activations
+    zero = {"stage": 2, "reduce_bucket_size": 1000, "allgather_bucket_size": 10**9, "overlap_comm": True}
+    shared = estimate_memory(model.to(torch.bfloat16), tokens=1000, labels=100, processes=4, zero=zero)
+    assert shared.weights == 2 * count
+    assert shared.gradients == 2 * count // 4 + 2 * (2 * 1000 + count)
+    assert shared.optimiser == 12 * count // 4
+    updates = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).get_base_model()
+    assert estimate_memory(updates, tokens=1000, labels=100).optimiser < 0.1 * plain.optimiser
+
+
+class Remember(logging.Handler):
+    """Notes the estimate, and the memory of the process at that moment."""
+
+    found: tuple[float, int, int] | None = None
+
+    def emit(self, record):
+        said = re.search(r"needs about ([\d.]+) GB \(weights", record.getMessage())
+        if said:
+            weights = record.args[0].weights
+            Remember.found = (record.args[0].total, weights, psutil.Process().memory_info().rss)
+
+
+def measure(config, answer):
+    logging.getLogger("minionerec").addHandler(Remember())
+    logging.getLogger("minionerec").setLevel(logging.INFO)
+    peaks = []
+    register_optimizer_step_post_hook(
+        lambda *_: peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    )
+    run_sft(config)
+    estimate, weights, before = Remember.found
+    answer.send((estimate, peaks[-1] - before + weights))
+
+
+@pytest.mark.parametrize("changes", [{}, {"gradient_checkpointing": True}, {"mixed_bf16": True}])
+def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
+    make_inputs(tmp_path, users=200, shuffled=True)  # so that no two share much
+    config = sft_config(
+        tmp_path, hidden_size=256, inner_size=1024, heads=4, layers=6, text_vocabulary=300, epochs=2,
+        batch_size=200, device_batch_size=200, dropout=0.1, eval_rows=0, select_by="loss", **changes,
+    )  # fmt: skip
+    context = trainer_context()
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=measure, args=(config, send))
+    child.start()
+    estimate, measured = receive.recv()
+    child.join()
+    assert measured / 2 < estimate < measured * 1.5, f"{estimate / 1e6:.0f} MB estimated, {measured / 1e6:.0f} used"
+
+
+def test_too_little_memory_is_said_before_the_start(tmp_path, monkeypatch, caplog):
+    make_inputs(tmp_path)
+    monkeypatch.setattr(sft, "free_memory", lambda: 1000)
+    with caplog.at_level("INFO", "minionerec"):
+        run_sft(replace(sft_config(tmp_path), epochs=0.2, eval_rows=0, select_by="loss"))
+    assert re.search(r"A process needs about 0.00 GB \(weights 0.00, .*\) for micro-batches of \d+ tokens", caplog.text)
+    assert "more than the 0.00 GB that are free: lower device_batch_size (8)" in caplog.text
