@@ -3,4 +3,4 @@
 from minionerec.cli.stages import main
 
 if __name__ == "__main__":
-    main("levels")
+    main("calc-level")

@@ -1,38 +1,64 @@
-"""The `minionerec` command: `minionerec run configs/demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
+"""The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
 import argparse
 import sys
 
-from minionerec.cli.pipeline import DEMO, run_pipeline
-from minionerec.cli.stages import COMMANDS, run_stage
-from minionerec.core.config import run_command
+from minionerec.cli.pipeline import run_pipeline
+from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
+from minionerec.cli.stages import STAGES, run_stage
+from minionerec.core.commands import run_command
+from minionerec.core.errors import ConfigError
+
+_OWN = {
+    "run": "Run the stages of a recipe, e.g. minionerec run demo",
+    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
+}
 
 
 def run_arguments(program: str) -> argparse.ArgumentParser:
     """The options of `minionerec run`."""
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Run the stages of a pipeline one after another; those that are up to date are left as they are.",
+        description="Run the stages of a recipe one after another; those that are up to date are left as they are.",
     )
     parser.add_argument(
-        "pipeline", nargs="?", default=DEMO, help=f"folder with a pipeline.yaml, or such a file (default: {DEMO})"
+        "recipe", nargs="?", default="demo", help="name of a shipped recipe, or a folder with a pipeline.yaml"
     )
-    parser.add_argument("--from", dest="first", metavar="STAGE", help="begin with this stage, e.g. grpo")
-    parser.add_argument("--until", dest="last", metavar="STAGE", help="end with this stage, e.g. eval_sft")
+    parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
+    parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
     return parser
 
 
-def run() -> None:
-    """Run a pipeline with the words of the command line."""
-    given = run_arguments(sys.argv[0].rsplit("/", 1)[-1]).parse_args()
-    run_pipeline(given.pipeline, given.first, given.last)
+def recipe_arguments(program: str) -> argparse.ArgumentParser:
+    """The options of `minionerec recipes`."""
+    parser = argparse.ArgumentParser(prog=program, description=f"{_OWN['recipes']}.")
+    actions = parser.add_subparsers(dest="action", metavar="copy")
+    copy = actions.add_parser("copy", help="copy a recipe's files into a new folder, to be edited")
+    copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")
+    copy.add_argument("folder", help="folder to make")
+    return parser
+
+
+def _run(program: str) -> None:
+    given = run_arguments(program).parse_args()
+    run_pipeline(given.recipe, given.first, given.last)
+
+
+def _recipes(program: str) -> None:
+    given = recipe_arguments(program).parse_args()
+    if given.action == "copy":
+        target = copy_recipe(given.recipe, given.folder)
+        print(f"{len(read_recipe(target))} steps in {target}; run them with: minionerec run {target}")
+        return
+    for name, said in shipped_recipes().items():
+        print(f"{name:<28}{said}".rstrip())
 
 
 def usage() -> str:
     """What the command can do, one line each."""
     lines = ["usage: minionerec COMMAND [options]", "", "commands:"]
-    lines.append(f"  {'run':<14}Run a pipeline of stages, e.g. minionerec run {DEMO}")
-    lines += [f"  {name:<14}{command.summary}" for name, command in COMMANDS.items()]
+    lines += [f"  {name:<18}{said}" for name, said in _OWN.items()]
+    lines += [f"  {name:<18}{spec.summary}" for name, spec in STAGES.items()]
     return "\n".join([*lines, "", "minionerec COMMAND --help shows the options of a command."])
 
 
@@ -42,14 +68,16 @@ def dispatch() -> None:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return
-    if words[0] != "run" and words[0] not in COMMANDS:
-        sys.stderr.write(f"error: unknown command {words[0]!r}; known: run, {', '.join(COMMANDS)}.\n")
-        raise SystemExit(2)
-    sys.argv = [f"minionerec {words[0]}", *words[1:]]
-    if words[0] == "run":
-        run()
+    name = words[0]
+    if name not in _OWN and name not in STAGES:
+        raise ConfigError(f"unknown command {name!r}; known: {', '.join([*_OWN, *STAGES])}.")
+    sys.argv = [f"minionerec {name}", *words[1:]]
+    if name == "run":
+        _run(sys.argv[0])
+    elif name == "recipes":
+        _recipes(sys.argv[0])
     else:
-        run_stage(words[0])
+        run_stage(name)
 
 
 def main() -> None:

@@ -1,230 +1,183 @@
-"""The command of each stage: parse its configuration, run it, say where things went.
+"""The registry of stages: one entry a stage, read by the command line, pipelines, launching, scripts and the guide.
 
-`scripts/sft.py` and `minionerec sft` are both `main("sft")`. Whatever is heavy to import is imported when a stage runs,
-so that `--help` answers at once.
+A stage has one name: `minionerec build-sids`, `- build-sids: sids.yaml` in a pipeline. Where it also has a script, that
+is the name with underscores. To add one, write its package (a configuration, a function that takes it, a result that
+can say what came out in `lines()`) and an entry here.
+
+Whatever is heavy to import is imported when a stage runs, so that `--help` answers at once.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
-from minionerec.cli.pipeline import DEMO, ensure_before
-from minionerec.core.config import parse_config, run_command
+from minionerec.cli.recipes import DEMO_RECIPE, ensure_before
+from minionerec.core.commands import run_command
+from minionerec.core.errors import ConfigError
+from minionerec.core.places import find_path
+from minionerec.core.processes import is_main_process
+from minionerec.core.settings import StageConfig, parse_settings
+
+
+class StageResult(Protocol):
+    """What a stage's function gives back."""
+
+    def lines(self) -> list[str]:
+        """What came out and where it lies, as the command prints it."""
+        ...
 
 
 @dataclass(frozen=True)
-class Command:
-    """One stage as a command.
+class StageSpec:
+    """One stage.
 
     Attributes:
-        script: File that runs it, relative to the project.
+        name: Its name.
         summary: What it does, for `--help`.
-        settings: Its configuration class, as "module:class".
-        run: Runs the stage with a configuration and prints what came out.
-        demo: File of the demo configuration that is taken when no `--config` is given, in `configs/demo`.
+        config: Its configuration class, as "module:class".
+        run: Its function, as "module:function".
+        launched: Whether it is started by `accelerate launch`, in one process or several.
+        demo: File of the demo recipe that is taken where no `--config` is given; None where there is none.
+        alone: Settings that say everything; with one of them on the command line no demo configuration is taken.
+        shown: Whether a pipeline shows again, at its end, what the stage printed.
     """
 
-    script: str
+    name: str
     summary: str
-    settings: str
-    run: Callable[[Any], None]
+    config: str
+    run: str
+    launched: bool = False
     demo: str | None = None
+    alone: tuple[str, ...] = ()
+    shown: bool = False
 
-    def config_class(self) -> type[Any]:
+    def config_class(self) -> type[StageConfig]:
         """The configuration class."""
-        module, name = self.settings.split(":")
-        return getattr(import_module(module), name)
+        found: type[StageConfig] = _named(self.config)
+        return found
+
+    def function(self) -> Callable[[Any], StageResult]:
+        """The function that runs the stage."""
+        found: Callable[[Any], StageResult] = _named(self.run)
+        return found
 
 
-def _prepare_data(config: Any) -> None:
-    from minionerec.data.prepare import run_prepare
-
-    print(f"corpus: {run_prepare(config).output}")
-
-
-def _embed_items(config: Any) -> None:
-    from minionerec.embed.vectors import run_embed
-
-    result = run_embed(config)
-    print(f"vectors of {result.counts['items']} items, {result.counts['dimensions']} wide: {result.output}")
+def _named(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
 
 
-def _build_sids(config: Any) -> None:
-    from minionerec.sid.build import run_build_sids
-
-    result = run_build_sids(config)
-    print(f"{result.table.n_unique} distinct SIDs of {len(result.table)} items: {result.output}")
-
-
-def _sid_report(config: Any) -> None:
-    from minionerec.reports.sid_report import run_sid_report
-
-    result = run_sid_report(config)
-    for name, measures in result.diagnostics.items():
-        print(f"{name}: {measures['bits_per_item']:.3f} bits per item")
-    print(f"Report: {result.html} (and {result.markdown})")
-
-
-def _sft(config: Any) -> None:
-    from minionerec.training.sft import run_sft
-
-    _print_checkpoint(run_sft(config).output)
-
-
-def _grpo(config: Any) -> None:
-    from minionerec.training.grpo import run_grpo
-
-    _print_checkpoint(run_grpo(config).output)
-
-
-def _train_catalogue(config: Any) -> None:
-    from minionerec.training.catalogue import run_catalogue
-
-    _print_checkpoint(run_catalogue(config).output)
-
-
-def _print_checkpoint(output: Any) -> None:
-    from minionerec.core.log import is_main_process
-
-    if is_main_process():
-        print(f"checkpoint: {output}")
-
-
-def _eval_beam(config: Any) -> None:
-    from minionerec.core.log import is_main_process
-    from minionerec.evaluation.predict import run_eval
-
-    result = run_eval(config)
-    if is_main_process():
-        print(result.table)
-        print(f"predictions: {result.output}")
-
-
-def _levels(config: Any) -> None:
-    from minionerec.metrics.levels import run_levels
-
-    analysis = run_levels(config)
-    if config.json:
-        print(json.dumps(analysis.to_json()))
-        return
-    from minionerec.reports.tables import format_level_tables
-
-    print(format_level_tables(analysis))
-
-
-def _train_sequential(config: Any) -> None:
-    from minionerec.sequential.run import run_sequential
-
-    result = run_sequential(config)
-    for split, levels in result.summary["mean_sd"].items():
-        for level, metrics in levels.items():
-            shown = (
-                f"{name} {mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}") for name, (mean, sd) in metrics.items()
-            )
-            print(f"{split:<5} {level:<4} {'  '.join(shown)}")
-    print(f"models and predictions: {result.output}")
-
-
-def _compare(config: Any) -> None:
-    from minionerec.reports.compare import run_compare
-
-    print(run_compare(config).markdown)
-
-
-def _report(config: Any) -> None:
-    from minionerec.reports.report import run_report
-
-    result = run_report(config)
-    print(result.table)
-    print(f"Report: {result.html} (and {result.markdown})")
-
-
-COMMANDS = {
-    "prepare-data": Command(
-        "scripts/prepare_data.py",
-        "Turn a source of items and interactions into a corpus: checked, indexed and split.",
-        "minionerec.data.prepare:PrepareConfig",
-        _prepare_data,
-        "data.yaml",
-    ),
-    "embed-items": Command(
-        "scripts/embed_items.py",
-        "Turn the text of each item into a vector.",
-        "minionerec.embed.vectors:EmbedConfig",
-        _embed_items,
-    ),
-    "build-sids": Command(
-        "scripts/build_sids.py",
-        "Give every item of a corpus a semantic ID.",
-        "minionerec.sid.build:SidConfig",
-        _build_sids,
-        "sids.yaml",
-    ),
-    "sid-report": Command(
-        "scripts/sid_report.py",
-        "Set tables of semantic IDs side by side on one page, before any training.",
-        "minionerec.reports.sid_report:SidReportConfig",
-        _sid_report,
-        "sid_report.yaml",
-    ),
-    "sft": Command(
-        "scripts/sft.py",
-        "Teach a language model to speak semantic IDs (supervised fine-tuning).",
-        "minionerec.training.config:SftConfig",
-        _sft,
-        "sft.yaml",
-    ),
-    "grpo": Command(
-        "scripts/grpo.py",
-        "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
-        "minionerec.training.config:GrpoConfig",
-        _grpo,
-        "grpo.yaml",
-    ),
-    "train-catalogue": Command(
-        "scripts/train_catalogue.py",
-        "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
-        "minionerec.training.config:CatalogueTrainConfig",
-        _train_catalogue,
-    ),
-    "eval-beam": Command(
-        "scripts/eval_beam.py",
-        "Recommend by constrained beam search, and measure.",
-        "minionerec.evaluation.config:EvalConfig",
-        _eval_beam,
-        "eval_grpo.yaml",
-    ),
-    "levels": Command(
-        "calc_level.py",
-        "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
-        "minionerec.metrics.levels:LevelsConfig",
-        _levels,
-        "levels.yaml",
-    ),
-    "train-sequential": Command(
-        "scripts/train_sequential.py",
-        "Train a sequential recommender with several seeds, and measure it as its protocol says.",
-        "minionerec.sequential.config:SequentialConfig",
-        _train_sequential,
-    ),
-    "compare": Command(
-        "scripts/compare.py",
-        "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published figures.",
-        "minionerec.reports.compare:CompareConfig",
-        _compare,
-    ),
-    "report": Command(
-        "scripts/report.py",
-        "Write report.md and report.html from finished predictions, and print the table.",
-        "minionerec.reports.report:ReportConfig",
-        _report,
-        "report.yaml",
-    ),
+STAGES = {
+    spec.name: spec
+    for spec in (
+        StageSpec(
+            "prepare-data",
+            "Turn a source of items and interactions into a corpus: checked, indexed and split.",
+            "minionerec.data.config:PrepareConfig",
+            "minionerec.data.prepare:run_prepare",
+            demo="data.yaml",
+        ),
+        StageSpec(
+            "embed-items",
+            "Turn the text of each item into a vector.",
+            "minionerec.embed.config:EmbedConfig",
+            "minionerec.embed.stage:run_embed",
+        ),
+        StageSpec(
+            "build-sids",
+            "Give every item of a corpus a semantic ID.",
+            "minionerec.sid.config:SidConfig",
+            "minionerec.sid.build:run_build_sids",
+            demo="sids.yaml",
+        ),
+        StageSpec(
+            "sid-report",
+            "Set tables of semantic IDs side by side on one page, before any training.",
+            "minionerec.reports.config:SidReportConfig",
+            "minionerec.reports.sid_report:run_sid_report",
+            demo="sid_report.yaml",
+        ),
+        StageSpec(
+            "sft",
+            "Teach a language model to speak semantic IDs (supervised fine-tuning).",
+            "minionerec.training.config:SftConfig",
+            "minionerec.training.sft:run_sft",
+            launched=True,
+            demo="sft.yaml",
+        ),
+        StageSpec(
+            "grpo",
+            "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
+            "minionerec.training.config:GrpoConfig",
+            "minionerec.training.grpo.stage:run_grpo",
+            launched=True,
+            demo="grpo.yaml",
+        ),
+        StageSpec(
+            "train-catalogue",
+            "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
+            "minionerec.training.config:CatalogueTrainConfig",
+            "minionerec.training.catalogue:run_catalogue",
+            launched=True,
+        ),
+        StageSpec(
+            "train-sequential",
+            "Train a sequential recommender with several seeds, and measure it as its protocol says.",
+            "minionerec.sequential.config:SequentialConfig",
+            "minionerec.sequential.stage:run_sequential",
+        ),
+        StageSpec(
+            "train-preference",
+            "Learn people's pairwise choices; measure every model against floors and, where known, the ceiling.",
+            "minionerec.preference.config:PreferenceConfig",
+            "minionerec.reports.preference_report:run_preference_study",
+        ),
+        StageSpec(
+            "eval-beam",
+            "Recommend for the rows of a split, by constrained beam search where a model speaks SIDs, and measure.",
+            "minionerec.evaluation.config:EvalConfig",
+            "minionerec.evaluation.stage:run_eval",
+            demo="eval_grpo.yaml",
+        ),
+        StageSpec(
+            "calc-level",
+            "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
+            "minionerec.reports.config:LevelsConfig",
+            "minionerec.reports.levels:run_levels",
+            demo="levels.yaml",
+            alone=("path", "predictions"),
+        ),
+        StageSpec(
+            "compare",
+            "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published "
+            "figures.",
+            "minionerec.reports.config:CompareConfig",
+            "minionerec.reports.compare:run_compare",
+        ),
+        StageSpec(
+            "report",
+            "Write report.md and report.html from finished predictions, and print the table.",
+            "minionerec.reports.config:ReportConfig",
+            "minionerec.reports.report:run_report",
+            demo="report.yaml",
+            shown=True,
+        ),
+    )
 }
+
+
+def stage_spec(name: str) -> StageSpec:
+    """The stage of a name.
+
+    Raises:
+        ConfigError: If there is none; the message lists those there are.
+    """
+    if name not in STAGES:
+        raise ConfigError(f"unknown stage {name!r}; known: {', '.join(STAGES)}.")
+    return STAGES[name]
 
 
 def run_stage(name: str) -> None:
@@ -234,17 +187,21 @@ def run_stage(name: str) -> None:
     missing or stale.
 
     Args:
-        name: Key of `COMMANDS`.
+        name: Key of `STAGES`.
     """
-    command = COMMANDS[name]
-    given = {word.split("=")[0] for word in sys.argv[1:]}
-    demo = None if command.demo is None else f"{DEMO}/{command.demo}"
-    if name == "levels" and given & {"--path", "--predictions"}:
-        demo = None  # its only input is on the command line
-    config: Any = parse_config(command.config_class(), command.summary, demo=demo)
-    if demo is not None and "--config" not in given:
-        ensure_before(DEMO, config)
-    command.run(config)
+    spec = stage_spec(name)
+    words = sys.argv[1:]
+    given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    demo = None if spec.demo is None or given & set(spec.alone) else find_path(DEMO_RECIPE) / spec.demo
+    config = parse_settings(
+        spec.config_class(), words, program=f"minionerec {name}", summary=spec.summary, fallback=demo
+    )
+    if demo is not None and "config" not in given:
+        ensure_before(find_path(DEMO_RECIPE), config)
+    result = spec.function()(config)
+    if is_main_process():
+        for line in result.lines():
+            print(line)
 
 
 def main(name: str) -> None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,21 @@ _PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of one file, as 64 hex digits, read in blocks."""
+    """SHA-256 of one file, as 64 hex digits; a process reads a file once while its size and times stay the same."""
+    place = Path(path).resolve()
+    state = place.stat()
+    return _hashed(str(place), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _hashed(path: str, *_state: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_artefact(path: str | os.PathLike[str]) -> bool:
+    """Whether a finished artefact lies there."""
+    return (Path(path) / MANIFEST).is_file()
 
 
 def to_plain(value: Any) -> Any:
@@ -93,20 +106,25 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
     return manifest
 
 
+def changed_file(path: str | os.PathLike[str]) -> Path | None:
+    """The first file of an artefact that is missing or differs from its manifest; None where all are as written."""
+    path = Path(path)
+    for name, digest in read_manifest(path)["files"].items():
+        if not (path / name).is_file() or file_sha256(path / name) != digest:
+            return path / name
+    return None
+
+
 def verify_files(path: str | os.PathLike[str]) -> None:
     """Check every file of an artefact against its manifest.
 
     Raises:
         ArtefactError: Naming the first file that is missing or changed.
     """
-    path = Path(path)
-    for name, digest in read_manifest(path)["files"].items():
-        if not (path / name).is_file():
-            raise ArtefactError(
-                f"{path / name}: listed in {MANIFEST} but missing. Run the stage that makes {path} again."
-            )
-        if file_sha256(path / name) != digest:
-            raise ArtefactError(f"{path / name}: differs from {MANIFEST}. Run the stage that makes {path} again.")
+    changed = changed_file(path)
+    if changed is not None:
+        what = f"differs from {MANIFEST}" if changed.is_file() else f"listed in {MANIFEST} but missing"
+        raise ArtefactError(f"{changed}: {what}. Run the stage that makes {path} again.")
 
 
 def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict[str, str]]:
@@ -114,7 +132,7 @@ def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict
     return {name: {"path": str(path), "sha256": fingerprint(path)} for name, path in sorted(inputs.items())}
 
 
-def is_current(
+def is_current(  # transition: `minionerec.core.stage.Stage.current` takes its place
     path: str | os.PathLike[str], kind: str, config: Any, inputs: Mapping[str, str | os.PathLike[str]]
 ) -> bool:
     """Whether a finished artefact was made from the same configuration and inputs with the same content."""
@@ -127,16 +145,24 @@ def is_current(
     return manifest["kind"] == kind and manifest["config"] == to_plain(config) and made_from == now
 
 
-def require_writable(path: str | os.PathLike[str]) -> None:
+def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> None:
     """Check, before long work, that an artefact can be written to a place later.
 
+    Args:
+        path: Its directory.
+        kind: Kind of the artefact; one of another kind that lies there is not replaced. Any may be if None.
+
     Raises:
-        ArtefactError: If the place cannot be written, or holds something that is not an artefact.
+        ArtefactError: If the place cannot be written, or holds something else.
     """
     path = Path(path)
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not is_artefact(path) and (not path.is_dir() or any(path.iterdir())):
         raise ArtefactError(
             f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
+        )
+    if kind is not None and is_artefact(path) and (other := read_manifest(path)["kind"]) != kind:
+        raise ArtefactError(
+            f"{path}: holds a {other!r}, which a {kind!r} must not replace. Choose another output, or remove it."
         )
     _fresh_folder(path).rmdir()
 
@@ -161,6 +187,7 @@ def write_artefact(
     kind: str,
     *,
     config: Any,
+    settings: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str | os.PathLike[str]] | None = None,
     seed: int | None = None,
     counts: Mapping[str, Any] | None = None,
@@ -174,6 +201,7 @@ def write_artefact(
         path: Where the artefact is to lie; an earlier artefact there is replaced.
         kind: Kind of artefact, checked by readers.
         config: Resolved configuration (dataclass or mapping).
+        settings: The part of it that decides the result; all of it if None.
         inputs: Name to path of every file or artefact that was read.
         seed: Random seed, if any was used.
         counts: Numbers worth showing (rows, items, dropped rows...). A mapping filled inside the block is fine.
@@ -185,7 +213,7 @@ def write_artefact(
         ArtefactError: If the place cannot be written, or holds something that is not an artefact.
     """
     path = Path(path)
-    require_writable(path)
+    require_writable(path, kind)
     fresh, old = _fresh_folder(path), path.with_name(f".{path.name}.old")
     recorded = input_record(inputs or {})
     try:
@@ -194,6 +222,7 @@ def write_artefact(
         manifest = {
             "kind": kind,
             "config": to_plain(config),
+            "settings": to_plain(config if settings is None else dict(settings)),
             "inputs": recorded,
             "seed": seed,
             "counts": to_plain(dict(counts or {})),

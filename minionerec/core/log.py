@@ -1,17 +1,13 @@
 """Logging and progress bars: on a terminal both, off a terminal only log lines, and only on the main process."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from minionerec.core.processes import is_main_process
+
 T = TypeVar("T")
-
-
-def is_main_process() -> bool:
-    """Whether this is the first process of a (possibly distributed) launch, by the `RANK` that launchers set."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def get_logger(name: str) -> logging.Logger:

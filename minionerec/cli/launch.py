@@ -1,0 +1,103 @@
+"""How a stage is started as a process of its own: plain, or by `accelerate launch`."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minionerec.core.places import find_path, shown_path
+from minionerec.core.processes import environment_of_a_new_launch
+from minionerec.core.settings import read_yaml
+
+_LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
+_COMMAND = ["-m", "minionerec.cli"]
+
+
+def default_launch_file() -> Path:
+    """The launch file for this machine: one GPU, or the CPU."""
+    import torch
+
+    return find_path("ds_configs") / ("single_gpu.yaml" if torch.cuda.is_available() else "cpu.yaml")
+
+
+def stage_words(
+    name: str, config: Path, *, launched: bool, launch: Path | None = None, threads: int | None = None
+) -> list[str]:
+    """The words that run a stage, after the name of Python's interpreter.
+
+    Args:
+        name: The stage.
+        config: Its configuration file.
+        launched: Whether `accelerate launch` starts it.
+        launch: File for `accelerate launch --config_file`; chosen by the machine if None.
+        threads: CPU threads of its process; the library's own choice if None.
+    """
+    words = [*_COMMAND, name, "--config", str(config)]
+    if not launched:
+        return words
+    # --quiet: the stage has said what was wrong; the launcher's own traceback would only hide it.
+    launcher = [*_LAUNCHER, "--config_file", str(launch or default_launch_file())]
+    count = stage_environment(threads).get("OMP_NUM_THREADS")
+    if count:
+        launcher += ["--num_cpu_threads_per_process", count]
+    return [*launcher, *words]
+
+
+def stage_environment(threads: int | None) -> dict[str, str]:
+    """The environment of a stage: this process's, without what a distributed launcher put there.
+
+    The stage's number of threads is added; an `OMP_NUM_THREADS` that is already set wins.
+    """
+    environment = environment_of_a_new_launch()
+    if threads is not None:
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    return environment
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A stage's words as a user would type them."""
+    shown = [shown_path(word) if os.sep in word else word for word in words]
+    text = " ".join(shown)
+    if text.startswith(" ".join(_LAUNCHER)):
+        return text.replace(" ".join(_LAUNCHER), "accelerate launch", 1)
+    return text.replace(" ".join(_COMMAND), "minionerec", 1)
+
+
+def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> subprocess.CompletedProcess[str]:
+    """Run a stage.
+
+    Args:
+        words: What follows the name of Python's interpreter.
+        threads: CPU threads of its process.
+        stdout: Where its standard output goes, as `subprocess.run` takes it.
+    """
+    with _found_deepspeed_file(list(words)) as found:
+        return subprocess.run(
+            [sys.executable, *found], stdout=stdout, text=True, env=stage_environment(threads), check=False
+        )
+
+
+@contextmanager
+def _found_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
+    """The same words; where a launch file names a DeepSpeed file that is not here but is shipped, with its place."""
+    if "--config_file" not in words:
+        yield words
+        return
+    place = words.index("--config_file") + 1
+    launch = read_yaml(words[place])
+    deepspeed = launch.get("deepspeed_config") or {}
+    name = deepspeed.get("deepspeed_config_file")
+    if not name or Path(name).exists():
+        yield words
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / Path(words[place]).name
+        deepspeed = {**deepspeed, "deepspeed_config_file": str(find_path(name))}
+        file.write_text(yaml.safe_dump({**launch, "deepspeed_config": deepspeed}), encoding="utf-8")
+        yield [*words[:place], str(file), *words[place + 1 :]]

@@ -1,0 +1,77 @@
+"""Where files lie: what the package ships, the user's data, and functions that a user names.
+
+In a checkout recipes, launch files and the demo shop lie in `configs`, `ds_configs` and `data/demo`; an installed wheel
+holds the same folders in `minionerec/shipped`. A relative path that does not exist where the user stands is looked for
+there, so that the same settings work in both.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+DATA_VARIABLE = "$MINIONEREC_DATA"
+
+
+def shipped_root() -> Path:
+    """The folder with `configs`, `ds_configs` and `data/demo`: of the wheel, or the checkout itself."""
+    installed = _PACKAGE / "shipped"
+    return installed if installed.is_dir() else _PACKAGE.parent
+
+
+def find_path(path: str | os.PathLike[str]) -> Path:
+    """A path as given, or else, where nothing is there, among what the package ships.
+
+    A first part `$MINIONEREC_DATA` stands for the folder of that environment variable (`data` where it is not set).
+    """
+    given = Path(path)
+    if given.parts[:1] == (DATA_VARIABLE,):
+        return Path(os.environ.get(DATA_VARIABLE[1:]) or "data", *given.parts[1:])
+    if given.exists() or given.is_absolute():
+        return given
+    shipped = shipped_root() / given
+    return shipped if shipped.exists() else given
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path for messages: relative to where the user stands if it is below, else to what the package ships."""
+    place = Path(path).resolve()
+    for root in (Path.cwd(), shipped_root()):
+        if place.is_relative_to(root):
+            return str(place.relative_to(root))
+    return str(path)
+
+
+def function_at(dotted: str, setting: str) -> Any:
+    """The function (or class) of a dotted path, such as `my_rewards.novelty`.
+
+    Modules are looked for where Python finds them, and in the current directory.
+
+    Args:
+        dotted: Module and name.
+        setting: Name of the setting, for messages.
+
+    Raises:
+        ConfigError: If there is no such module or no such name in it, or it cannot be called.
+    """
+    module, _, name = dotted.rpartition(".")
+    if not module:
+        raise ConfigError(f"{setting} is {dotted!r}; expected the dotted path of a function, such as my_module.{name}.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} is {dotted!r}, but there is no module {error.name!r}. Install it, or run where its file lies."
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"{setting} is {dotted!r}, but the module {module!r} has no {name!r}.") from None
+    if not callable(found):
+        raise ConfigError(f"{setting} is {dotted!r}, which cannot be called: it is a {type(found).__name__}.")
+    return found

@@ -1,0 +1,81 @@
+"""The processes of a distributed launch (torchrun, accelerate), with GPUs or without: who is who, and who waits.
+
+The launcher says everything in environment variables, which are read here and nowhere else.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+# What a distributed launcher leaves in the environment.
+_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+_PATIENCE = timedelta(days=7)
+
+
+def process_rank() -> int:
+    """Number of this process in its launch, from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def local_rank() -> int:
+    """Number of this process among those of its machine, from 0."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def world_size() -> int:
+    """Processes of this launch."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_world_size() -> int:
+    """Processes of this launch on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of its launch: the one that writes and speaks."""
+    return process_rank() == 0
+
+
+def trainer_processes() -> dict[str, Any]:
+    """What trainers are told about the processes of a launch; nothing where there is a GPU.
+
+    Without a GPU, accelerate looks for the other processes only if it is told to use the CPU. It does not start
+    DeepSpeed then; so DeepSpeed is told the backend instead, and finds the CPU by itself.
+
+    Returns:
+        `use_cpu` and `ddp_backend`, as `transformers.TrainingArguments` takes them.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return {}
+    told: dict[str, Any] = {"use_cpu": os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") != "true"}
+    return told | {"ddp_backend": "gloo"} if "LOCAL_RANK" in os.environ else told
+
+
+def join_for_training() -> None:
+    """Join the processes of a launch into the group that a trainer will use; nothing with one process."""
+    if world_size() > 1:
+        from accelerate import PartialState
+
+        told = trainer_processes()
+        PartialState(cpu=told.get("use_cpu", False), backend=told.get("ddp_backend"))
+
+
+def wait_for_everyone() -> None:
+    """Go on when every process of the launch has come here; nothing with one process."""
+    if world_size() > 1:
+        import torch
+
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+        torch.distributed.barrier()
+
+
+def environment_of_a_new_launch() -> dict[str, str]:
+    """This process's environment without what a distributed launcher put there: for a launch of its own."""
+    return {
+        name: value for name, value in os.environ.items() if name not in _VARIABLES and not name.startswith(_PREFIXES)
+    }

@@ -1,0 +1,384 @@
+"""Settings: one dataclass a stage, a YAML file under it, flags over it, and one reading of values for both.
+
+Every field is made by `setting`, which keeps beside the default what the setting means, which values it takes and what
+part it plays: whether it decides the result, whether it names an input. Checks, `--help`, manifests and the question
+whether an output is up to date all read that one description.
+
+    @dataclass
+    class SidConfig(StageConfig):
+        corpus: str = setting("runs/demo/corpus", "corpus whose items get SIDs", reads="corpus")
+        levels: int = setting(3, "codes of each SID", least=1)
+        weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights")
+
+In YAML a list is a list and a mapping a mapping; on the command line they are words: `--weights rule=1 ndcg=0.5`.
+"""
+
+import argparse
+import datetime
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
+
+import yaml
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.places import find_path, shown_path
+
+C = TypeVar("C")
+logger = get_logger(__name__)
+_TRUE, _FALSE, _NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a setting beside its type and default; see `setting`."""
+
+    help: str
+    known: tuple[Any, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    required: bool = False
+    decides: bool = True
+    grows: bool = False
+    reads: str = ""
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    known: Sequence[Any] = (),
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    required: bool = False,
+    decides: bool = True,
+    grows: bool = False,
+    reads: str = "",
+) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: Its default; a list or mapping is copied for every configuration.
+        help: What it does, with its unit.
+        known: The values that it takes (of a list, each of its entries; of a mapping, its keys); any if empty.
+        least: Smallest number allowed.
+        above: Number that it must exceed.
+        most: Largest number allowed.
+        below: Number that it must stay under.
+        required: Whether an empty text, list or mapping is an error.
+        decides: Whether it has a say in the result; what has none (paths, threads, how to go on) may differ between a
+            finished or unfinished run and the one that asks for it.
+        grows: Whether a finished or unfinished run may go on with a larger value (epochs).
+        reads: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
+            path itself decides nothing, the content does.
+    """
+    described = Description(
+        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads
+    )
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
+    return field(default=default, metadata={"setting": described})
+
+
+def description(of: Field[Any]) -> Description:
+    """The description of a field that `setting` made."""
+    found: Description = of.metadata.get("setting") or Description(of.metadata.get("help", ""))  # transition
+    return found
+
+
+@dataclass
+class StageConfig:
+    """What every stage asks for.
+
+    Attributes:
+        kind: The kind of artefact that the stage writes.
+        finished: Texts for "run the stage first" messages.
+    """
+
+    kind: ClassVar[str] = ""
+
+    output: str = setting("", "directory to write", required=True, decides=False)
+    restart: bool = setting(False, "throw an unfinished run of this output away", decides=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        check_settings(self)
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read; stages that read more than their settings name add to it."""
+        return declared_inputs(self)
+
+    def up_to_date(self) -> bool:
+        """Whether the output stands, made from these settings and inputs, so that the stage need not be started."""
+        from minionerec.core.stage import Stage
+
+        return Stage(self).current(say=False) is not None
+
+
+def declared_inputs(config: Any) -> dict[str, Path]:
+    """Name to path of the settings that name inputs; of a mapping of paths, "setting key" to path."""
+    found: dict[str, Path] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if not description(each).reads or not value:
+            continue
+        if isinstance(value, Mapping):
+            found |= {f"{each.name} {key}": find_path(path) for key, path in value.items()}
+        else:
+            found[each.name] = find_path(value)
+    return found
+
+
+def input_kinds(config: Any) -> dict[str, str]:
+    """Name of each declared input to the kind of artefact that it must be; "any" where it may be a file too."""
+    kinds = {each.name: description(each).reads for each in fields(config)}
+    return {name: kinds[name.partition(" ")[0]] for name in declared_inputs(config)}
+
+
+def deciding_settings(config: Any) -> dict[str, Any]:
+    """The settings that decide the result, by name."""
+    return {each.name: getattr(config, each.name) for each in fields(config) if description(each).decides}
+
+
+def growing_settings(config: Any) -> set[str]:
+    """Names of the settings with a larger value of which a run may go on."""
+    return {each.name for each in fields(config) if description(each).grows}
+
+
+def check_settings(config: Any) -> None:
+    """Check every setting by itself, as its description says.
+
+    Raises:
+        ConfigError: Naming the setting, its value and what it may be.
+    """
+    for each in fields(config):
+        value, said = getattr(config, each.name), description(each)
+        if said.required and not value and value != 0:
+            raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
+        if said.known:
+            _check_known(each.name, value, said.known)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                _check_range(each.name, number, said)
+
+
+def _check_known(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    for entry in value if isinstance(value, list | Mapping) else [value]:
+        if entry is not None and entry not in known:
+            raise ConfigError(f"unknown {name} {entry!r}; known: {', '.join(str(word) for word in known if word)}.")
+
+
+def _check_range(name: str, value: float, said: Description) -> None:
+    if (
+        (said.least is not None and value < said.least)
+        or (said.above is not None and value <= said.above)
+        or (said.most is not None and value > said.most)
+        or (said.below is not None and value >= said.below)
+        or math.isnan(value)
+    ):
+        raise ConfigError(f"{name} is {value}; it must be {_range_in_words(said)}.")
+
+
+def _range_in_words(said: Description) -> str:
+    low = "" if said.least is None else f"at least {said.least:g}"
+    low = low if said.above is None else f"above {said.above:g}"
+    high = "" if said.most is None else f"at most {said.most:g}"
+    high = high if said.below is None else f"below {said.below:g}"
+    return " and ".join(part for part in (low, high) if part)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Parse one YAML mapping.
+
+    Raises:
+        ConfigError: If the file is missing, is not YAML, or is not a mapping; the message names file and line.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise ConfigError(f"{path}: no such file. Give --config the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())}).") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings, got {type(content).__name__}.")
+    return content
+
+
+def parse_settings(
+    config_class: type[C],
+    words: Sequence[str],
+    *,
+    program: str = "",
+    summary: str = "",
+    fallback: str | Path | None = None,
+) -> C:
+    """Resolve one stage's configuration from `--config FILE.yaml` and flags; flags win.
+
+    Args:
+        config_class: The configuration's dataclass.
+        words: Command-line words.
+        program: What the command is called, for `--help`.
+        summary: What it does, for `--help`.
+        fallback: YAML file taken, and said so, where there is no `--config`.
+
+    Raises:
+        ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
+        SystemExit: After `--help`.
+    """
+    known = {each.name: each for each in fields(config_class)}  # type: ignore[arg-type]
+    given = vars(_parser(config_class, program, summary).parse_args(words))
+    file = given.pop("config", None)
+    if file is None and fallback is not None:
+        logger.info("No --config given: taking the demo configuration, %s.", shown_path(fallback))
+        file = str(fallback)
+    values: dict[str, Any] = {}
+    hints = typing.get_type_hints(config_class)
+    if file is not None:
+        for key, value in read_yaml(file).items():
+            if key not in known:
+                raise ConfigError(f"{file}: unknown key {key!r}. Known keys: {', '.join(known)}.")
+            values[key] = convert(value, hints[key], f"{file}: {key}")
+    for key, value in given.items():
+        values[key] = convert(value, hints[key], f"--{key}")
+    return config_class(**values)
+
+
+def load_settings(config_class: type[C], path: str | Path) -> C:
+    """A configuration from a YAML file alone."""
+    return parse_settings(config_class, ["--config", str(path)])
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise ConfigError(f"{message[:1].lower()}{message[1:]}. See --help.")
+
+
+def _parser(config_class: type[Any], program: str, summary: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program or None,
+        description=summary,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.HelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below; flags win over it")
+    hints = typing.get_type_hints(config_class)
+    for each in fields(config_class):
+        said, kind = description(each), _without_none(hints[each.name])
+        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
+        choice = f"; one of {', '.join(str(word) for word in said.known if word)}" if said.known else ""
+        options: dict[str, Any] = {"help": f"{said.help}{choice}{shown}".replace("%", "%%")}
+        if kind is bool:
+            options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
+        elif get_origin(kind) is dict:
+            options |= {"nargs": "*", "metavar": "NAME=VALUE"}
+        elif get_origin(kind) is list:
+            options |= {"nargs": "*", "metavar": "VALUE"}
+        else:
+            options["metavar"] = {int: "N", float: "X"}.get(kind, "TEXT")
+        parser.add_argument(f"--{each.name}", **options)
+    return parser
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={entry}" for name, entry in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return next(part for part in get_args(hint) if part is not type(None))
+    return hint
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """A value of a YAML file or of the command line as the type that a setting has.
+
+    Args:
+        value: What YAML made of it; a word, or a list of words.
+        hint: str, int, float, bool, `Any`, a list or a mapping of these, or one of them or None.
+        where: File and key, or the flag, for messages.
+
+    Raises:
+        ConfigError: If it does not fit.
+
+    Example:
+        >>> convert("1e-3", float, "--learning_rate"), convert(["a=2", "b"], dict[str, float], "--tasks")
+        (0.001, {'a': 2.0, 'b': 1.0})
+    """
+    kind = _without_none(hint)
+    if kind is not hint and (value is None or (isinstance(value, str) and value.lower() in _NONE)):
+        return None
+    if get_origin(kind) is list:
+        (inner,) = get_args(kind)
+        if isinstance(value, str | int | float):
+            raise ConfigError(f"{where} is {value!r}; expected a list, such as [{value}].")
+        return [convert(entry, inner, where) for entry in _entries(value, where)]
+    if get_origin(kind) is dict:
+        return _convert_mapping(value, get_args(kind)[1], where)
+    return _convert_scalar(value, kind, where)
+
+
+def _entries(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{where} is {value!r}; expected a list.")
+    return value
+
+
+def _convert_mapping(value: Any, inner: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {str(key): convert(entry, inner, f"{where}: {key}") for key, entry in value.items()}
+    found: dict[str, Any] = {}
+    for word in _entries(value, where):
+        name, equals, text = str(word).partition("=")
+        name = name.strip()
+        if not name or (not equals and inner is not float) or (equals and not text.strip()):
+            raise ConfigError(f"{where} has {word!r}; expected NAME=VALUE.")
+        if name in found:
+            raise ConfigError(f"{where} names {name!r} twice. Give each its own name.")
+        found[name] = convert(text.strip() if equals else 1.0, inner, f"{where} {name}")
+    return found
+
+
+def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, "a value")
+    try:
+        if kind is Any:
+            return yaml.safe_load(value) if isinstance(value, str) else value
+        if kind is bool and isinstance(value, str):
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.lower()]
+        if kind is bool and isinstance(value, bool):
+            return value
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            if kind is int:
+                return int(value) if not isinstance(value, float) else _whole(value)
+            if kind is float and math.isfinite(number := float(value)):
+                return number
+            if kind is str:
+                return str(value)
+        if kind is str and isinstance(value, datetime.date):
+            return str(value)  # YAML reads a bare date as one
+    except (ValueError, KeyError, OverflowError, yaml.YAMLError):
+        pass
+    raise ConfigError(f"{where} is {value!r}; expected {expected}.")
+
+
+def _whole(value: float) -> int:
+    if value != int(value):
+        raise ValueError
+    return int(value)

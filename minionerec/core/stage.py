@@ -1,0 +1,268 @@
+"""The life of a stage: what it reads, what decides its result, whether it is done, and how it goes on after a kill.
+
+Every stage reads the same way:
+
+    def run_x(config: XConfig) -> XResult:
+        stage = Stage(config)
+        if (manifest := stage.current()) is not None:
+            return XResult(stage.output, manifest["counts"])        # up to date, and said so
+        with stage.work() as work:                                  # locked; inputs checked
+            corpus = Corpus.load(config.corpus)                     # load
+            model = build(...)                                      # build
+            fit(model, work.folder / "state.safetensors")           # work; the folder survives a kill
+            with work.finish(seed=config.seed, counts=counts) as place:
+                model.save(place)                                   # finish: all or nothing
+
+What happens is the same everywhere:
+
+- The output is up to date when it was made from the same deciding settings and from inputs of the same content, and
+  none of its files was changed since. Then nothing is done.
+- An input that was edited by hand after it was written is an error that names the file.
+- A run that was cut off goes on from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
+  naming what differs, until `restart` throws the unfinished run away.
+- Two runs of one output: the second is refused.
+- An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from minionerec.core.artefacts import (
+    changed_file,
+    fingerprint,
+    is_artefact,
+    read_json,
+    read_manifest,
+    require_writable,
+    to_plain,
+    verify_files,
+    write_artefact,
+    write_text_atomic,
+)
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.processes import is_main_process, wait_for_everyone
+from minionerec.core.settings import StageConfig, deciding_settings, growing_settings, input_kinds
+
+logger = get_logger(__name__)
+
+RECORD_FILE = "run.json"
+
+
+class Stage:
+    """One stage with its settings.
+
+    Args:
+        config: The settings.
+        kind: Kind of artefact that it writes; that of the settings if None.
+        output: Where it writes; the settings' `output` if None. A stage that makes several artefacts (one a seed) is
+            one `Stage` for each.
+        inputs: Name to path of everything that is read; `config.inputs()` if None.
+        settings: What decides the result; the settings' own deciding ones if None.
+
+    Attributes:
+        output: The directory.
+        inputs: Name to path.
+        settings: What decides the result, as plain values.
+    """
+
+    def __init__(
+        self,
+        config: StageConfig,
+        *,
+        kind: str | None = None,
+        output: Path | None = None,
+        inputs: Mapping[str, Path] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ):
+        self.config = config
+        self.kind = config.kind if kind is None else kind
+        self.output = Path(config.output) if output is None else output
+        self.inputs = config.inputs() if inputs is None else dict(inputs)
+        self.settings: dict[str, Any] = to_plain(deciding_settings(config) if settings is None else dict(settings))
+
+    @property
+    def partial(self) -> Path:
+        """The folder of an unfinished run, beside the output."""
+        return self.output.with_name(f"{self.output.name}.partial")
+
+    @property
+    def finished(self) -> Path:
+        """The folder that keeps the last state of a finished run, from which more can follow."""
+        return self.output.with_name(f"{self.output.name}.finished")
+
+    def current(self, say: bool = True) -> dict[str, Any] | None:
+        """The manifest of the output where it is up to date, else None.
+
+        Args:
+            say: Whether to log that it is, or which of its files was changed by hand.
+
+        Raises:
+            ArtefactError: If an input is missing, of another kind, or was changed since it was written.
+        """
+        self.check_inputs()
+        if not is_artefact(self.output):
+            return None
+        manifest = read_manifest(self.output)
+        made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
+        if manifest["kind"] != self.kind or manifest["settings"] != self.settings or made_from != self._fingerprints():
+            return None
+        changed = changed_file(self.output)
+        if changed is not None:
+            if say:
+                logger.warning("%s was changed since it was written: %s is made anew.", changed, self.output)
+            return None
+        if say:
+            logger.info("%s is up to date.", self.output)
+        return manifest
+
+    def check_inputs(self) -> None:
+        """Check that every input is there, of the right kind, and as it was written.
+
+        Raises:
+            ArtefactError: Naming the directory or the file.
+        """
+        kinds = input_kinds(self.config)
+        for name, path in self.inputs.items():
+            kind = kinds.get(name, "any")
+            if kind != "any":
+                read_manifest(path, kind)
+            if path.is_dir() and is_main_process():
+                verify_files(path)
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: fingerprint(path) for name, path in self.inputs.items()}
+
+    @contextmanager
+    def work(self) -> Iterator["Work"]:
+        """Hold the output against other runs, and find where an unfinished run was.
+
+        Under a distributed launch the first process does so and the others wait; at the end all wait for one another.
+
+        Yields:
+            What the stage works with.
+
+        Raises:
+            ConfigError: If another run is at work there, or an unfinished run with other settings or inputs lies there.
+            ArtefactError: If the output cannot be written, or would replace something else.
+        """
+        lock = FileLock(self.output.with_name(f".{self.output.name}.lock"), timeout=0)
+        try:
+            if is_main_process():
+                self._check_output()
+                self._acquire(lock)
+                self._prepare()
+            wait_for_everyone()
+            yield Work(self)
+            wait_for_everyone()
+        finally:
+            lock.release()
+
+    def _check_output(self) -> None:
+        require_writable(self.output, self.kind)
+        place = self.output.resolve()
+        for name, path in self.inputs.items():
+            if place == path.resolve() or place in path.resolve().parents:
+                raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
+
+    def _acquire(self, lock: FileLock) -> None:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ConfigError(
+                f"{self.output}: another run is writing it. Wait for it, or choose another output."
+            ) from None
+
+    def _prepare(self) -> None:
+        """Leave no unfinished run but this one: it goes on, or a finished one that is to grow does."""
+        if self.config.restart:
+            shutil.rmtree(self.partial, ignore_errors=True)
+        elif (self.partial / RECORD_FILE).is_file():
+            differences = self._differences(self.partial)
+            if differences:
+                raise ConfigError(
+                    f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Go on with the "
+                    "old settings, choose another output, or give --restart true to throw it away."
+                )
+        elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished):
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self.finished.rename(self.partial)
+        elif self.partial.exists():
+            shutil.rmtree(self.partial, ignore_errors=True)
+
+    def _differences(self, folder: Path) -> list[str]:
+        """In what this run differs from the one that left a folder, in words."""
+        before = read_json(folder / RECORD_FILE)
+        then, growing = before["settings"], growing_settings(self.config)
+        names = [
+            f"{name} (then {then.get(name)!r}, now {value!r})"
+            for name, value in self.settings.items()
+            if then.get(name) != value and not (name in growing and value > then[name])
+        ]
+        return names or (["the inputs' content"] if before["inputs"] != self._fingerprints() else [])
+
+    def record(self) -> None:
+        """Write beside an unfinished run what it was begun with; the first process does so."""
+        if is_main_process():
+            content = {"settings": self.settings, "inputs": self._fingerprints()}
+            write_text_atomic(self.partial / RECORD_FILE, json.dumps(content, indent=1) + "\n")
+
+
+@dataclass
+class Work:
+    """A stage at work.
+
+    Attributes:
+        stage: The stage.
+    """
+
+    stage: Stage
+    _open: bool = field(default=False, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder for what must survive a kill; it exists once it has been asked for."""
+        if not self._open:
+            if not (self.stage.partial / RECORD_FILE).is_file() or self.stage.config.restart:
+                self.stage.record()
+            wait_for_everyone()
+            self._open = True
+        return self.stage.partial
+
+    @contextmanager
+    def finish(
+        self, *, seed: int | None = None, counts: Mapping[str, Any] | None = None, keep_state: bool = False
+    ) -> Iterator[Path]:
+        """Write the output in one piece, then lay the folder of the unfinished run aside; in the first process alone.
+
+        Args:
+            seed: Random seed, if any was used.
+            counts: Numbers worth showing; a mapping filled inside the block is fine.
+            keep_state: Whether the folder is kept, so that the stage may go on from there with a larger setting.
+
+        Yields:
+            The directory to write files into.
+        """
+        stage = self.stage
+        with write_artefact(
+            stage.output,
+            stage.kind,
+            config=stage.config,
+            settings=stage.settings,
+            inputs=stage.inputs,
+            seed=seed,
+            counts=counts,
+        ) as place:
+            yield place
+        shutil.rmtree(stage.finished, ignore_errors=True)
+        if keep_state and stage.partial.is_dir():
+            stage.partial.rename(stage.finished)
+        else:
+            shutil.rmtree(stage.partial, ignore_errors=True)

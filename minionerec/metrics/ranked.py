@@ -1,0 +1,103 @@
+"""`Ranked`: where each row's target stands, in lists or in full rankings; ranking metrics read nothing else."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.errors import ArtefactError
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
+
+FILE = "ranks.parquet"
+LEVELS = ("item", "sid")
+KIND = "predictions"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The ranks of one recommender's targets on the rows of one split.
+
+    Attributes:
+        users: The R users, one a row.
+        targets: int32 (R,), item index of each row's target.
+        ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
+            where the list does not hold it.
+        width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
+    """
+
+    users: Sequence[str]
+    targets: np.ndarray
+    ranks: Mapping[str, np.ndarray]
+    width: int | None
+
+    def __len__(self) -> int:
+        """Number of rows, R."""
+        return len(self.users)
+
+    @classmethod
+    def from_predictions(cls, predictions: Predictions, where: str = "predictions") -> "Ranked":
+        """The ranks of ranked lists.
+
+        Args:
+            predictions: The lists.
+            where: What to call them in messages.
+        """
+        ranks = {"item": item_ranks(predictions)}
+        if any(predictions.target_sids):
+            ranks["sid"] = sid_ranks(predictions)
+        return cls(predictions.users, predictions.targets, ranks, list_width(predictions, where))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
+        """The ranks that a predictions artefact holds for a split: full ones where it has them, else its lists'.
+
+        Raises:
+            ArtefactError: If it is no such artefact, or is about other rows.
+        """
+        path = Path(path)
+        counts = read_manifest(path, KIND)["counts"]
+        if (path / FILE).is_file():
+            table = pd.read_parquet(path / FILE)
+            rows = table[table["split"] == split]
+            if len(rows):
+                ranks = {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows}
+                return cls(rows["user"].tolist(), rows["target"].to_numpy(np.int32), ranks, None)
+        own = str(counts.get("split", split))
+        if own != split:
+            raise ArtefactError(f"{path}: is about the {own} rows, not the {split} rows. Predict for {split}.")
+        return cls.from_predictions(Predictions.load(path), str(path))
+
+
+def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
+    """Write `ranks.parquet` with the full ranks of several splits into the folder of a predictions artefact."""
+    tables = [
+        pd.DataFrame(
+            {
+                "split": split,
+                "user": np.asarray(ranked.users, dtype=object),
+                "target": ranked.targets,
+                **{f"{level}_rank": ranks for level, ranks in ranked.ranks.items()},
+            }
+        )
+        for split, ranked in splits.items()
+    ]
+    pd.concat(tables, ignore_index=True).to_parquet(Path(place) / FILE, index=False)
+
+
+def runs_at(path: str | os.PathLike[str]) -> list[Path]:
+    """The predictions artefacts of a recommender: the one at a path, or one for each seed of a run (`seed-N`).
+
+    Raises:
+        ArtefactError: If there is neither.
+    """
+    path = Path(path)
+    seeds = [place for place in path.glob("seed-*/predictions") if is_artefact(place)]
+    if seeds:
+        return sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2]))
+    read_manifest(path, KIND)
+    return [path]
