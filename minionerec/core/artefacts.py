@@ -189,6 +189,7 @@ def write_artefact(
     config: Any,
     settings: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+    recorded: Mapping[str, Mapping[str, str]] | None = None,
     seed: int | None = None,
     counts: Mapping[str, Any] | None = None,
 ) -> Iterator[Path]:
@@ -203,6 +204,7 @@ def write_artefact(
         config: Resolved configuration (dataclass or mapping).
         settings: The part of it that decides the result; all of it if None.
         inputs: Name to path of every file or artefact that was read.
+        recorded: Their `input_record` from before they were read; taken now if None.
         seed: Random seed, if any was used.
         counts: Numbers worth showing (rows, items, dropped rows...). A mapping filled inside the block is fine.
 
@@ -215,7 +217,7 @@ def write_artefact(
     path = Path(path)
     require_writable(path, kind)
     fresh, old = _fresh_folder(path), path.with_name(f".{path.name}.old")
-    recorded = input_record(inputs or {})
+    recorded = input_record(inputs or {}) if recorded is None else recorded
     try:
         yield fresh
         files = {str(file.relative_to(fresh)): file_sha256(file) for file in sorted(fresh.rglob("*")) if file.is_file()}
@@ -223,7 +225,7 @@ def write_artefact(
             "kind": kind,
             "config": to_plain(config),
             "settings": to_plain(config if settings is None else dict(settings)),
-            "inputs": recorded,
+            "inputs": dict(recorded),
             "seed": seed,
             "counts": to_plain(dict(counts or {})),
             "files": files,

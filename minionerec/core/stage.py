@@ -36,7 +36,7 @@ from filelock import FileLock, Timeout
 
 from minionerec.core.artefacts import (
     changed_file,
-    fingerprint,
+    input_record,
     is_artefact,
     read_json,
     read_manifest,
@@ -112,7 +112,8 @@ class Stage:
             return None
         manifest = read_manifest(self.output)
         made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-        if manifest["kind"] != self.kind or manifest["settings"] != self.settings or made_from != self._fingerprints():
+        made_by = (manifest["kind"], manifest.get("settings"), made_from)
+        if made_by != (self.kind, self.settings, self._fingerprints()):
             return None
         changed = changed_file(self.output)
         if changed is not None:
@@ -138,7 +139,7 @@ class Stage:
                 verify_files(path)
 
     def _fingerprints(self) -> dict[str, str]:
-        return {name: fingerprint(path) for name, path in self.inputs.items()}
+        return {name: record["sha256"] for name, record in input_record(self.inputs).items()}
 
     @contextmanager
     def work(self) -> Iterator["Work"]:
@@ -160,7 +161,7 @@ class Stage:
                 self._acquire(lock)
                 self._prepare()
             wait_for_everyone()
-            yield Work(self)
+            yield Work(self, input_record(self.inputs))
             wait_for_everyone()
         finally:
             lock.release()
@@ -221,17 +222,18 @@ class Work:
 
     Attributes:
         stage: The stage.
+        read: Path and fingerprint of each input, as it was when the work began.
     """
 
     stage: Stage
+    read: dict[str, dict[str, str]]
     _open: bool = field(default=False, repr=False)
 
     @property
     def folder(self) -> Path:
         """The folder for what must survive a kill; it exists once it has been asked for."""
         if not self._open:
-            if not (self.stage.partial / RECORD_FILE).is_file() or self.stage.config.restart:
-                self.stage.record()
+            self.stage.record()  # a run that goes on may have grown
             wait_for_everyone()
             self._open = True
         return self.stage.partial
@@ -256,7 +258,7 @@ class Work:
             stage.kind,
             config=stage.config,
             settings=stage.settings,
-            inputs=stage.inputs,
+            recorded=self.read,
             seed=seed,
             counts=counts,
         ) as place:

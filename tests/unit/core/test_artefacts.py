@@ -1,13 +1,11 @@
-"""Configuration, artefacts and errors."""
+"""Artefacts, and the frame of commands."""
 
 import json
-from dataclasses import dataclass, field
 
 import pytest
 
 from minionerec.core.artefacts import (
     fingerprint,
-    is_current,
     read_json,
     read_manifest,
     require_writable,
@@ -15,59 +13,8 @@ from minionerec.core.artefacts import (
     write_artefact,
     write_text_atomic,
 )
-from minionerec.core.config import parse_config, run_command
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
-
-
-@dataclass
-class Settings:
-    output: str = field(default="a", metadata={"help": "where"})
-    steps: int = field(default=3, metadata={"help": "how many"})
-    ks: list[int] = field(default_factory=lambda: [1, 3], metadata={"help": "cut-offs"})
-    flag: bool = field(default=True, metadata={"help": "whether"})
-
-
-def yaml(tmp_path, text):
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
-    return str(path)
-
-
-def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
-    path = yaml(tmp_path, "steps: 5\nks: [2, 4]\nflag: false\n")
-    assert parse_config(Settings, "", args=["--config", path]) == Settings("a", 5, [2, 4], False)
-    words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "true"]
-    assert parse_config(Settings, "", args=words) == Settings("a", 7, [9], True)
-
-
-def test_without_config_the_demo_is_taken_and_said(tmp_path, caplog):
-    path = yaml(tmp_path, "steps: 8\n")
-    with caplog.at_level("INFO", "minionerec"):
-        assert parse_config(Settings, "", demo=path, args=["--output", "b"]) == Settings("b", 8)
-    assert f"taking the demo configuration, {path}" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "message"),
-    [
-        ("stepz: 5\n", [], r"c.yaml: unknown key 'stepz'. Known keys: output, steps, ks, flag"),
-        ("steps: five\n", [], "invalid int value: 'five'"),
-        ("- 1\n", [], "c.yaml: expected a mapping of settings, got list"),
-        ("a: [1\n", [], "c.yaml: not valid YAML .*line 2"),
-        ("steps: 1\n", ["--stepz", "2"], r"--stepz.*See --help"),
-        ("steps: 1\n", ["--steps", "x"], "argument --steps: invalid int value: 'x'"),
-    ],
-)
-def test_bad_settings(tmp_path, text, words, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_config(Settings, "", args=["--config", yaml(tmp_path, text), *words])
-
-
-def test_missing_config_file():
-    with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file"):
-        parse_config(Settings, "", args=["--config", "nowhere.yaml"])
-    with pytest.raises(ConfigError, match="--config needs the path"):
-        parse_config(Settings, "", args=["--config"])
+from minionerec.core.commands import run_command
+from minionerec.core.errors import ArtefactError, DataError
 
 
 def test_user_errors_are_one_line_and_status_2(capsys):
@@ -107,18 +54,6 @@ def test_a_failing_stage_leaves_the_old_output(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_what_is_current(tmp_path):
-    source = tmp_path / "in.txt"
-    source.write_text("1")
-    make(tmp_path / "one", inputs={"source": source})
-    assert is_current(tmp_path / "one", "cups", {"a": 1}, {"source": source})
-    assert not is_current(tmp_path / "one", "cups", {"a": 2}, {"source": source})
-    assert not is_current(tmp_path / "one", "cups", {"a": 1}, {})
-    source.write_text("2")
-    assert not is_current(tmp_path / "one", "cups", {"a": 1}, {"source": source})
-    assert not is_current(tmp_path / "none", "cups", {"a": 1}, {})
-
-
 def test_readers_refuse_what_is_not_theirs(tmp_path):
     make(tmp_path / "one")
     with pytest.raises(ArtefactError, match="holds a 'cups', expected a 'plates'"):
@@ -151,6 +86,10 @@ def test_writers_replace_only_artefacts(tmp_path):
     with pytest.raises(ArtefactError, match="cannot be written"):
         write_text_atomic(tmp_path / "file" / "deeper.txt", "x")
     assert (tmp_path / "thesis" / "chapter").read_text() == "precious"
+    make(tmp_path / "one")
+    require_writable(tmp_path / "one", "cups")
+    with pytest.raises(ArtefactError, match="one: holds a 'cups', which a 'plates' must not replace"):
+        require_writable(tmp_path / "one", "plates")
 
 
 def test_broken_json_names_its_place(tmp_path):

@@ -1,0 +1,148 @@
+"""Settings: one reading of values for files and flags, and checks that say what is wrong where."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import (
+    StageConfig,
+    convert,
+    deciding_settings,
+    declared_inputs,
+    growing_settings,
+    input_kinds,
+    load_settings,
+    parse_settings,
+    setting,
+)
+
+
+@dataclass
+class Cups(StageConfig):
+    kind: ClassVar[str] = "cups"
+
+    output: str = setting("cups", "where they are put", required=True, decides=False)
+    shop: str = setting("", "where they come from", reads="shop")
+    others: dict[str, str] = setting({}, "shops to compare with", reads="any")
+    steps: int = setting(3, "how many", least=1, grows=True)
+    share: float = setting(0.5, "how full", above=0, most=1)
+    ks: list[int] = setting([1, 3], "cut-offs", least=1)
+    weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"))
+    free: dict[str, Any] = setting({}, "anything")
+    glaze: str = setting("blue", "its colour", known=("blue", "white"))
+    stamp: str | None = setting(None, "text on the bottom")
+    flag: bool = setting(True, "whether")
+
+
+def yaml(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
+    path = yaml(tmp_path, "steps: 5\nks: [2, 4]\nflag: false\nweights: {rule: 1, ndcg: 0.5}\n")
+    found = load_settings(Cups, path)
+    assert (found.steps, found.ks, found.flag, found.weights) == (5, [2, 4], False, {"rule": 1.0, "ndcg": 0.5})
+    words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "--weights", "ndcg=2", "rule", "--stamp", "x"]
+    found = parse_settings(Cups, words)
+    assert (found.steps, found.ks, found.flag, found.stamp) == (7, [9], True, "x")
+    assert found.weights == {"ndcg": 2.0, "rule": 1.0}
+    assert parse_settings(Cups, ["--flag", "false", "--stamp", "none"]) == Cups(flag=False)
+
+
+def test_without_config_the_fallback_is_taken_and_said(tmp_path, caplog):
+    path = yaml(tmp_path, "steps: 8\n")
+    with caplog.at_level("INFO", "minionerec"):
+        assert parse_settings(Cups, ["--output", "b"], fallback=path) == Cups(output="b", steps=8)
+    assert f"taking the demo configuration, {path}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "wanted"),
+    [
+        ("1e-3", float, 1e-3),
+        (2, float, 2.0),
+        (2.0, int, 2),
+        ("yes", bool, True),
+        (None, str | None, None),
+        ("null", int | None, None),
+        (["a=1", "b=x"], dict[str, Any], {"a": 1, "b": "x"}),
+        ({1: "a"}, dict[str, str], {"1": "a"}),
+        (20180101, str, "20180101"),
+        ([1, "2"], list[int], [1, 2]),
+    ],
+)
+def test_values_take_the_type_of_their_setting(value, hint, wanted):
+    found = convert(value, hint, "here")
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("stepz: 5\n", [], r"c.yaml: unknown key 'stepz'. Known keys: output, restart, shop"),
+        ("steps: five\n", [], r"c.yaml: steps is 'five'; expected a whole number\."),
+        ("steps: 2.5\n", [], r"c.yaml: steps is 2.5; expected a whole number\."),
+        ("steps: true\n", [], r"c.yaml: steps is True; expected a whole number\."),
+        ("share: .nan\n", [], r"c.yaml: share is nan; expected a number\."),
+        ("share: .inf\n", [], r"c.yaml: share is inf; expected a number\."),
+        ("flag: 3\n", [], r"c.yaml: flag is 3; expected true or false\."),
+        ("ks: 3\n", [], r"c.yaml: ks is 3; expected a list, such as \[3\]"),
+        ("weights: rule=1\n", [], r"c.yaml: weights is 'rule=1'; expected a list"),
+        ("weights: {rule: x}\n", [], r"c.yaml: weights: rule is 'x'; expected a number\."),
+        ("- 1\n", [], "c.yaml: expected a mapping of settings, got list"),
+        ("a: [1\n", [], "c.yaml: not valid YAML .*line 2"),
+        ("steps: 1\n", ["--stepz", "2"], r"--stepz.*See --help"),
+        ("steps: 1\n", ["--steps", "x"], r"--steps is 'x'; expected a whole number\."),
+        ("steps: 1\n", ["--steps"], r"--steps: expected one argument. See --help"),
+        ("steps: 1\n", ["--weights", "rule=1", "rule=2"], r"--weights names 'rule' twice"),
+        ("steps: 1\n", ["--others", "a"], r"--others has 'a'; expected NAME=VALUE"),
+        ("steps: 0\n", [], r"steps is 0; it must be at least 1\."),
+        ("ks: [3, 0]\n", [], r"ks is 0; it must be at least 1\."),
+        ("share: 0\n", [], r"share is 0.0; it must be above 0 and at most 1\."),
+        ("glaze: red\n", [], r"unknown glaze 'red'; known: blue, white\."),
+        ("weights: {gold: 1}\n", [], r"unknown weights 'gold'; known: rule, ndcg\."),
+        ("output: ''\n", [], r"output is empty; give --output: where they are put\."),
+    ],
+)
+def test_bad_settings_name_place_value_and_remedy(tmp_path, text, words, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        parse_settings(Cups, ["--config", yaml(tmp_path, text), *words])
+    assert "\n" not in str(error.value)
+
+
+def test_missing_config_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file"):
+        parse_settings(Cups, ["--config", "nowhere.yaml"])
+    with pytest.raises(ConfigError, match="--config: expected one argument"):
+        parse_settings(Cups, ["--config"])
+
+
+def test_help_shows_defaults_and_choices_once(capsys):
+    with pytest.raises(SystemExit):
+        parse_settings(Cups, ["--help"], program="minionerec cups", summary="Make cups.")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "usage: minionerec cups" in said
+    assert "--no_flag" not in said
+    assert "whether (default: true)" in said
+    assert "rewards with weights; one of rule, ndcg (default: rule=1.0)" in said
+    assert "its colour; one of blue, white (default: blue)" in said
+
+
+def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path):
+    (tmp_path / "shop").mkdir()
+    config = Cups(shop=str(tmp_path / "shop"), others={"a": "x", "b": "y"})
+    deciding = {"steps", "share", "ks", "weights", "free", "glaze", "stamp", "flag"}
+    assert set(deciding_settings(config)) == deciding
+    assert {name: str(path) for name, path in declared_inputs(config).items()} == {
+        "shop": str(tmp_path / "shop"),
+        "others a": "x",
+        "others b": "y",
+    }
+    assert input_kinds(config) == {"shop": "shop", "others a": "any", "others b": "any"}
+    assert growing_settings(config) == {"steps"}
+    assert Cups().ks is not Cups().ks

@@ -1,0 +1,176 @@
+"""The life of a stage: up to date, unfinished, changed half-way, held by another, edited by hand."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from filelock import FileLock
+
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.settings import StageConfig, setting
+from minionerec.core.stage import RECORD_FILE, Stage
+
+
+@dataclass
+class Sum(StageConfig):
+    """Adds the numbers of a file up, `epochs` times, one epoch after another."""
+
+    kind: ClassVar[str] = "sum"
+
+    numbers: str = setting("", "what is added", reads="numbers")
+    extra: str = setting("", "a file that is added too", reads="any")
+    epochs: int = setting(2, "how often", grows=True)
+    sign: int = setting(1, "1 or -1")
+    workers: int = setting(1, "how many add", decides=False)
+
+
+class Killed(Exception):
+    pass
+
+
+def run_sum(config, die_after=None):
+    """(sum, whether it was made now, epochs that were made now)."""
+    stage = Stage(config)
+    if stage.current() is not None:
+        return int((stage.output / "sum.txt").read_text()), False, 0
+    with stage.work() as work:
+        state = work.folder / "state.json"
+        done, total = json.loads(state.read_text()) if state.is_file() else (0, 0)
+        began = done
+        numbers = json.loads((Path(config.numbers) / "numbers.json").read_text())
+        while done < config.epochs:
+            done, total = done + 1, total + config.sign * sum(numbers)
+            state.write_text(json.dumps([done, total]))
+            if die_after == done:
+                raise Killed
+        with work.finish(seed=3, counts={"total": total}, keep_state=True) as place:
+            (place / "sum.txt").write_text(str(total))
+    return total, True, done - began
+
+
+def write_numbers(path, numbers):
+    with write_artefact(path, "numbers", config={}) as place:
+        (place / "numbers.json").write_text(json.dumps(numbers))
+
+
+@pytest.fixture
+def config(tmp_path):
+    write_numbers(tmp_path / "numbers", [1, 2])
+    return Sum(output=str(tmp_path / "sum"), numbers=str(tmp_path / "numbers"))
+
+
+def test_done_is_not_done_again(config, tmp_path, caplog):
+    assert run_sum(config) == (6, True, 2)
+    assert not config.output.endswith("partial")
+    assert not (tmp_path / "sum.partial").exists()
+    manifest = read_manifest(config.output, "sum")
+    assert manifest["settings"] == {"epochs": 2, "sign": 1}
+    assert manifest["config"]["workers"] == 1
+    with caplog.at_level("INFO", "minionerec"):
+        assert run_sum(config) == (6, False, 0)
+        assert run_sum(replace(config, workers=4)) == (6, False, 0)
+    assert caplog.text.count("sum is up to date.") == 2
+    assert config.up_to_date()
+
+
+def test_other_settings_or_inputs_are_made(config, tmp_path):
+    run_sum(config)
+    assert run_sum(replace(config, sign=-1)) == (-6, True, 2)
+    assert not config.up_to_date()
+    write_numbers(tmp_path / "numbers", [4])
+    assert run_sum(config) == (8, True, 2)
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "numbers").rename(moved)  # the same content at another place is the same input
+    assert run_sum(replace(config, numbers=str(moved))) == (8, False, 0)
+
+
+def test_more_epochs_go_on_from_a_finished_run(config):
+    run_sum(config)
+    assert run_sum(replace(config, epochs=5)) == (15, True, 3)
+    assert run_sum(replace(config, epochs=4)) == (12, True, 4)
+
+
+def test_a_killed_run_goes_on(config, tmp_path):
+    with pytest.raises(Killed):
+        run_sum(config, die_after=1)
+    assert not (tmp_path / "sum").exists()
+    assert (tmp_path / "sum.partial" / RECORD_FILE).is_file()
+    assert run_sum(config) == (6, True, 1)
+    assert not (tmp_path / "sum.partial").exists()
+
+
+def test_an_unfinished_run_is_not_mixed_with_another(config, tmp_path):
+    with pytest.raises(Killed):
+        run_sum(config, die_after=1)
+    message = r"sum.partial: holds an unfinished run that differs in sign \(then 1, now -1\)\. Go on with the old"
+    with pytest.raises(ConfigError, match=message):
+        run_sum(replace(config, sign=-1))
+    assert run_sum(replace(config, epochs=3), die_after=None)[2] == 2  # more epochs are no difference
+    with pytest.raises(Killed):
+        run_sum(replace(config, sign=-1), die_after=1)
+    write_numbers(tmp_path / "numbers", [5])
+    with pytest.raises(ConfigError, match="differs in the inputs' content"):
+        run_sum(replace(config, sign=-1))
+    assert run_sum(replace(config, sign=-1, restart=True)) == (-10, True, 2)
+
+
+def test_two_runs_of_one_output(config, tmp_path):
+    with (
+        FileLock(tmp_path / ".sum.lock"),
+        pytest.raises(ConfigError, match=r"sum: another run is writing it\. Wait for it"),
+    ):
+        run_sum(config)
+    assert run_sum(config) == (6, True, 2)
+
+
+def test_an_input_edited_by_hand_is_named(config, tmp_path):
+    run_sum(config)
+    (tmp_path / "numbers" / "numbers.json").write_text("[9]")
+    for changed in (config, replace(config, sign=-1)):
+        with pytest.raises(ArtefactError, match=r"numbers.json: differs from manifest.json. Run the stage that makes"):
+            run_sum(changed)
+    assert not (tmp_path / "sum.partial").exists()
+
+
+def test_an_output_edited_by_hand_is_made_anew(config, tmp_path, caplog):
+    run_sum(config)
+    (tmp_path / "sum" / "sum.txt").write_text("7")
+    assert not config.up_to_date()
+    assert run_sum(replace(config, epochs=2))[0] == 6
+    assert f"{tmp_path}/sum/sum.txt was changed since it was written" in caplog.text
+
+
+def test_inputs_that_are_missing_or_of_another_kind(config, tmp_path):
+    with pytest.raises(ArtefactError, match=r"nowhere: no such directory"):
+        run_sum(replace(config, numbers=str(tmp_path / "nowhere")))
+    with write_artefact(tmp_path / "cups", "cups", config={}):
+        pass
+    with pytest.raises(ArtefactError, match="cups: holds a 'cups', expected a 'numbers'"):
+        run_sum(replace(config, numbers=str(tmp_path / "cups")))
+    with pytest.raises(ArtefactError, match=r"none.txt: no such directory"):
+        run_sum(replace(config, extra=str(tmp_path / "none.txt")))
+    (tmp_path / "some.txt").write_text("x")
+    assert run_sum(replace(config, extra=str(tmp_path / "some.txt")))[0] == 6
+
+
+def test_nothing_else_is_replaced(config, tmp_path):
+    with pytest.raises(ArtefactError, match="numbers: holds a 'numbers', which a 'sum' must not replace"):
+        run_sum(replace(config, output=config.numbers))
+    write_artefact_inside = tmp_path / "outer"
+    write_numbers(write_artefact_inside / "numbers", [1])
+    inside = replace(config, numbers=str(write_artefact_inside / "numbers"), output=str(write_artefact_inside))
+    with pytest.raises(ArtefactError, match="outer: exists and is not an output of this project"):
+        run_sum(inside)
+    assert json.loads((tmp_path / "numbers" / "numbers.json").read_text()) == [1, 2]
+
+
+def test_inputs_are_recorded_as_they_were_read(config, tmp_path):
+    stage = Stage(config)
+    with stage.work() as work:
+        write_numbers(tmp_path / "numbers", [100])  # while it is at work
+        with work.finish() as place:
+            (place / "sum.txt").write_text("6")
+    assert not config.up_to_date()
