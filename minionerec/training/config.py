@@ -1,11 +1,16 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
+from minionerec.core.settings import StageConfig, setting
 from minionerec.rewards.registry import parse_rewards
 
+SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 ROLLOUTS = ("beams", "sampling")
 # TRL's loss type and level of importance sampling.
 LOSSES = {
@@ -14,6 +19,7 @@ LOSSES = {
     "dapo": ("dapo", "token"),
     "gspo": ("grpo", "sequence"),
 }
+OBJECTIVES = ("likelihood", "expected", "grpo")
 
 
 def _check(condition: bool, message: str) -> None:
@@ -21,81 +27,39 @@ def _check(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def parse_tasks(tasks: list[str]) -> dict[str, float]:
-    """Task weights from "name=weight" words; a bare name has weight 1.
-
-    Raises:
-        ConfigError: If a weight is not a positive number, or a task is named twice.
-
-    Example:
-        >>> parse_tasks(["next_sid", "title_to_sid=0.5"])
-        {'next_sid': 1.0, 'title_to_sid': 0.5}
-    """
-    weights: dict[str, float] = {}
-    for word in tasks:
-        name, _, weight = word.partition("=")
-        try:
-            value = float(weight or 1)
-        except ValueError:
-            value = -1.0
-        if value <= 0 or name in weights:
-            raise ConfigError(
-                f"tasks: {word!r}; expected each task once, as name or name=weight with a weight above 0."
-            )
-        weights[name] = value
-    if not weights:
-        raise ConfigError("tasks is empty; name at least one task, e.g. next_sid.")
-    return weights
-
-
 @dataclass
-class RunConfig:
+class RunConfig(StageConfig):
     """What every training stage asks for."""
 
-    corpus: str = field(default="runs/demo/corpus", metadata={"help": "corpus directory (scripts/prepare_data.py)"})
-    output: str = field(default="", metadata={"help": "checkpoint directory to write"})
-    epochs: float = field(default=1.0, metadata={"help": "passes over the examples"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
-    schedule: str = field(
-        default="cosine", metadata={"help": "learning rate after warm-up: cosine, linear or constant"}
-    )
-    warmup: float = field(default=0.0, metadata={"help": "warm-up: share of all steps if below 1, else steps"})
-    weight_decay: float = field(default=0.0, metadata={"help": "AdamW weight decay"})
-    max_grad_norm: float = field(default=1.0, metadata={"help": "gradients are clipped to this norm"})
-    evals_per_epoch: float = field(default=1.0, metadata={"help": "validations (and saved checkpoints) an epoch"})
-    eval_rows: int = field(
-        default=1000, metadata={"help": "validation rows ranked at each validation; 0: none, -1: all"}
-    )
-    eval_beams: int = field(default=20, metadata={"help": "beam width of that ranking"})
-    patience: int = field(
-        default=0, metadata={"help": "stop after this many validations without a better one; 0: never"}
-    )
-    dtype: str = field(default="auto", metadata={"help": "dtype of the weights: auto, float32, bfloat16, float16"})
-    mixed_bf16: bool = field(default=False, metadata={"help": "compute in bfloat16 over float32 weights"})
-    max_prompt_length: int = field(default=512, metadata={"help": "prompts are cut to their last tokens, this many"})
-    seed: int = field(default=42, metadata={"help": "seed of initialisation, order and dropout"})
-    tensorboard: bool = field(
-        default=False, metadata={"help": "write TensorBoard logs (needs the extra `tensorboard`)"}
-    )
-    restart: bool = field(default=False, metadata={"help": "throw an unfinished run of this output away"})
-    keep_state: bool = field(
-        default=True,
-        metadata={
-            "help": "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same "
-            "command with more epochs goes on from there"
-        },
+    kind: ClassVar[str] = "checkpoint"
+
+    corpus: str = setting("runs/demo/corpus", "corpus directory (minionerec prepare-data)", reads="corpus")
+    output: str = setting("", "checkpoint directory to write", required=True, decides=False)
+    epochs: float = setting(1.0, "passes over the examples", above=0, grows=True)
+    learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
+    schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
+    warmup: float = setting(0.0, "warm-up: share of all steps if below 1, else steps", least=0)
+    weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
+    evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
+    eval_rows: int = setting(1000, "validation rows ranked at each validation; 0: none, -1: all", least=-1)
+    eval_beams: int = setting(20, "beam width of that ranking", least=1)
+    patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
+    dtype: str = setting("auto", "dtype of the weights", known=DTYPES)
+    mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
+    max_prompt_length: int = setting(512, "prompts are cut to their last tokens, this many", least=1)
+    seed: int = setting(42, "seed of initialisation, order and dropout")
+    tensorboard: bool = setting(False, "write TensorBoard logs (needs the extra `tensorboard`)", decides=False)
+    keep_state: bool = setting(
+        True,
+        "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "
+        "epochs goes on from there",
+        decides=False,
     )
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
-        _check(bool(self.output), "output is empty; say where the checkpoint is to be written.")
-        _check(self.epochs > 0, f"epochs is {self.epochs}; it must be above 0.")
-        _check(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; it must be above 0.")
-        _check(
-            self.schedule in ("cosine", "linear", "constant"),
-            f"unknown schedule {self.schedule!r}; known: cosine, linear, constant.",
-        )
-        _check(self.evals_per_epoch > 0, f"evals_per_epoch is {self.evals_per_epoch}; it must be above 0.")
+        super().__post_init__()
         _check(
             self.eval_rows == 0 or self.eval_beams >= 10,
             f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
@@ -103,83 +67,145 @@ class RunConfig:
 
 
 @dataclass
-class CommonConfig(RunConfig):
+class LanguageRunConfig(RunConfig):
     """What the stages that train language models ask for."""
 
-    tasks: list[str] = field(
-        default_factory=lambda: ["next_sid"],
-        metadata={
-            "help": "tasks with weights, e.g. next_sid title_to_sid=0.5: a weight is how often each example is seen "
-            "in an epoch (0.5: a fixed random half)"
-        },
+    tasks: dict[str, float] = setting(
+        {"next_sid": 1.0},
+        "tasks with weights, e.g. next_sid title_to_sid=0.5: a weight is how often each example is seen in an epoch "
+        "(0.5: a fixed random half)",
+        above=0,
+        required=True,
     )
-    gradient_checkpointing: bool = field(default=False, metadata={"help": "recompute activations to save memory"})
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        parse_tasks(self.tasks)
+    gradient_checkpointing: bool = setting(False, "recompute activations to save memory")
 
 
 @dataclass
-class SftConfig(CommonConfig):
+class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
-    sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
-    model: str = field(
-        default="scratch", metadata={"help": "hub name or directory of a causal language model, or `scratch`"}
+    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    model: str = setting("scratch", "hub name or directory of a causal language model, or `scratch`", required=True)
+    hidden_size: int = setting(256, "scratch: width", least=1)
+    layers: int = setting(4, "scratch: transformer blocks", least=1)
+    heads: int = setting(4, "scratch: attention heads", least=1)
+    kv_heads: int = setting(4, "scratch: key and value heads", least=1)
+    inner_size: int = setting(768, "scratch: width of the feed-forward layer", least=1)
+    text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
+    tied: bool = setting(True, "scratch: output head shares the input embedding")
+    dropout: float = setting(0.0, "dropout behind embedding, attention and feed-forward", least=0, below=1)
+    wording: str = setting("compact", "prompt wording: compact, prose, or a YAML file", required=True)
+    all_positions: bool = setting(
+        False,
+        "next_sid: one row a user window with a loss at every item, instead of one row an interaction; needs a "
+        "wording whose prompt is the bare history",
     )
-    hidden_size: int = field(default=256, metadata={"help": "scratch: width"})
-    layers: int = field(default=4, metadata={"help": "scratch: transformer blocks"})
-    heads: int = field(default=4, metadata={"help": "scratch: attention heads"})
-    kv_heads: int = field(default=4, metadata={"help": "scratch: key and value heads"})
-    inner_size: int = field(default=768, metadata={"help": "scratch: width of the feed-forward layer"})
-    text_vocabulary: int = field(default=1000, metadata={"help": "scratch: tokens trained on the corpus's texts"})
-    tied: bool = field(default=True, metadata={"help": "scratch: output head shares the input embedding"})
-    dropout: float = field(default=0.0, metadata={"help": "dropout behind embedding, attention and feed-forward"})
-    wording: str = field(default="compact", metadata={"help": "prompt wording: compact, prose, or a YAML file"})
-    all_positions: bool = field(
-        default=False,
-        metadata={
-            "help": "next_sid: one row a user window with a loss at every item, instead of one row an interaction; "
-            "needs a wording whose prompt is the bare history"
-        },
+    lora_rank: int = setting(
+        0,
+        "LoRA: train updates of this rank to a pretrained model, and the rows of SID tokens, instead of all weights; "
+        "0: all weights",
+        least=0,
     )
-    lora_rank: int = field(
-        default=0,
-        metadata={
-            "help": "LoRA: train updates of this rank to a pretrained model, and the rows of SID tokens, instead of "
-            "all weights; 0: all weights"
-        },
-    )
-    batch_size: int = field(default=64, metadata={"help": "examples an optimiser step, over all devices"})
-    device_batch_size: int = field(default=64, metadata={"help": "examples a device computes at a time"})
-    select_by: str = field(
-        default="loss", metadata={"help": "best checkpoint: lowest validation loss, or highest ndcg"}
-    )
+    batch_size: int = setting(64, "examples an optimiser step, over all devices", least=1)
+    device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
+    select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
-        _check(self.lora_rank >= 0, f"lora_rank is {self.lora_rank}; it must be 0 or above.")
         _check(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
             "pretrained model, or set lora_rank to 0.",
         )
-        _check(self.select_by in SELECT, f"unknown select_by {self.select_by!r}; known: {', '.join(SELECT)}.")
         _check(
             self.select_by == "loss" or self.eval_rows != 0,
             "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
         )
         _check(
-            not self.all_positions or "next_sid" in parse_tasks(self.tasks),
-            f"all_positions is about the task next_sid, which is not among the tasks {self.tasks}.",
+            not self.all_positions or "next_sid" in self.tasks,
+            f"all_positions is about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
 
 
 @dataclass
-class GrpoConfig(CommonConfig):
+class CatalogueTrainConfig(RunConfig):
+    """Settings of the stage that trains a catalogue model (`minionerec.backbone.catalogue`)."""
+
+    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    checkpoint: str = setting(
+        "",
+        "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",
+        reads="checkpoint",
+    )
+    vectors: str = setting(
+        "tfidf",
+        "item text beside learned vectors: tfidf, the output of embed-items, a .npy or .parquet file; empty: none",
+    )
+    vector_width: int = setting(128, "width of TF-IDF vectors", least=1)
+    hidden_size: int = setting(128, "width of a tower", least=1)
+    layers: int = setting(2, "layers of a tower", least=0)
+    heads: int = setting(4, "attention heads of a tower", least=1)
+    inner_size: int = setting(512, "width of a tower's position-wise networks", least=1)
+    towers: int = setting(1, "transformers trained side by side, their probabilities averaged", least=1)
+    dropout: float = setting(0.4, "dropout of item vectors, and behind each part of a layer", least=0, below=1)
+    learned_vectors: bool = setting(True, "give every SID a vector of its own")
+    code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
+    pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
+    transitions: bool = setting(True, "score SIDs by how often they followed the history's")
+    reach: int = setting(10, "items back that pairs are counted", least=1)
+    decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
+    reverse: float = setting(0.3, "weight of a pair in the other direction", least=0)
+    recency: float = setting(
+        0.0,
+        "weigh a training target by exp(-recency x share of the training rows that came after it); only where the "
+        "split is by time, else all weigh alike",
+        least=0,
+    )
+    objective: str = setting(
+        "likelihood",
+        "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); grpo "
+        "(advantages of the best SIDs as a group, ranking reward)",
+        known=OBJECTIVES,
+    )
+    generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
+    beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
+    batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)
+    device_batch_size: int = setting(128, "windows a device computes at a time", least=1)
+    beta2: float = setting(0.98, "second beta of AdamW", least=0, below=1)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        _check(
+            self.dtype in ("auto", "float32"),
+            f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
+            "mixed_bf16, to compute in bfloat16.",
+        )
+        _check(
+            self.objective == "likelihood" or bool(self.checkpoint),
+            f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
+        )
+        _check(
+            self.beta == 0 or self.objective != "likelihood",
+            f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
+        )
+        _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
+        _check(
+            bool(self.vectors) or self.learned_vectors or self.code_vectors,
+            "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
+        )
+
+    def inputs(self) -> dict[str, Path]:
+        """The settings that name inputs, and the vectors where they are read from somewhere."""
+        from minionerec.embed.vectors import encoder_inputs
+
+        vectors = {} if self.checkpoint or not self.vectors else encoder_inputs(self.vectors)
+        return super().inputs() | {name: Path(path) for name, path in vectors.items()}
+
+
+@dataclass
+class GrpoConfig(LanguageRunConfig):
     """Settings of GRPO."""
 
     checkpoint: str = field(default="runs/demo/sft", metadata={"help": "checkpoint to start from (scripts/sft.py)"})
@@ -237,13 +263,13 @@ class GrpoConfig(CommonConfig):
         """Check what can be checked before anything is read."""
         super().__post_init__()
         weights = parse_rewards(self.rewards)
-        for name, setting, what in (
+        for name, place, what in (
             ("semantic", "reward_vectors", "the vectors that it compares (scripts/embed_items.py)"),
             ("collaborative", "reward_model", "the model that it asks (scripts/train_sequential.py)"),
         ):
             _check(
-                (name in weights) == bool(getattr(self, setting)),
-                f"rewards are {self.rewards} and {setting} is {getattr(self, setting)!r}; the reward {name} and {what} "
+                (name in weights) == bool(getattr(self, place)),
+                f"rewards are {self.rewards} and {place} is {getattr(self, place)!r}; the reward {name} and {what} "
                 "go together.",
             )
         _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
@@ -260,93 +286,3 @@ class GrpoConfig(CommonConfig):
             f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them otherwise.",
         )
         _check(self.eval_rows != 0, "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows.")
-
-
-OBJECTIVES = ("likelihood", "expected", "grpo")
-
-
-@dataclass
-class CatalogueTrainConfig(RunConfig):
-    """Settings of the stage that trains a catalogue model (`minionerec.backbone.catalogue`)."""
-
-    sids: str = field(default="runs/demo/sids", metadata={"help": "SID directory (scripts/build_sids.py)"})
-    checkpoint: str = field(
-        default="",
-        metadata={
-            "help": "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: "
-            "random weights"
-        },
-    )
-    vectors: str = field(
-        default="tfidf",
-        metadata={
-            "help": "item text beside learned vectors: tfidf, the output of embed_items, a .npy or .parquet file; "
-            "empty: none"
-        },
-    )
-    vector_width: int = field(default=128, metadata={"help": "width of TF-IDF vectors"})
-    hidden_size: int = field(default=128, metadata={"help": "width of a tower"})
-    layers: int = field(default=2, metadata={"help": "layers of a tower"})
-    heads: int = field(default=4, metadata={"help": "attention heads of a tower"})
-    inner_size: int = field(default=512, metadata={"help": "width of a tower's position-wise networks"})
-    towers: int = field(default=1, metadata={"help": "transformers trained side by side, their probabilities averaged"})
-    dropout: float = field(default=0.4, metadata={"help": "dropout of item vectors, and behind each part of a layer"})
-    learned_vectors: bool = field(default=True, metadata={"help": "give every SID a vector of its own"})
-    code_vectors: bool = field(default=True, metadata={"help": "give codes vectors that their SIDs share"})
-    pointer: bool = field(default=True, metadata={"help": "score SIDs of the history by how long ago they came"})
-    transitions: bool = field(default=True, metadata={"help": "score SIDs by how often they followed the history's"})
-    reach: int = field(default=10, metadata={"help": "items back that pairs are counted"})
-    decay: float = field(default=0.6, metadata={"help": "weight of each further item back in the counts"})
-    reverse: float = field(default=0.3, metadata={"help": "weight of a pair in the other direction"})
-    recency: float = field(
-        default=0.0,
-        metadata={
-            "help": "weigh a training target by exp(-recency x share of the training rows that came after it); only "
-            "where the split is by time, else all weigh alike"
-        },
-    )
-    objective: str = field(
-        default="likelihood",
-        metadata={
-            "help": "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); "
-            "grpo (advantages of the best SIDs as a group, ranking reward)"
-        },
-    )
-    generations: int = field(default=16, metadata={"help": "grpo: SIDs of a group (G)"})
-    beta: float = field(
-        default=0.0, metadata={"help": "expected, grpo: weight of the KL divergence from the starting checkpoint"}
-    )
-    batch_size: int = field(default=128, metadata={"help": "windows an optimiser step, over all devices"})
-    device_batch_size: int = field(default=128, metadata={"help": "windows a device computes at a time"})
-    beta2: float = field(default=0.98, metadata={"help": "second beta of AdamW"})
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
-            self.dtype in ("auto", "float32"),
-            f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
-            "mixed_bf16, to compute in bfloat16.",
-        )
-        _check(self.objective in OBJECTIVES, f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
-        _check(
-            self.objective == "likelihood" or bool(self.checkpoint),
-            f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
-        )
-        _check(
-            self.beta == 0 or self.objective != "likelihood",
-            f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
-        )
-        _check(self.beta >= 0, f"beta is {self.beta}; it must be 0 or above.")
-        _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
-        _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
-        _check(self.towers >= 1, f"towers is {self.towers}; it must be at least 1.")
-        _check(0 <= self.dropout < 1, f"dropout is {self.dropout}; it must be in [0, 1).")
-        _check(self.reach >= 1, f"reach is {self.reach}; it must be at least 1.")
-        _check(0 < self.decay <= 1, f"decay is {self.decay}; it must be above 0 and at most 1.")
-        _check(self.recency >= 0, f"recency is {self.recency}; it must be 0 or above.")
-        _check(self.reverse >= 0, f"reverse is {self.reverse}; it must be 0 or above.")
-        _check(
-            bool(self.vectors) or self.learned_vectors or self.code_vectors,
-            "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
-        )

@@ -50,7 +50,7 @@ from minionerec.training.common import (
     validation_set,
     work_folder,
 )
-from minionerec.training.config import LOSSES, GrpoConfig, parse_tasks
+from minionerec.training.config import LOSSES, GrpoConfig
 from minionerec.training.scorer import sequential_scorer
 from minionerec.training.shared_prefix import shared_prefix_logps
 
@@ -327,7 +327,7 @@ def grpo_rows(
     rows: dict[str, list[Any]] = {name: [] for name in names}
     numbers = builder.table.sid_numbers
     counts = {}
-    for task, weight in parse_tasks(config.tasks).items():
+    for task, weight in config.tasks.items():
         if COMPLETION_FIELD.get(task, "sid") != "sid":
             raise ConfigError(
                 f"task {task!r} answers with a {COMPLETION_FIELD[task]}; GRPO needs tasks that answer with an SID."

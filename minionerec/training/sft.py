@@ -36,7 +36,7 @@ from minionerec.training.common import (
     validation_set,
     work_folder,
 )
-from minionerec.training.config import SftConfig, parse_tasks
+from minionerec.training.config import SftConfig
 from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory, free_memory
 from minionerec.training.packing import TreeCollator, good_row_length
@@ -138,7 +138,7 @@ def training_columns(
     """The training rows of all tasks by their weights, and the number of rows of each task."""
     columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
     counts = {}
-    for task, weight in parse_tasks(config.tasks).items():
+    for task, weight in config.tasks.items():
         if task == "next_sid" and config.all_positions:
             rows = tokenise_windows(tokenizer, builder, corpus)
         else:
