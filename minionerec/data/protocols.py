@@ -8,14 +8,26 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
 from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.data.filters import k_core, number_by_appearance
-from minionerec.data.sequences import Samples, Sequences, Side, Split, Windows, make_windows, ranges
+from minionerec.data.sequences import (
+    Samples,
+    Sequences,
+    Side,
+    Split,
+    Windows,
+    make_windows,
+    ranges,
+    sequences_from_source,
+)
+from minionerec.data.sources.user_items import read_user_items
 from minionerec.data.windows import user_windows
 
 logger = get_logger(__name__)
 
 SEEN = ("mask", "zero", "keep")
+ROWS = "rows"
 
 
 @dataclass
@@ -84,7 +96,7 @@ class Protocol:
     stop_after: int
     ties: bool
     digits: int | None
-    splitter: Callable[[Any, int, Side], Split]
+    splitter: Callable[[Sequences | Corpus, int, Side], Split]
     monitor: str = "NDCG@10"
 
     def split(self, data: Sequences | Corpus) -> Split:
@@ -107,7 +119,7 @@ class Protocol:
         return replace(self, **changes)
 
 
-def _sequences(data: Any, fewest: int) -> tuple[Sequences, np.ndarray, dict[str, Any]]:
+def _sequences(data: Sequences | Corpus, fewest: int) -> tuple[Sequences, np.ndarray, dict[str, Any]]:
     """Check the data; the users that are long enough, and counts."""
     if not isinstance(data, Sequences):
         raise DataError(
@@ -137,7 +149,13 @@ def _sequences(data: Any, fewest: int) -> tuple[Sequences, np.ndarray, dict[str,
 
 
 def _finish(
-    data: Sequences, kept: np.ndarray, train: Samples, ends: np.ndarray, windows: Windows, counts: dict[str, Any]
+    data: Sequences,
+    kept: np.ndarray,
+    train: Samples,
+    ends: np.ndarray,
+    windows: Windows,
+    counts: dict[str, Any],
+    rule: str,
 ) -> Split:
     """Validation and test rows of leave-last-two-out, for users whose sequences end at `ends`."""
     begins, flat, users = data.offsets[kept], data.items, np.arange(len(kept))
@@ -154,7 +172,14 @@ def _finish(
         num_items=len(data.catalogue),
         user_names=[data.users[user] for user in kept],
         catalogue=data.catalogue,
-        counts={**counts, "train": len(train), "valid": len(kept), "test": len(kept), "windows": len(windows)},
+        counts={
+            **counts,
+            "train": len(train),
+            "valid": len(kept),
+            "test": len(kept),
+            "windows": len(windows),
+            "split": rule,
+        },
     )
 
 
@@ -163,7 +188,7 @@ def _rows_within(begins: np.ndarray, firsts: np.ndarray, stops: np.ndarray) -> t
     return np.repeat(np.arange(len(begins)), stops - firsts), ranges(firsts, stops)
 
 
-def split_prefixes(data: Any, max_len: int, padding: Side) -> Split:
+def split_prefixes(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
     """Leave-last-two-out with prefix samples, the empty prefix among them (protocol A).
 
     The last item of a user is the test target, the one before it the validation target. Training takes the newest
@@ -179,10 +204,10 @@ def split_prefixes(data: Any, max_len: int, padding: Side) -> Split:
     targets = data.items[places].astype(np.int64)
     train = Samples(users, targets, data.items, firsts[users], places, max_len, padding)
     windows = make_windows(data.items, begins, ends - 2, np.ones_like(begins), max_len, padding)
-    return _finish(data, kept, train, ends, windows, counts)
+    return _finish(data, kept, train, ends, windows, counts, "last two out")
 
 
-def split_sliding(data: Any, max_len: int, padding: Side) -> Split:
+def split_sliding(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
     """5-core, then leave-last-two-out over sliding windows (protocol B).
 
     Users and items with fewer than 5 interactions are struck out until none is left. Each item of a user but the first
@@ -197,7 +222,7 @@ def split_sliding(data: Any, max_len: int, padding: Side) -> Split:
     targets = data.items[places].astype(np.int64)
     train = Samples(users, targets, data.items, begins[users], places, max_len, padding)
     windows = make_windows(data.items, begins, ends - 2, np.ones_like(begins), max_len, padding)
-    return _finish(data, kept, train, ends, windows, counts)
+    return _finish(data, kept, train, ends, windows, counts, "5-core, last two out")
 
 
 def _five_core(data: Sequences, least: int = 5) -> Sequences:
@@ -214,8 +239,11 @@ def _five_core(data: Sequences, least: int = 5) -> Sequences:
     items, old_items = number_by_appearance(data.items[kept] - 1)
     _, old_users = number_by_appearance(users[kept])
     lengths = np.bincount(users[kept], minlength=len(data.users))[old_users]
-    left_out = {"users": len(data.users) - len(old_users), "items": len(data.catalogue) - len(old_items),
-                "interactions": len(users) - len(kept)}  # fmt: skip
+    left_out = {
+        "users": len(data.users) - len(old_users),
+        "items": len(data.catalogue) - len(old_items),
+        "interactions": len(users) - len(kept),
+    }
     logger.warning(
         "%d-core: %d users, %d items and %d interactions are left out.", least, *(left_out[name] for name in left_out)
     )
@@ -241,13 +269,15 @@ def corpus_windows(corpus: Corpus, max_len: int, padding: Side) -> Windows:
     return make_windows(flat, begins, ends, firsts, max_len, padding)
 
 
-def split_rows(data: Any, max_len: int, padding: Side) -> Split:
+def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
     """The rows of a corpus as they are: each (history, target) row of its three splits.
 
     User number U - 1 stands for every user without a training row.
     """
     if not isinstance(data, Corpus):
-        raise DataError("protocol rows takes the rows of a corpus; give the output of scripts/prepare_data.py as data.")
+        raise DataError(
+            "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
+        )
     known: dict[str, int] = {}
     for user in data.rows("train")["user"]:
         known.setdefault(user, len(known))
@@ -276,17 +306,72 @@ def split_rows(data: Any, max_len: int, padding: Side) -> Split:
 
 
 PROTOCOLS = {
-    "a": Protocol(
-        name="a", title="A: last two out, seen items masked", padding="left", max_len=50, batch_size=256, seed=42,
-        ks=(5, 10, 20), mrr=False, seen="mask", stop_after=10, ties=False, digits=None, splitter=split_prefixes,
-    ),
-    "b": Protocol(
-        name="b", title="B: 5-core, last two out, seen items kept", padding="right", max_len=50, batch_size=128,
-        seed=2026, ks=(1, 5, 10), mrr=True, seen="keep", stop_after=11, ties=True, digits=4, splitter=split_sliding,
-    ),
-    "rows": Protocol(
-        name="rows", title="rows of the corpus, seen items kept", padding="right", max_len=10, batch_size=256, seed=42,
-        ks=(1, 3, 5, 10, 20, 50), mrr=False, seen="keep", stop_after=10, ties=False, digits=None, splitter=split_rows,
-    ),
-}  # fmt: skip
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            name="a",
+            title="A: last two out, seen items masked",
+            padding="left",
+            max_len=50,
+            batch_size=256,
+            seed=42,
+            ks=(5, 10, 20),
+            mrr=False,
+            seen="mask",
+            stop_after=10,
+            ties=False,
+            digits=None,
+            splitter=split_prefixes,
+        ),
+        Protocol(
+            name="b",
+            title="B: 5-core, last two out, seen items kept",
+            padding="right",
+            max_len=50,
+            batch_size=128,
+            seed=2026,
+            ks=(1, 5, 10),
+            mrr=True,
+            seen="keep",
+            stop_after=11,
+            ties=True,
+            digits=4,
+            splitter=split_sliding,
+        ),
+        Protocol(
+            name=ROWS,
+            title="rows of the corpus, seen items kept",
+            padding="right",
+            max_len=10,
+            batch_size=256,
+            seed=42,
+            ks=(1, 3, 5, 10, 20, 50),
+            mrr=False,
+            seen="keep",
+            stop_after=10,
+            ties=False,
+            digits=None,
+            splitter=split_rows,
+        ),
+    )
+}
 """The protocols by name: A of WEARec and BSARec, B of RecBole, and the row protocol of a corpus."""
+
+
+def read_split(corpus: str, protocol: Protocol, items: str = "") -> Split:
+    """The rows that a protocol makes of the data in a corpus directory or a file of sequences.
+
+    Args:
+        corpus: Output of `minionerec prepare-data` for the protocol of rows; for the others a "user item item ..."
+            file, which may begin with `$MINIONEREC_DATA`.
+        protocol: How to split.
+        items: JSON file of item id → title for a file of sequences; "" for none.
+
+    Raises:
+        DataError: If a file is malformed or too small, or is not what the protocol splits.
+        ArtefactError: If the corpus is missing.
+    """
+    place = find_path(corpus)
+    if place.is_dir() or protocol.name == ROWS:
+        return protocol.split(Corpus.load(place))
+    return protocol.split(sequences_from_source(read_user_items(place, find_path(items) if items else None)))

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from minionerec.core.errors import DataError
+
 Side = Literal["left", "right"]
 
 
@@ -64,8 +66,8 @@ class Samples:
     @cached_property
     def histories(self) -> np.ndarray:
         """The newest items of each history, padded with 0: int32 (R, L)."""
-        return padded(self.flat, np.maximum(self.begins, self.ends - self.max_len), self.ends, self.max_len,
-                      self.padding)  # fmt: skip
+        newest = np.maximum(self.begins, self.ends - self.max_len)
+        return padded(self.flat, newest, self.ends, self.max_len, self.padding)
 
     def seen(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """All items of the whole histories of some rows: row numbers from 0 within them, and items; both int64 (K,)."""
@@ -103,7 +105,7 @@ class Split:
         num_items: Number of items, N.
         user_names: U names; user numbers in the samples are places here.
         catalogue: The items, as in `Sequences`.
-        counts: Numbers of rows, and of what was left out.
+        counts: Numbers of rows, and of what was left out; `split` names the rule of the split, for tables.
     """
 
     train: Samples
@@ -115,6 +117,40 @@ class Split:
     catalogue: pd.DataFrame
     counts: Mapping[str, Any]
 
+    @property
+    def title(self) -> str:
+        """The rule of the split, as tables name it, e.g. "last two out"."""
+        return str(self.counts["split"])
+
+    def rows(self, name: str) -> Samples:
+        """The rows of "train", "valid" or "test".
+
+        Raises:
+            DataError: If there is no such split.
+        """
+        known = {"train": self.train, "valid": self.valid, "test": self.test}
+        if name not in known:
+            raise DataError(f"unknown split {name!r}; known splits: {', '.join(known)}.")
+        return known[name]
+
+    def users(self, name: str) -> list[str]:
+        """The user of each row of a split; "" for one who has no training row."""
+        return [self.user_names[user] for user in self.rows(name).users]
+
+    def targets(self, name: str) -> np.ndarray:
+        """The target of each row of a split: int32 (R,), item indices from 0."""
+        return (self.rows(name).targets - 1).astype(np.int32)
+
+    def histories(self, name: str) -> list[np.ndarray]:
+        """The whole history of each row of a split: int32 item indices from 0, oldest first."""
+        rows = self.rows(name)
+        items = (rows.flat - 1).astype(np.int32)
+        return [items[begin:end] for begin, end in zip(rows.begins, rows.ends, strict=True)]
+
+    def popularity(self) -> np.ndarray:
+        """How often each item is the target of a training row: int64 (N,)."""
+        return np.bincount(self.train.targets - 1, minlength=self.num_items)
+
 
 def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """All places of half-open ranges, one range after another.
@@ -124,7 +160,8 @@ def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         [5, 6, 0, 1, 2]
     """
     lengths = ends - begins
-    return np.arange(lengths.sum()) + np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    first: np.ndarray = np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    return np.arange(lengths.sum()) + first
 
 
 def padded(flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, width: int, padding: Side) -> np.ndarray:

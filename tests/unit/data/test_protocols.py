@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, Stopper
+from minionerec.data.protocols import PROTOCOLS, Stopper, read_split
 from minionerec.data.sequences import Sequences, sequences_from_source
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.ranking import ranking_metrics
@@ -124,7 +124,7 @@ def test_what_protocols_refuse():
         PROTOCOLS["a"].split(sequences([1, 2], [3]))
     with pytest.raises(DataError, match=r"no user and item with 5 interactions each is left of 7"):
         PROTOCOLS["b"].split(sequences(LONG))
-    with pytest.raises(DataError, match=r"output of scripts/prepare_data.py"):
+    with pytest.raises(DataError, match=r"output of `minionerec prepare-data`"):
         PROTOCOLS["rows"].split(sequences(LONG))
     with pytest.raises(DataError, match=r"'user item item ...' file"):
         PROTOCOLS["b"].split(small_corpus())
@@ -139,6 +139,48 @@ def test_a_file_with_an_empty_user_or_an_item_beyond_its_table(tmp_path):
     titles.write_text('{"1": "a", "2": "b", "3": "c"}')
     with pytest.raises(DataError, match=r"line 2: item '4' is not in"):
         read_user_items(file, titles)
+
+
+def test_read_split_takes_a_file_of_sequences_with_its_titles(tmp_path, monkeypatch):
+    (tmp_path / "data.txt").write_text("x 3 1 2\ny 1 2 3\n")
+    (tmp_path / "titles.json").write_text('{"3": "Drill", "2": "Saw", "1": "Plane"}')
+    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
+    split = read_split("$MINIONEREC_DATA/data.txt", PROTOCOLS["a"], "$MINIONEREC_DATA/titles.json")
+    assert split.catalogue[["item_id", "title"]].to_numpy().tolist() == [["3", "Drill"], ["2", "Saw"], ["1", "Plane"]]
+    assert split.targets("test").tolist() == [1, 0]
+    assert split.counts["split"] == split.title == "last two out"
+    untitled = read_split(str(tmp_path / "data.txt"), PROTOCOLS["a"])
+    assert untitled.catalogue["title"].tolist() == ["", "", ""]
+
+
+def test_read_split_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
+    small_corpus().save(tmp_path / "corpus", config={}, inputs={})
+    (tmp_path / "data.txt").write_text("x 3 1 2\n")
+    split = read_split(str(tmp_path / "corpus"), PROTOCOLS["rows"])
+    assert (split.title, split.num_items) == ("by hand", 5)
+    with pytest.raises(DataError, match=r"'user item item ...' file"):
+        read_split(str(tmp_path / "corpus"), PROTOCOLS["a"])
+    with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
+        read_split(str(tmp_path / "data.txt"), PROTOCOLS["rows"])
+
+
+def test_a_split_says_what_a_report_needs():
+    corpus = small_corpus()
+    split = PROTOCOLS["rows"].with_changes(max_len=1).split(corpus)
+    for name in ("train", "valid", "test"):
+        wanted = corpus.rows(name)
+        assert [history.tolist() for history in split.histories(name)] == [list(row) for row in wanted["history"]]
+        assert split.targets(name).tolist() == wanted["target"].tolist()
+        assert split.targets(name).dtype == split.histories(name)[0].dtype == np.int32
+    assert split.users("test") == ["", "x"]  # "new" has no training row
+    assert split.popularity().tolist() == corpus.popularity().tolist() == [0, 1, 1, 1, 1]
+    with pytest.raises(DataError, match=r"unknown split 'tests'; known splits: train, valid, test"):
+        split.rows("tests")
+
+
+def test_titles_of_the_rules_of_splitting():
+    assert PROTOCOLS["a"].split(sequences(LONG, SHORT)).title == "last two out"
+    assert PROTOCOLS["b"].split(sequences(*[[1, 2, 3, 4, 5]] * 5)).title == "5-core, last two out"
 
 
 def epochs_until_stop(stopper, values):
