@@ -40,7 +40,7 @@ from minionerec.recommenders.floors import (
     ranked_items,
     transition_predictions,
 )
-from minionerec.reports.tables import format_metrics_table
+from minionerec.metrics.tables import format_metrics_table
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)

@@ -16,7 +16,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, list_width, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import PairedDifference, bootstrap_interval, paired_differences
 from minionerec.reports.reference import Reference, load_reference
-from minionerec.reports.tables import MISSING
+from minionerec.metrics.tables import MISSING
 
 logger = get_logger(__name__)
 

@@ -45,7 +45,7 @@ from minionerec.reports.document import (
     render_markdown,
 )
 from minionerec.reports.reference import Reference, load_reference, reference_path
-from minionerec.reports.tables import (
+from minionerec.metrics.tables import (
     MISSING,
     cumulative_rows,
     format_coverage,

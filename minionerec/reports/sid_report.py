@@ -27,7 +27,7 @@ from minionerec.reports.document import (
     render_html,
     render_markdown,
 )
-from minionerec.reports.tables import MISSING
+from minionerec.metrics.tables import MISSING
 from minionerec.sid.build import REPORT_FILE
 from minionerec.sid.diagnostics import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser

@@ -20,7 +20,7 @@ from minionerec.reports import plots
 from minionerec.reports.document import Paragraph, Section, Table, escape_markdown, render_html, render_markdown
 from minionerec.reports.reference import load_reference
 from minionerec.reports.report import ReportConfig, run_report
-from minionerec.reports.tables import format_metrics_table, text_table
+from minionerec.metrics.tables import format_metrics_table, text_table
 from minionerec.sid.table import SidTable
 
 N = 40
