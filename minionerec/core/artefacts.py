@@ -98,7 +98,7 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
         raise ArtefactError(
             f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it."
         )
-    manifest = read_json(path / MANIFEST)
+    manifest: dict[str, Any] = read_json(path / MANIFEST)
     if kind is not None and manifest.get("kind") != kind:
         raise ArtefactError(
             f"{path}: holds a {manifest.get('kind')!r}, expected a {kind!r}. Point the setting elsewhere."
@@ -111,7 +111,7 @@ def changed_file(path: str | os.PathLike[str]) -> Path | None:
     path = Path(path)
     for name, digest in read_manifest(path)["files"].items():
         if not (path / name).is_file() or file_sha256(path / name) != digest:
-            return path / name
+            return Path(path, name)
     return None
 
 

@@ -276,7 +276,7 @@ def _parser(config_class: type[Any], program: str, summary: str) -> argparse.Arg
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
         said, kind = description(each), _without_none(hints[each.name])
-        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
         shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
         choice = f"; one of {', '.join(str(word) for word in said.known if word)}" if said.known else ""
         options: dict[str, Any] = {"help": f"{said.help}{choice}{shown}".replace("%", "%%")}
