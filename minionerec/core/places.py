@@ -15,6 +15,7 @@ from minionerec.core.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "$MINIONEREC_DATA"
+_SHIPPED = ("configs", "ds_configs", "data")  # in a checkout more lies beside them: runs, which are nobody else's
 
 
 def shipped_root() -> Path:
@@ -31,7 +32,7 @@ def find_path(path: str | os.PathLike[str]) -> Path:
     given = Path(path)
     if given.parts[:1] == (DATA_VARIABLE,):
         return Path(os.environ.get(DATA_VARIABLE[1:]) or "data", *given.parts[1:])
-    if given.exists() or given.is_absolute():
+    if given.exists() or given.is_absolute() or given.parts[:1] not in [(folder,) for folder in _SHIPPED]:
         return given
     shipped = shipped_root() / given
     return shipped if shipped.exists() else given

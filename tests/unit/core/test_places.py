@@ -15,6 +15,7 @@ def test_paths_are_the_users_own_before_shipped_ones(tmp_path, monkeypatch):
     assert find_path("data/demo/items.csv").read_text() == "mine"
     assert shown_path(tmp_path / "data") == "data"
     assert str(find_path("nowhere/x")) == "nowhere/x"
+    assert str(find_path("minionerec/core")) == "minionerec/core"  # in a checkout, but not shipped under this name
 
 
 def test_the_folder_of_data_has_a_variable(tmp_path, monkeypatch):
