@@ -1,8 +1,9 @@
-# make quickstart   set up and run the whole pipeline on the demo shop
-# make test         set up and run linters and tests
-# make industrial   run the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
+# make quickstart       set up and run the whole pipeline on the demo shop
+# make test-fast        the unit tests, for the loop of a day
+# make test             set up and run linters and all tests but the slow ones
+# make slow             the tests that take minutes, and the one that installs a wheel
+# make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
-# make slow         the tests that take minutes
 # make lint, make format, make venv, make clean
 
 SHELL := /bin/bash
@@ -10,27 +11,33 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := dev,plots,tensorboard,peft
+# Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 # Tests and the pipelines of the demo and of Industrial need no network.
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=1 TOKENIZERS_PARALLELISM=false
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test industrial industrial-best venv lint format slow clean
+.PHONY: quickstart test test-fast industrial industrial-best venv lint format slow clean
 
 quickstart: venv
-	$(OFFLINE) $(BIN)/minionerec run configs/demo
+	$(OFFLINE) $(BIN)/minionerec run demo
 
 test: lint
-	$(OFFLINE) $(BIN)/python -m pytest
+	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL)
+
+test-fast: venv
+	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL) tests/unit
 
 slow: venv
 	$(OFFLINE) $(BIN)/python -m pytest -m slow
 
 industrial: venv
-	$(OFFLINE) $(BIN)/minionerec run configs/industrial
+	$(OFFLINE) $(BIN)/minionerec run industrial
 
 industrial-best: venv
-	$(OFFLINE) $(BIN)/minionerec run configs/industrial/best
+	$(OFFLINE) $(BIN)/minionerec run industrial/catalogue
 
 lint: venv
 	$(BIN)/ruff check .
@@ -57,5 +64,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find minionerec scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find minionerec scripts tests benchmarks studies -name __pycache__ -type d -prune -exec rm -rf {} +
