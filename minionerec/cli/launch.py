@@ -61,12 +61,20 @@ def stage_environment(threads: int | None) -> dict[str, str]:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """A stage's words as a user would type them."""
-    shown = [shown_path(word) if os.sep in word else word for word in words]
-    text = " ".join(shown)
+    """A stage's words as a user would type them, where the user stands."""
+    text = " ".join(_shown_word(words, place) for place in range(len(words)))
     if text.startswith(" ".join(_LAUNCHER)):
         return text.replace(" ".join(_LAUNCHER), "accelerate launch", 1)
     return text.replace(" ".join(_COMMAND), "minionerec", 1)
+
+
+def _shown_word(words: Sequence[str], place: int) -> str:
+    """A word, shortened where it is a path; the launcher looks for its file only where it is said to be."""
+    word = words[place]
+    if os.sep not in word:
+        return word
+    short = shown_path(word)
+    return word if words[place - 1] == "--config_file" and not Path(short).exists() else short
 
 
 def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> subprocess.CompletedProcess[str]:

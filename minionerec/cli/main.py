@@ -1,12 +1,11 @@
 """The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
-import argparse
 import sys
 
 from minionerec.cli.pipeline import run_pipeline
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
 from minionerec.cli.stages import STAGES, run_stage
-from minionerec.core.commands import run_command
+from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError
 
 _OWN = {
@@ -15,9 +14,9 @@ _OWN = {
 }
 
 
-def run_arguments(program: str) -> argparse.ArgumentParser:
+def run_arguments(program: str) -> CommandParser:
     """The options of `minionerec run`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=program,
         description="Run the stages of a recipe one after another; those that are up to date are left as they are.",
     )
@@ -29,9 +28,9 @@ def run_arguments(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def recipe_arguments(program: str) -> argparse.ArgumentParser:
+def recipe_arguments(program: str) -> CommandParser:
     """The options of `minionerec recipes`."""
-    parser = argparse.ArgumentParser(prog=program, description=f"{_OWN['recipes']}.")
+    parser = CommandParser(prog=program, description=f"{_OWN['recipes']}.")
     actions = parser.add_subparsers(dest="action", metavar="copy")
     copy = actions.add_parser("copy", help="copy a recipe's files into a new folder, to be edited")
     copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")

@@ -14,7 +14,7 @@ A step is known by its configuration's name without ending ("sft", "eval_grpo").
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shipped_root
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
-from minionerec.core.settings import StageConfig, load_settings, read_yaml
+from minionerec.core.settings import StageConfig, declared_inputs, load_settings, read_yaml
 
 if TYPE_CHECKING:
     from minionerec.cli.stages import StageSpec
@@ -134,25 +134,42 @@ def read_recipe(name: str | os.PathLike[str]) -> list[Step]:
     place = find_recipe(name)
     file = place / FILE if place.is_dir() else place
     content = read_yaml(file)
-    unknown = sorted(set(content) - set(_KEYS))
+    unknown = sorted(str(key) for key in content if key not in _KEYS)
     if unknown:
         raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: {', '.join(_KEYS)}.")
-    entries = content.get("stages")
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and len(e) == 1 for e in entries) or not entries:
-        raise ConfigError(f"{file}: expected `stages:` with a list of `stage: configuration.yaml`.")
-    launch = find_path(content["launch"]) if content.get("launch") else None
-    if launch is not None and not launch.is_file():
-        raise ConfigError(f"{file}: launch is {content['launch']!r}, but there is no such file.")
-    threads = content.get("threads")
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise ConfigError(f"{file}: threads is {threads!r}; expected a whole number of CPU threads, at least 1.")
+    launch, threads = _read_launch(file, content), _read_threads(file, content)
     steps: list[Step] = []
-    for stage, name_of_file in (next(iter(entry.items())) for entry in entries):
-        step = _read_step(file, str(stage), str(name_of_file), launch, threads)
+    for stage, name_of_file in _read_entries(file, content):
+        step = _read_step(file, stage, name_of_file, launch, threads)
         if any(step.name == other.name for other in steps):
             raise ConfigError(f"{file}: {name_of_file!r} is listed twice; give each step a configuration of its own.")
         steps.append(step)
     return steps
+
+
+def _read_entries(file: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(stage, name of its configuration file) of each step."""
+    entries = content.get("stages")
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and len(e) == 1 for e in entries) or not entries:
+        raise ConfigError(f"{file}: expected `stages:` with a list of `stage: configuration.yaml`.")
+    return [(str(stage), str(name)) for stage, name in (next(iter(entry.items())) for entry in entries)]
+
+
+def _read_launch(file: Path, content: Mapping[str, Any]) -> Path | None:
+    given = content.get("launch")
+    if given is None:
+        return None
+    launch = find_path(str(given))
+    if not launch.is_file():
+        raise ConfigError(f"{file}: launch is {given!r}, but there is no such file.")
+    return launch
+
+
+def _read_threads(file: Path, content: Mapping[str, Any]) -> int | None:
+    threads = content.get("threads")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ConfigError(f"{file}: threads is {threads!r}; expected a whole number of CPU threads, at least 1.")
+    return threads
 
 
 def _read_step(file: Path, stage: str, name: str, launch: Path | None, threads: int | None) -> Step:
@@ -196,8 +213,6 @@ def steps_before(steps: Sequence[Step], settings: StageConfig) -> list[Step]:
 
 
 def _read_paths(settings: Any) -> Iterator[str]:
-    from minionerec.core.settings import declared_inputs
-
     for path in declared_inputs(settings).values():
         yield os.path.normpath(path)
 

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 import yaml
 
+from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shown_path
@@ -245,6 +246,7 @@ def parse_settings(
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(config_class)
     if file is not None:
+        file = str(find_path(file))
         for key, value in read_yaml(file).items():
             if key not in known:
                 raise ConfigError(f"{file}: unknown key {key!r}. Known keys: {', '.join(known)}.")
@@ -259,13 +261,8 @@ def load_settings(config_class: type[C], path: str | Path) -> C:
     return parse_settings(config_class, ["--config", str(path)])
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> typing.NoReturn:
-        raise ConfigError(f"{message[:1].lower()}{message[1:]}. See --help.")
-
-
-def _parser(config_class: type[Any], program: str, summary: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser(config_class: type[Any], program: str, summary: str) -> CommandParser:
+    parser = CommandParser(
         prog=program or None,
         description=summary,
         allow_abbrev=False,
