@@ -166,8 +166,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         return [found[row * args.beams : (row + 1) * args.beams] for row in range(args.batch)]
 
     def ours() -> list[list[tuple[list[int], float]]]:
-        lists = beam_search(model, prompts.tolist(), searched, args.beams).lists()
-        return [[(texts[sid], score) for sid, score in listed] for listed in lists]
+        found = beam_search(model, prompts.tolist(), searched, args.beams)
+        return [
+            [(texts[sid], score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
+            for sids, scores in zip(found.sids.tolist(), found.scores.tolist(), strict=True)
+        ]
 
     dictionary = Dictionary()
     processor = TrieLogitsProcessor(trie, args.prompt_length, tail, args.beams)

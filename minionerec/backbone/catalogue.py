@@ -45,7 +45,8 @@ from transformers.utils import ModelOutput
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.transitions import Transitions
-from minionerec.decoding.prefix import pad_left
+from minionerec.decoding.branches import OpensBranches
+from minionerec.decoding.masks import pad_left
 from minionerec.decoding.trie import Trie
 from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
@@ -214,7 +215,7 @@ class Tower(nn.Module):
         return self.history(scores, state, histories, places)
 
 
-class CatalogueModel(PreTrainedModel, GenerationMixin):
+class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     """The model; see the module. It is built by `build_catalogue`, and read by `AutoModelForCausalLM`.
 
     Args:
@@ -435,8 +436,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin):
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
         return self._read(sids)
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary that prompts and tries speak in."""
+        return self.config.vocab_size
+
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> "CatalogueBranches":
-        """What the project's searches grow prefixes on (`minionerec.decoding.prefix.open_branches`).
+        """What the project's searches grow prefixes on (`minionerec.decoding.branches.open_branches`).
 
         Raises:
             ConfigError: If the trie holds SIDs that the model does not speak.
@@ -461,7 +467,7 @@ class CatalogueBranches:
         self._nodes = self.hidden[:, :0]  # (B, slots)
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Put one more code behind each of K prefixes; see `minionerec.decoding.prefix.Branches.run`.
+        """Put one more code behind each of K prefixes; see `minionerec.decoding.branches.Branches.run`.
 
         Returns:
             int64 (B, K, 1), the prefixes reached, 0 where there is none.
@@ -483,7 +489,7 @@ class CatalogueBranches:
         normaliser: str = "full",
         temperature: float = 1.0,
     ) -> torch.Tensor:
-        """Log-probabilities of candidate codes; see `minionerec.decoding.prefix.Branches.scores`.
+        """Log-probabilities of candidate codes; see `minionerec.decoding.branches.Branches.scores`.
 
         Only codes that exist have a probability, so both normalisers agree but where candidates are left out.
         """

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.prefix import check_search, open_branches
+from minionerec.decoding.branches import SearchModel, check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 SCORES = ("full", "renormalised")
@@ -25,17 +24,10 @@ class BeamResult:
     sids: torch.Tensor
     scores: torch.Tensor
 
-    def lists(self) -> list[list[tuple[int, float]]]:
-        """One list of (SID number, score) for each prompt, without the empty places."""
-        return [
-            [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
-            for sids, scores in zip(self.sids.tolist(), self.scores.tolist(), strict=True)
-        ]
-
 
 @torch.no_grad()
 def beam_search(
-    model: PreTrainedModel,
+    model: SearchModel,
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     num_beams: int,
@@ -90,7 +82,7 @@ class _NotANumber(Exception):
 
 
 def _search(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str
+    model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str
 ) -> BeamResult:
     """The search itself, for distinct prompts."""
     batch, device = len(prompts), model.device

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from minionerec.core.log import progress
 from minionerec.decoding.beam import beam_search
+from minionerec.decoding.branches import SearchModel, evaluating
 from minionerec.decoding.trie import Trie
 
 
@@ -24,7 +24,7 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
 
 
 def decode_prompts(
-    model: PreTrainedModel,
+    model: SearchModel,
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     num_beams: int,
@@ -53,16 +53,12 @@ def decode_prompts(
     scores = np.full((len(prompts), num_beams), -np.inf, dtype=np.float32)
     batches = length_batches(prompts, batch_size)
     trie = trie.to(model.device)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for batch in progress(batches, description, unit="rows", size=len) if description else batches:
             result = beam_search(model, [prompts[place] for place in batch], trie, num_beams, normaliser)
             width = result.sids.shape[1]
             sids[batch, :width] = result.sids.cpu().numpy()
             scores[batch, :width] = result.scores.float().cpu().numpy()
-    finally:
-        model.train(training)
     return sids, scores
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.decoding.beam import SCORES, BeamResult, best
+from minionerec.decoding.branches import SearchModel, check_search, evaluating, open_branches
 from minionerec.decoding.decoder import length_batches, target_ranks
-from minionerec.decoding.prefix import check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 # Rounding may lift a score a little over its prefix's.
@@ -35,7 +34,7 @@ class ExactResult(BeamResult):
 
 @torch.no_grad()
 def exact_search(
-    model: PreTrainedModel,
+    model: SearchModel,
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,
@@ -122,7 +121,7 @@ def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:
 
 
 def exact_prompts(
-    model: PreTrainedModel,
+    model: SearchModel,
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,
@@ -142,15 +141,11 @@ def exact_prompts(
     scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
     opened = np.zeros(len(prompts), dtype=np.int64)
     batches = length_batches(prompts, batch_size)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for batch in progress(batches, description, unit="rows", size=len) if description else batches:
             result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
             sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
             opened[batch] = result.opened.cpu().numpy()
-    finally:
-        model.train(training)
     return sids, scores, opened
 
 

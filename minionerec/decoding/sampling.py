@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.beam import best
-from minionerec.decoding.prefix import check_search, open_branches
+from minionerec.decoding.branches import SearchModel, check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 
@@ -38,7 +37,7 @@ class SampleResult:
 
 @torch.no_grad()
 def sample_search(
-    model: PreTrainedModel,
+    model: SearchModel,
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,

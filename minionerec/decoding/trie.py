@@ -1,21 +1,15 @@
 """The trie of a catalogue's SIDs as flat arrays; the children of a batch of nodes are found by gathers."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
-
-_FORMAT = "minionerec trie 1"
-_ARRAYS = ("first_child", "code", "sid", "code_tokens")
+from minionerec.core.errors import ConfigError
+from minionerec.decoding.trie_builder import build_arrays
 
 
 @dataclass(frozen=True)
@@ -61,44 +55,15 @@ class Trie:
             >>> trie.n_sids, trie.children(torch.tensor([0]))[0].tolist(), trie.token.tolist()
             (2, [[1, 2]], [-1, 5, 7, 9, 8])
         """
-        codes, token_ids = np.asarray(codes), np.asarray(token_ids)
-        if codes.ndim != 2 or 0 in codes.shape:
-            raise DataError(f"cannot build a trie over codes of shape {codes.shape}; it needs at least one SID.")
-        columns = _sorted_distinct(codes)
-        n, levels = len(columns[0]), len(columns)
-        code_tokens = np.full((levels, token_ids.shape[1]), -1, dtype=np.int64)
-        code_tokens[: len(token_ids)] = token_ids[:levels]
-        deepest = np.zeros(n, dtype=np.int32)  # deepest node so far on each SID's path
-        changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the SID before it
-        changed[0] = True
-        level_codes, child_counts, level_start = [np.array([-1], np.int32)], [], [0, 1]
-        for level, column in enumerate(columns):
-            changed[1:] |= column[1:] != column[:-1]
-            alive = column >= 0
-            fresh = changed & alive  # the first SID of each node of this level
-            _check_tokens(column[fresh], code_tokens[level], level)
-            level_codes.append(column[fresh])
-            parents = deepest[fresh] - level_start[-2]
-            child_counts.append(np.bincount(parents, minlength=level_start[-1] - level_start[-2]))
-            numbers = np.cumsum(fresh, dtype=np.int32)
-            level_start.append(level_start[-1] + int(numbers[-1]))
-            numbers += level_start[-2] - 1
-            np.copyto(deepest, numbers, where=alive)
-        total, inner = level_start[-1], level_start[-2]
-        first_child = np.full(total + 1, total, dtype=np.int32)
-        first_child[0] = 1
-        np.cumsum(np.concatenate(child_counts), out=first_child[1 : inner + 1])
-        first_child[1 : inner + 1] += 1
-        sid = np.full(total, -1, dtype=np.int32)
-        sid[deepest] = np.arange(n, dtype=np.int32)
+        made = build_arrays(np.asarray(codes), np.asarray(token_ids))
         return cls(
-            first_child=torch.from_numpy(first_child),
-            code=torch.from_numpy(np.concatenate(level_codes)),
-            sid=torch.from_numpy(sid),
-            code_tokens=torch.from_numpy(code_tokens),
-            level_start=tuple(level_start),
-            n_sids=n,
-            levels=levels,
+            first_child=torch.from_numpy(made.first_child),
+            code=torch.from_numpy(made.code),
+            sid=torch.from_numpy(made.sid),
+            code_tokens=torch.from_numpy(made.code_tokens),
+            level_start=made.level_start,
+            n_sids=int((made.sid >= 0).sum()),
+            levels=len(made.level_start) - 2,
         )
 
     @cached_property
@@ -144,7 +109,13 @@ class Trie:
         """The same trie on a device."""
         if self.code.device == torch.device(device):
             return self
-        return replace(self, **{name: getattr(self, name).to(device) for name in _ARRAYS})
+        return replace(
+            self,
+            first_child=self.first_child.to(device),
+            code=self.code.to(device),
+            sid=self.sid.to(device),
+            code_tokens=self.code_tokens.to(device),
+        )
 
     def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Children of a batch of nodes.
@@ -245,122 +216,3 @@ class Trie:
         token_ids[:, :size] = np.asarray(tail)
         token_ids[: self.levels, size:] = own
         return Trie.build(longer, token_ids).to(self.code.device)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, beside its place and renamed.
-
-        Raises:
-            ArtefactError: If the place cannot be written.
-        """
-        path = Path(path)
-        fresh = path.with_name(f".{path.name}.writing")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(
-                {name: getattr(self, name).contiguous() for name in _ARRAYS}
-                | {"level_start": torch.tensor(self.level_start)},
-                fresh,
-                metadata={"format": _FORMAT},
-            )
-            fresh.replace(path)
-        except (OSError, SafetensorError) as error:
-            raise ArtefactError(f"{path}: cannot be written ({error}). Choose another place.") from None
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], token_ids: np.ndarray | None = None) -> "Trie":
-        """Read a file that `save` wrote.
-
-        Args:
-            path: The file.
-            token_ids: int64 (L, C), what the reader's vocabulary calls each code; not compared if None.
-
-        Raises:
-            ArtefactError: If it is not such a file, or was built for another vocabulary.
-        """
-        try:
-            with safe_open(path, framework="pt") as file:
-                if (file.metadata() or {}).get("format") != _FORMAT:
-                    raise ArtefactError(f"{path}: is not a trie of this version. Build it again.")
-                arrays = {name: file.get_tensor(name) for name in (*_ARRAYS, "level_start")}
-        except (OSError, SafetensorError) as error:
-            raise ArtefactError(f"{path}: cannot be read as a trie ({error}). Build it again.") from None
-        level_start = tuple(arrays.pop("level_start").tolist())
-        n_sids = int((arrays["sid"] >= 0).sum())
-        trie = cls(**arrays, level_start=level_start, n_sids=n_sids, levels=len(level_start) - 2)
-        if token_ids is not None:
-            trie._check_same_vocabulary(np.asarray(token_ids), path)
-        return trie
-
-    def _check_same_vocabulary(self, token_ids: np.ndarray, where: str | os.PathLike[str]) -> None:
-        own = self.code_tokens.numpy()
-        wanted = np.full(own.shape, -1, dtype=np.int64)
-        rows, columns = (min(a, b) for a, b in zip(own.shape, token_ids.shape, strict=True))
-        wanted[:rows, :columns] = token_ids[:rows, :columns]
-        different = np.argwhere(own != wanted)
-        if token_ids.shape != own.shape or len(different):
-            level, code = different[0] if len(different) else (min(rows, self.levels - 1), 0)
-            raise ArtefactError(
-                f"{where}: was built for another vocabulary: code {code} of level {level + 1} is token "
-                f"{own[level, code]} there and {wanted[level, code]} here. Build it again for this checkpoint."
-            )
-
-
-def _check_tokens(codes: np.ndarray, tokens: np.ndarray, level: int) -> None:
-    """Raise where a code of one level has no vocabulary id."""
-    known = np.zeros(max(len(tokens), int(codes.max()) + 1), dtype=bool)
-    known[: len(tokens)] = tokens >= 0
-    missing = ~known[codes]
-    if missing.any():
-        raise DataError(f"code {codes[missing][0]} of level {level + 1} has no token in the vocabulary.")
-
-
-def _sorted_distinct(codes: np.ndarray) -> list[np.ndarray]:
-    """The distinct rows in lexicographic order, as one int32 array a level; levels that no row reaches are left out.
-
-    Rows are packed into as few 63-bit words as hold them and the words are sorted: for one word that is a plain sort
-    of integers.
-    """
-    levels = codes.shape[1]
-    if codes.min() < 0:
-        codes = np.maximum(codes, -1)
-        gap = codes[:, 0] < 0
-        for level in range(1, levels):
-            gap |= (codes[:, level] >= 0) & (codes[:, level - 1] < 0)
-        if gap.any():
-            row = int(np.flatnonzero(gap)[0])
-            raise DataError(f"row {row} of the codes is {codes[row].tolist()}: a level is missing.")
-    highest = codes.max(0)
-    while highest[levels - 1] < 0:
-        levels -= 1
-    words: list[np.ndarray] = []
-    members: list[list[int]] = []  # levels in each word
-    room = 0
-    for level in range(levels):
-        radix = int(highest[level]) + 2
-        if room < radix:
-            words.append(np.zeros(len(codes), dtype=np.int64))
-            members.append([])
-            room = 2**63 - 1
-        words[-1] *= radix
-        words[-1] += codes[:, level]
-        words[-1] += 1
-        members[-1].append(level)
-        room //= radix
-    if len(words) == 1:
-        words[0].sort()
-    else:
-        order = np.lexsort(words[::-1])
-        words = [word[order] for word in words]
-    keep = np.zeros(len(codes), dtype=bool)
-    keep[0] = True
-    for word in words:
-        keep[1:] |= word[1:] != word[:-1]
-    columns: dict[int, np.ndarray] = {}
-    while words:
-        word, inside = words.pop()[keep], members.pop()
-        for level in reversed(inside):
-            radix = int(highest[level]) + 2
-            rest = word // radix
-            columns[level] = (word - rest * radix - 1).astype(np.int32)
-            word = rest
-    return [columns[level] for level in range(levels)]

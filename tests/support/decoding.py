@@ -46,3 +46,11 @@ def token_ids(levels, size):
 def random_trie(rng, levels=3, size=8, n=None):
     codes = rng.integers(0, size, (n or int(rng.integers(1, 150)), levels))
     return Trie.build(codes, token_ids(levels, size)), np.unique(codes, axis=0)
+
+
+def lists(result):
+    """Of a beam result, one list of (SID number, score) for each prompt, without the empty places."""
+    return [
+        [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
+        for sids, scores in zip(result.sids.tolist(), result.scores.tolist(), strict=True)
+    ]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoding import FAMILIES, VOCABULARY, random_trie, tiny_model, token_ids
+from support.decoding import FAMILIES, VOCABULARY, lists, random_trie, tiny_model, token_ids
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -105,7 +105,7 @@ def test_beam_search_equals_stock(family, tied, attention):
         ids = token_ids(3, 8)
         prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 12))).tolist() for _ in range(3)]
         beams = int(rng.integers(2, 24))
-        for prompt, listed in zip(prompts, beam_search(model, prompts, trie, beams).lists(), strict=True):
+        for prompt, listed in zip(prompts, lists(beam_search(model, prompts, trie, beams)), strict=True):
             wanted = stock(model, prompt, unique, beams)
             got = [tuple(int(ids[level, code]) for level, code in enumerate(unique[sid])) for sid, _ in listed]
             assert got == [tokens for tokens, _ in wanted]
@@ -132,7 +132,7 @@ def test_wide_beams_rank_the_whole_catalogue_of_uneven_sids():
     unique = np.unique(codes, axis=0)
     prompts = [[1, 2, 3], [7]]
     result = beam_search(model, prompts, trie, 50)
-    for prompt, listed in zip(prompts, result.lists(), strict=True):
+    for prompt, listed in zip(prompts, lists(result), strict=True):
         wanted = {}
         for number, row in enumerate(unique):
             wanted[number] = sequence_score(
@@ -147,7 +147,7 @@ def test_renormalised_scores_sum_over_children_only():
     rng = np.random.default_rng(0)
     trie, unique = random_trie(rng, levels=2, n=20)
     ids = token_ids(2, 8)
-    listed = beam_search(model, [[4, 5]], trie, 64, "renormalised").lists()[0]
+    listed = lists(beam_search(model, [[4, 5]], trie, 64, "renormalised"))[0]
     assert len(listed) == len(unique)
     assert np.exp([score for _, score in listed]).sum() == pytest.approx(1, abs=1e-4)
     firsts = sorted({int(ids[0, row[0]]) for row in unique})
@@ -164,7 +164,7 @@ def test_lists_are_valid_distinct_and_no_longer_than_the_catalogue():
     for n in (1, 2, 7, 40):
         trie, unique = random_trie(rng, n=n)
         for beams in (1, 5, 60):
-            for listed in beam_search(model, [[1], [2, 3]], trie, beams).lists():
+            for listed in lists(beam_search(model, [[1], [2, 3]], trie, beams)):
                 numbers = [sid for sid, _ in listed]
                 assert len(numbers) == len(set(numbers)) == min(beams, len(unique))
                 assert all(0 <= sid < len(unique) for sid in numbers)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.decoding import lists
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
@@ -61,7 +62,7 @@ def test_exact_search_equals_enumeration(seed, ragged):
     wanted = [enumerate_all(model, prompt, trie, table) for prompt in prompts]
     for k, width in ((1, 1), (5, 3), (200, 64)):
         result = exact_search(model, prompts, trie, k, width=width)
-        for listed, scores in zip(result.lists(), wanted, strict=True):
+        for listed, scores in zip(lists(result), wanted, strict=True):
             assert [sid for sid, _ in listed] == np.argsort(-scores)[:k].tolist()
             assert [score for _, score in listed] == pytest.approx(np.sort(scores)[::-1][:k], abs=1e-4)
 

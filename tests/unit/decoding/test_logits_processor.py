@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.decoding import lists
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
@@ -91,7 +92,7 @@ def test_stock_search_to_an_end_token_gives_what_ours_gives_with_a_scored_tail(t
     prompt = rng.integers(0, VOCABULARY, 6).tolist()
     processor = TrieLogitsProcessor(trie, 6, tail, num_beams=8)
     found = generate(model, [prompt], processor, 8, 4 + len(tail), END)
-    ours = beam_search(model, [prompt], trie.with_tail(tail), 8).lists()[0]
+    ours = lists(beam_search(model, [prompt], trie.with_tail(tail), 8))[0]
     text = {number: [int(ids(4, 5)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
             for number, row in enumerate(trie.codes())}  # fmt: skip
     assert [tokens[: tokens.index(END) + 1] for tokens, _ in found] == [text[sid] for sid, _ in ours]

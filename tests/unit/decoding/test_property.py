@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from support.decoding import lists
 from transformers import (
     GenerationConfig,
     LlamaConfig,
@@ -117,7 +118,7 @@ def check_beam(seed):
     model, sequences, trie, prompts, beams = case(seed)
     same = True
     for prompt, listed, wanted in zip(
-        prompts, beam_search(model, prompts, trie, beams).lists(), stock(model, sequences, prompts, beams), strict=True
+        prompts, lists(beam_search(model, prompts, trie, beams)), stock(model, sequences, prompts, beams), strict=True
     ):
         got = [(sequences[sid], score) for sid, score in listed]
         assert len(got) == len(wanted) == min(beams, len(sequences)), (seed, prompt)
@@ -138,7 +139,7 @@ def check_exact(seed):
     if len(sequences) > 400:
         return
     result = exact_search(model, prompts, trie, k, width=1 + seed % 40)
-    for prompt, listed in zip(prompts, result.lists(), strict=True):
+    for prompt, listed in zip(prompts, lists(result), strict=True):
         longest = max(map(len, sequences))
         rows = torch.tensor([prompt + tokens + [0] * (longest - len(tokens)) for tokens in sequences])
         with torch.no_grad():

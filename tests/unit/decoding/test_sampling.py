@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from support.decoding import lists
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
@@ -53,7 +54,7 @@ def test_draws_have_the_frequencies_of_sampling_without_replacement(temperature)
     assert p.sum() == pytest.approx(1, abs=1e-5)
     p /= p.sum()
     if temperature == 1.0:  # held against the beam search's own probabilities
-        listed = dict(beam_search(model, [prompt], trie, 10, "renormalised").lists()[0])
+        listed = dict(lists(beam_search(model, [prompt], trie, 10, "renormalised"))[0])
         assert {sid: np.log(p[sid]) for sid in range(6)} == pytest.approx(listed, abs=1e-4)
     orders = list(permutations(range(6), 3))
     expected = [p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders]
@@ -93,7 +94,7 @@ def test_log_probabilities_are_those_of_the_constrained_policy():
     model = tiny(3)
     trie = Trie.build(np.random.default_rng(2).integers(0, 6, (80, 3)), ids(3, 6))
     result = draw(model, [8, 9], trie, 10, 1, seed=0)
-    listed = dict(beam_search(model, [[8, 9]], trie, 200, "renormalised").lists()[0])
+    listed = dict(lists(beam_search(model, [[8, 9]], trie, 200, "renormalised"))[0])
     for sid, log_prob in zip(result.sids[0].tolist(), result.log_probs[0].tolist(), strict=True):
         assert log_prob == pytest.approx(listed[sid], abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""The trie's packing, disk form, forced tails and messages, against sorted tuples."""
+"""The trie's packing, forced tails and messages, against sorted tuples."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.trie import Trie
 
 ragged = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=60)
@@ -71,41 +71,6 @@ def test_tokens_by_depth_and_by_node_agree():
     for depth in range(1, trie.levels + 1):
         here = nodes[trie.depth == depth]
         assert torch.equal(trie.tokens(here, depth), trie.token[here])
-
-
-def test_save_and_load(tmp_path):
-    rng = np.random.default_rng(1)
-    table = ids(3, 7)
-    trie = Trie.build(rng.integers(0, 7, (50, 3)), table)
-    trie.save(tmp_path / "new" / "trie.safetensors")
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["trie.safetensors"]
-    back = Trie.load(tmp_path / "new" / "trie.safetensors", table)
-    assert (back.n_sids, back.levels, back.level_start) == (trie.n_sids, trie.levels, trie.level_start)
-    assert listed(back) == listed(trie)
-
-
-def test_load_refuses_other_files_and_other_vocabularies(tmp_path):
-    path = tmp_path / "trie.safetensors"
-    with pytest.raises(ArtefactError, match="cannot be read as a trie"):
-        Trie.load(path)
-    path.write_bytes(b"not safetensors")
-    with pytest.raises(ArtefactError, match="cannot be read as a trie"):
-        Trie.load(path)
-    from safetensors.torch import save_file
-
-    save_file({"weight": torch.zeros(2)}, path)
-    with pytest.raises(ArtefactError, match="is not a trie of this version"):
-        Trie.load(path)
-    table = ids(2, 3)
-    Trie.build(np.array([[0, 1], [2, 2]]), table).save(path)
-    moved = table.copy()
-    moved[1, 2] += 1
-    with pytest.raises(ArtefactError, match="code 2 of level 2 is token 10 there and 11 here"):
-        Trie.load(path, moved)
-    with pytest.raises(ArtefactError, match="built for another vocabulary"):
-        Trie.load(path, ids(2, 4))
-    with pytest.raises(ArtefactError, match="cannot be written"):
-        Trie.load(path, table).save(path / "below" / "a" / "file")
 
 
 def test_bad_tables_are_named():

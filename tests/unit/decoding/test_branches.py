@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from support.decoding import lists
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding import prefix
+from minionerec.decoding import prefill as prefill_module
+from minionerec.decoding import scoring
 from minionerec.decoding.beam import beam_search
-from minionerec.decoding.prefix import candidate_scores, length_groups, prefill
+from minionerec.decoding.prefill import prefill, prefill_groups
+from minionerec.decoding.scoring import candidate_scores
 from minionerec.decoding.trie import Trie
 
 VOCABULARY = 64
@@ -49,7 +52,7 @@ def test_head_in_slices_equals_the_whole_head(monkeypatch, normaliser, biased, t
     tokens = torch.from_numpy(rng.integers(0, VOCABULARY, (700, 9)))
     present = torch.from_numpy(rng.random((700, 9)) < 0.7)
     present[:, 0] = True
-    monkeypatch.setattr(prefix, "_LOGITS_AT_ONCE", {"cpu": 1000})
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 1000})
     with torch.no_grad():
         got = candidate_scores(model, hidden, tokens, present, normaliser, temperature)
         logits = model.lm_head(hidden).double() / temperature
@@ -77,17 +80,17 @@ def test_a_head_that_is_no_linear_layer_is_called(monkeypatch):
     trie = Trie.build(rng.integers(0, 8, (40, 3)), ids(3, 8))
     wanted = beam_search(model, [[1, 2], [3]], trie, 10)
     model.lm_head = WrappedHead(model.lm_head)
-    monkeypatch.setattr(prefix, "_LOGITS_AT_ONCE", {"cpu": 100})
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 100})
     got = beam_search(model, [[1, 2], [3]], trie, 10)
     assert torch.equal(got.sids, wanted.sids)
 
 
 @pytest.mark.parametrize("full_pass", [0, 60])
-def test_length_groups_hold_every_prompt_and_little_padding(full_pass):
+def test_prefill_groups_hold_every_prompt_and_little_padding(full_pass):
     rng = np.random.default_rng(2)
     for _ in range(100):
         lengths = rng.integers(1, 200, int(rng.integers(1, 30))).tolist()
-        groups = length_groups(lengths, full_pass)
+        groups = prefill_groups(lengths, full_pass)
         assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
         for group in groups:
             real, padded = sum(lengths[i] for i in group), max(lengths[i] for i in group) * len(group)
@@ -98,9 +101,9 @@ def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
     model = tiny()
     prompts = prompts_of(np.random.default_rng(3), [3, 40, 1, 17, 40, 39, 16])
     with torch.no_grad():
-        monkeypatch.setattr(prefix, "_FULL_PASS", {"cpu": 10_000})
+        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 10_000})
         one = prefill(model, prompts)
-        monkeypatch.setattr(prefix, "_FULL_PASS", {"cpu": 0})
+        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 0})
         several = prefill(model, prompts)
     assert torch.equal(one.mask, several.mask)
     assert one.lengths.tolist() == several.lengths.tolist() == [len(prompt) for prompt in prompts]
@@ -133,7 +136,7 @@ def test_a_scored_tail_adds_its_log_probability():
     model = tiny(seed=1)
     codes = np.array([[0, 1, 2], [0, 1, -1], [3, 0, 0], [2, -1, -1]])
     trie, tail = Trie.build(codes, ids(3, 4)), [60, 61]
-    listed = dict(beam_search(model, [[7, 8]], trie.with_tail(tail), 20).lists()[0])
+    listed = dict(lists(beam_search(model, [[7, 8]], trie.with_tail(tail), 20))[0])
     wanted = {}
     for number, row in enumerate(trie.codes().tolist()):
         tokens = [int(ids(3, 4)[level, code]) for level, code in enumerate(row) if code >= 0] + tail

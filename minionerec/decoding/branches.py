@@ -1,0 +1,160 @@
+"""`Branches`: what searches grow prefixes on, and the models that open them.
+
+A search opens branches for a batch of prompts, asks for the scores of candidate tokens behind them, and runs the tokens
+that it chose; beam search, exact search and sampling read nothing else of a model. Causal language models get
+`CausalBranches`. Any other model (the catalogue model, an encoder-decoder, a mixture of two) inherits from
+`OpensBranches` and opens its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from minionerec.core.errors import DataError
+from minionerec.decoding.causal import CausalBranches, check_backbone
+from minionerec.decoding.trie import Trie
+
+
+class Branches(Protocol):
+    """A batch of prompts, and the tree of tokens that grows behind each of them.
+
+    Every token that is run gets the next free slot of its prompt, counted from 0 along the calls of `run`; by its slot
+    it is named as the parent of later ones.
+
+    Attributes:
+        hidden: (B, D), what `scores` needs to know of each prompt; its meaning is the object's own affair.
+        count: Tokens that have been run for each prompt so far: the first of the next call's slots.
+    """
+
+    hidden: torch.Tensor
+    count: int
+
+    def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
+        """Run one more token behind each of K branches.
+
+        Args:
+            tokens: int64 (B, K).
+            parents: int64 (B, K), slots of the tokens before them; -1 behind the prompt itself.
+            depth: Tokens before them on their paths: one number, or int64 (B, K).
+
+        Returns:
+            (B, K, D), what `scores` needs to know of the K prefixes that end in these tokens.
+        """
+        ...
+
+    def scores(
+        self,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        present: torch.Tensor,
+        normaliser: str = "full",
+        temperature: float = 1.0,
+    ) -> torch.Tensor:
+        """Log-probabilities of candidate next tokens behind K branches.
+
+        Args:
+            hidden: (B, K, D), of `hidden` or `run`.
+            tokens: int64 (B, K, W), vocabulary ids of the candidates.
+            present: bool (B, K, W), which of them exist.
+            normaliser: "full" (over the whole vocabulary) or "renormalised" (over the candidates).
+            temperature: Logits are divided by it.
+
+        Returns:
+            float32 (B, K, W), minus infinity where there is no candidate.
+        """
+        ...
+
+
+class OpensBranches(ABC):
+    """A model that opens branches of its own.
+
+    A model class that also is a `PreTrainedModel` names this class last among its bases, and has `device` from there.
+    """
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the model lies; tries are brought there."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary that prompts and tries speak in."""
+
+    @abstractmethod
+    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
+        """What searches grow prefixes on.
+
+        Args:
+            prompts: B token id lists, none empty.
+            trie: SIDs of the catalogue, on the model's device.
+
+        Raises:
+            ConfigError: If the model cannot score the trie's SIDs.
+            DataError: If a prompt cannot be read.
+        """
+
+
+SearchModel = PreTrainedModel | OpensBranches
+
+
+def open_branches(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
+    """The branches of any model that can be searched."""
+    if isinstance(model, OpensBranches):
+        return model.branches(prompts, trie)
+    return CausalBranches(model, prompts, trie.levels)
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
+    """Check that prompts can be embedded.
+
+    Raises:
+        DataError: If a prompt is empty or holds a token outside of the vocabulary; the message names its row.
+    """
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise DataError(f"prompt {row} of the batch is empty; a prompt needs at least one token.")
+        if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+            wrong = next(token for token in prompt if not 0 <= token < vocabulary)
+            raise DataError(
+                f"prompt {row} of the batch holds token {wrong}, but the model has {vocabulary} tokens. "
+                "Use the tokenizer of the model's own checkpoint."
+            )
+
+
+def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Trie:
+    """Check that model, prompts and trie belong together, before any search.
+
+    Returns:
+        The trie, on the model's device.
+
+    Raises:
+        ConfigError: If the backbone is not one that is scored right here, or the trie is over another vocabulary.
+        DataError: If a prompt is empty or foreign.
+    """
+    if isinstance(model, OpensBranches):
+        vocabulary = model.vocab_size
+    else:
+        check_backbone(model)
+        vocabulary = model.config.vocab_size
+    check_prompts(prompts, vocabulary)
+    trie.check_vocabulary(vocabulary)
+    return trie.to(model.device)
+
+
+@contextmanager
+def evaluating(model: SearchModel) -> Iterator[None]:
+    """Hold a model in evaluation mode, and leave it in the mode that it was in."""
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
