@@ -1,0 +1,218 @@
+"""Settings of the stages that write or print for readers; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import StageConfig, deciding_settings, declared_inputs, setting
+from minionerec.core.stage import Stage
+from minionerec.embed.vectors import EncoderConfig, encoder_inputs
+
+SPLITS = ("train", "valid", "test")
+PROTOCOLS = ("rows", "a", "b")
+LEVELS = ("item", "sid")
+METRICS = ("HR", "NDCG", "MRR")
+
+
+def page_stage(config: StageConfig) -> Stage:
+    """The stage of a page; whether plots can be drawn decides its content too."""
+    from minionerec.reports import plots
+
+    return Stage(config, settings={**deciding_settings(config), "plots": plots.available()})
+
+
+def _with_seeds(inputs: dict[str, Path], name: str) -> dict[str, Path]:
+    """Inputs in which a run of several seeds stands as one artefact a seed; `name` is the setting that names runs."""
+    from minionerec.metrics.ranked import runs_at
+
+    found: dict[str, Path] = {}
+    for key, path in inputs.items():
+        runs = runs_at(path) if key.partition(" ")[0] == name else [path]
+        found |= {key: path} if runs == [path] else {f"{key} {run.parent.name}": run for run in runs}
+    return found
+
+
+def _check_ks(ks: list[int] | None) -> list[int] | None:
+    """Cut-offs in ascending order, each once."""
+    if ks is not None and not ks:
+        raise ConfigError("ks is []; give at least one whole number from 1, such as 10, or leave it out.")
+    return None if ks is None else sorted(set(ks))
+
+
+@dataclass
+class SidReportConfig(EncoderConfig, StageConfig):
+    """Settings of the page about tables of semantic IDs; the encoder makes the vectors that all are judged by."""
+
+    kind: ClassVar[str] = "sid_report"
+
+    tables: dict[str, str] = setting(
+        {},
+        "tables to show, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
+        required=True,
+        reads="sids",
+    )
+    output: str = setting(
+        "runs/demo/sid_report",
+        "directory to write sid_report.html, sid_report.md and diagnostics.json into",
+        required=True,
+        decides=False,
+    )
+    title: str = setting("Semantic IDs", "heading of the page")
+    buckets: int = setting(4, "example buckets shown of each table", least=0)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without files."""
+        super().__post_init__()
+        StageConfig.__post_init__(self)
+
+    def inputs(self) -> dict[str, Path]:
+        """Corpus, tables, and what the encoder reads."""
+        return declared_inputs(self) | {name: Path(path) for name, path in encoder_inputs(self.encoder).items()}
+
+    def up_to_date(self) -> bool:
+        """Whether the page stands, made from these settings and inputs."""
+        return page_stage(self).current(say=False) is not None
+
+
+@dataclass
+class LevelsConfig(StageConfig):
+    """Settings of the per-level analysis, which prints and writes nothing."""
+
+    output: ClassVar[str] = ""  # type: ignore[misc]  # no settings here: there is nothing to write
+    restart: ClassVar[bool] = False  # type: ignore[misc]
+
+    predictions: str | None = setting(None, "directory of predictions, or its parquet file", reads="any")
+    path: str | None = setting(
+        None, "JSON file in the published form (input, output, predict); instead of --predictions", reads="any"
+    )
+    ks: list[int] | None = setting(
+        None,
+        "cut-offs K, in predictions; those of 1 3 5 10 20 50 that the lists can serve if not given",
+        least=1,
+    )
+    levels: int | None = setting(None, "levels that a semantic ID has; what most targets have if not given", least=1)
+    json: bool = setting(False, "print nothing but one JSON object of unrounded numbers")
+
+    def __post_init__(self) -> None:
+        """Check that exactly one input is given."""
+        super().__post_init__()
+        if (self.predictions is None) == (self.path is None):
+            raise ConfigError(
+                f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
+                "--predictions DIRECTORY and --path FILE.json."
+            )
+        self.ks = _check_ks(self.ks)
+
+
+@dataclass
+class CompareConfig(StageConfig):
+    """Settings of the comparison."""
+
+    kind: ClassVar[str] = "comparison"
+
+    runs: dict[str, str] = setting(
+        {},
+        "what to compare, each as NAME=DIRECTORY: outputs of `minionerec train-sequential`, or predictions of any "
+        "recommender for the same rows; the others are compared with the first, row by row",
+        required=True,
+        reads="predictions",
+    )
+    metrics: list[str] = setting(
+        ["HR@5", "NDCG@5", "HR@10", "NDCG@10"], "columns of the tables: HR@K, NDCG@K and MRR@K", required=True
+    )
+    level: str = setting("item", "which reading of a hit", known=LEVELS)
+    reference: str = setting("", "published numbers to set beside ours: lastfm, beauty or industrial; empty: none")
+    output: str = setting(
+        "",
+        "directory for comparison.md, comparison.html and comparison.json; empty: they are printed alone",
+        decides=False,
+    )
+    title: str = setting("Recommenders on the same rows", "heading of the comparison")
+    seed: int = setting(0, "seed of the bootstrap")
+    resamples: int = setting(2000, "bootstrap resamples", least=1)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        for name in self.metrics:
+            kind, _, k = name.partition("@")
+            if kind not in METRICS or not k.isdecimal() or int(k) < 1:
+                raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
+
+    def inputs(self) -> dict[str, Path]:
+        """The predictions of every run and seed, and the file of published numbers."""
+        return _with_seeds(declared_inputs(self), "runs") | _reference_input(self.reference)
+
+
+@dataclass
+class ReportConfig(StageConfig):
+    """Settings of the report."""
+
+    kind: ClassVar[str] = "report"
+
+    corpus: str = setting(
+        "",
+        "directory of the corpus (from `minionerec prepare-data`); under protocol a or b the file of 'user item item "
+        "...' lines, which may begin with $MINIONEREC_DATA",
+        required=True,
+        reads="any",
+    )
+    items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", reads="any")
+    protocol: str = setting(
+        "rows", "how rows are split: those of the corpus, or as protocol a or b says", known=PROTOCOLS
+    )
+    sids: str = setting(
+        "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level alone", reads="sids"
+    )
+    predictions: dict[str, str] = setting(
+        {},
+        "predictions to show, each as NAME=DIRECTORY, an output of `minionerec train-sequential` with all its seeds "
+        "among them, in the order of the tables; the others are compared with the first, row by row",
+        required=True,
+        reads="predictions",
+    )
+    output: str = setting("", "directory to write report.md and report.html into", required=True, decides=False)
+    title: str = setting("Generative recommendation", "heading of the report")
+    split: str = setting("test", "split that the predictions are for", known=SPLITS)
+    ks: list[int] | None = setting(
+        None, "cut-offs K, in candidates; those of the protocol within all lists if not given", least=1
+    )
+    reference: str | None = setting(
+        None, "published numbers to set beside ours, by name (industrial, lastfm, beauty); none if not given"
+    )
+    ceiling: str | None = setting(
+        None, "JSON file of what the best possible ranking may expect; left out if not given", reads="any"
+    )
+    examples: int = setting(6, "users whose recommendations are shown", least=0)
+    seed: int = setting(0, "seed of the bootstrap and of the choice of examples")
+    resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without files."""
+        super().__post_init__()
+        self.ks = _check_ks(self.ks)
+        if self.protocol == "rows" and self.items:
+            raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
+        if self.protocol != "rows" and self.sids:
+            raise ConfigError(
+                f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
+                "or take protocol rows."
+            )
+
+    def inputs(self) -> dict[str, Path]:
+        """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling."""
+        found = _with_seeds(declared_inputs(self), "predictions") | _reference_input(self.reference)
+        if "ceiling" in found and not found["ceiling"].is_file():
+            del found["ceiling"]  # the report says that it shows none
+        return found
+
+    def up_to_date(self) -> bool:
+        """Whether the report stands, made from these settings and inputs."""
+        return page_stage(self).current(say=False) is not None
+
+
+def _reference_input(name: str | None) -> dict[str, Path]:
+    from minionerec.reports.reference import reference_path
+
+    return {"reference": reference_path(name)} if name else {}
