@@ -38,7 +38,7 @@ def main() -> None:
     model = bundle.model.to(decoding_device())
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     texts = [builder.prompt("next_sid", history=history) for history in rows["history"]]
-    prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length)
+    prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     numbers = np.unique(bundle.table.codes, axis=0, return_inverse=True)[1].reshape(-1)
     targets = numbers[rows["target"].to_numpy()]

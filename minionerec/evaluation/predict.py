@@ -98,7 +98,7 @@ def predict(
     table = bundle.table
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
     prompts = [builder.prompt("next_sid", history=history) for history in rows["history"]]
-    ids = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
+    ids = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length).ids
     order: dict[tuple[int, ...], int] = {}
     for prompt in ids:
         order.setdefault(tuple(prompt), len(order))

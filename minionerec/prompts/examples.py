@@ -109,21 +109,34 @@ class ExampleBuilder:
         return examples
 
 
-def encode_prompt(
-    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None
-) -> list[list[int]]:
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenised prompts.
+
+    Attributes:
+        ids: Token ids of each prompt.
+        cut: How many prompts were too long and lost their first tokens; a stage says it in its counts and its log.
+    """
+
+    ids: list[list[int]]
+    cut: int
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> Encoded:
     """Token ids of prompts, cut to their last `max_length` ids.
 
     Raises:
         DataError: If a prompt has no token at all.
     """
-    encoded = tokenizer(list(texts))["input_ids"] if texts else []
+    encoded: list[list[int]] = tokenizer(list(texts))["input_ids"] if texts else []
     for place, ids in enumerate(encoded):
         if not ids:
             raise DataError(
                 f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
             )
-    return [ids[-max_length:] if max_length else ids for ids in encoded]
+    if not max_length:
+        return Encoded(encoded, 0)
+    return Encoded([ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded))
 
 
 def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:

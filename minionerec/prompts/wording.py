@@ -10,8 +10,8 @@ from string import Formatter
 import yaml
 
 from minionerec.core.artefacts import write_text_atomic
-from minionerec.core.config import read_yaml
 from minionerec.core.errors import ConfigError
+from minionerec.core.settings import read_yaml
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {

@@ -206,7 +206,7 @@ def validation_set(
     if 0 < rows < len(examples):
         chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:rows])
         examples = [examples[place] for place in chosen]
-    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length).ids
     targets = sid_numbers[[example.target for example in examples]]
     return ValidationSet(prompts, targets, trie, num_beams)
 
