@@ -15,8 +15,8 @@ from minionerec.core.log import get_logger
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, list_width, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import PairedDifference, bootstrap_interval, paired_differences
-from minionerec.reports.reference import Reference, load_reference
 from minionerec.metrics.tables import MISSING
+from minionerec.reports.reference import Reference, load_reference
 
 logger = get_logger(__name__)
 

@@ -13,7 +13,9 @@ from minionerec.core.config import ROOT
 from minionerec.preference.config import FLOORS, PreferenceConfig
 from minionerec.preference.run import AGAINST, PREDICTIONS, RESULTS, Job, PreferenceResult
 from minionerec.reports import plots
-from minionerec.reports.document import Block, Cell, Figure, Paragraph, Section, Table, render_html, render_markdown
+from minionerec.reports.document import Block, Cell, Figure, Paragraph, Section, Table
+from minionerec.reports.html import render_html
+from minionerec.reports.markdown import render_markdown
 
 JUDGEMENT = (
     "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither who that is "

@@ -29,6 +29,17 @@ from minionerec.metrics.ranking import (
     sid_ranks,
 )
 from minionerec.metrics.statistics import PairedDifference, paired_differences
+from minionerec.metrics.tables import (
+    MISSING,
+    cumulative_rows,
+    format_coverage,
+    format_metrics_table,
+    format_percent,
+    format_share,
+    independent_rows,
+    metric_names,
+    transition_label,
+)
 from minionerec.recommenders.floors import last_item_predictions, popularity_predictions, transition_predictions
 from minionerec.reports import plots
 from minionerec.reports.document import (
@@ -41,21 +52,10 @@ from minionerec.reports.document import (
     Section,
     Table,
     Tiles,
-    render_html,
-    render_markdown,
 )
+from minionerec.reports.html import render_html
+from minionerec.reports.markdown import render_markdown
 from minionerec.reports.reference import Reference, load_reference, reference_path
-from minionerec.metrics.tables import (
-    MISSING,
-    cumulative_rows,
-    format_coverage,
-    format_metrics_table,
-    format_percent,
-    format_share,
-    independent_rows,
-    metric_names,
-    transition_label,
-)
 from minionerec.sid.report import level_use
 from minionerec.sid.table import SidTable
 

@@ -15,6 +15,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.embed.vectors import EncoderConfig, encoder_inputs, make_vectors
 from minionerec.evaluation.config import named_directories, split_named
+from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
 from minionerec.reports.document import (
     Block,
@@ -24,10 +25,9 @@ from minionerec.reports.document import (
     Section,
     Table,
     Tiles,
-    render_html,
-    render_markdown,
 )
-from minionerec.metrics.tables import MISSING
+from minionerec.reports.html import render_html
+from minionerec.reports.markdown import render_markdown
 from minionerec.sid.build import REPORT_FILE
 from minionerec.sid.diagnostics import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser

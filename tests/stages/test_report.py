@@ -17,7 +17,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import evaluate_predictions
 from minionerec.reports import plots
-from minionerec.reports.document import Paragraph, Section, Table, escape_markdown, render_html, render_markdown
+from minionerec.reports.document import Paragraph, Section, Table
+from minionerec.reports.html import render_html
+from minionerec.reports.markdown import escape_markdown, render_markdown
 from minionerec.reports.reference import load_reference
 from minionerec.reports.report import ReportConfig, run_report
 from minionerec.metrics.tables import format_metrics_table, text_table

@@ -28,7 +28,7 @@ from minionerec.preference.mlp import WIDTHS, EarlyStopping, MlpModel, PairNetwo
 from minionerec.preference.run import few_shot
 from minionerec.preference.splits import TEST, TRAIN, VALID, split_rows
 from minionerec.preference.synthetic import make_world, sibling_probability
-from minionerec.reports.document import render_markdown
+from minionerec.reports.markdown import render_markdown
 from minionerec.reports.preference_report import user_section
 
 
