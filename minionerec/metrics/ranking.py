@@ -30,11 +30,14 @@ class Estimate:
         mean: Mean of the per-row values.
         low: Lower end of the interval.
         high: Upper end.
+        sd: Sample standard deviation of the means of several seeds; None of one. Per-row values are means over the
+            seeds then.
     """
 
     mean: float
     low: float
     high: float
+    sd: float | None = None
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,21 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_estimate(estimate: Estimate | None) -> str:
-    """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]"; "-" where there is none."""
-    return MISSING if estimate is None else f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+    """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
+
+    Where there is none: "-".
+    """
+    return MISSING if estimate is None else f"{format_mean(estimate)} {format_interval(estimate)}"
+
+
+def format_mean(estimate: Estimate) -> str:
+    """A mean, and its standard deviation over seeds where there are several."""
+    return f"{estimate.mean:.4f}" + ("" if estimate.sd is None else f" ± {estimate.sd:.4f}")
+
+
+def format_interval(estimate: Estimate) -> str:
+    """The interval of a mean."""
+    return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
 def metric_names(evaluations: Mapping[str, Evaluation], level: str) -> list[str]:
