@@ -6,8 +6,7 @@ python benchmarks/prepare_data.py --reviews 50000 --json
 Both read the same gzip files in the form of the Amazon reviews 2018, leave out items without a title, take the 5-core,
 make rows with histories of at most ten, split them by time and write parquet files, which are compared row for row.
 `ratio` is the loop's wall time by the stage's, each the best of `--repeats` runs in a process of its own, imports not
-counted. `--no-loop` leaves the loop out, to measure the memory of larger
-files.
+counted. `--no-loop` leaves the loop out, to measure the memory of larger files.
 """
 
 import argparse
@@ -71,7 +70,8 @@ def generate(folder: Path, n_reviews: int, seed: int) -> tuple[Path, Path]:
 
 def ours(reviews: Path, metadata: Path, output: Path) -> None:
     """The stage itself."""
-    from minionerec.data.prepare import PrepareConfig, run_prepare
+    from minionerec.data.config import PrepareConfig
+    from minionerec.data.prepare import run_prepare
 
     run_prepare(
         PrepareConfig(

@@ -79,9 +79,14 @@ def measure(method, args):
             codes = quantizer.compute_codes(vectors)
         else:
             codes, codebooks = residual_kmeans(
-                vectors, sizes, SEED, args.iterations, balanced=method == "balanced",
-                train_points_per_code=POINTS_PER_CODE, threads=args.threads,
-            )  # fmt: skip
+                vectors,
+                sizes,
+                SEED,
+                args.iterations,
+                balanced=method == "balanced",
+                train_points_per_code=POINTS_PER_CODE,
+                threads=args.threads,
+            )
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         peak = peak_gib() - before
         if method == "faiss":
@@ -120,9 +125,12 @@ def main():
             f"--{name}={getattr(args, name)}" for name in ("items", "width", "codes", "levels", "threads", "iterations")
         ]
         done = subprocess.run(
-            [sys.executable, __file__, *words, "--only", method], stdout=subprocess.PIPE, text=True, check=True,
+            [sys.executable, __file__, *words, "--only", method],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
             env={**os.environ, "OMP_NUM_THREADS": str(args.threads), "OPENBLAS_NUM_THREADS": str(args.threads)},
-        )  # fmt: skip
+        )
         found[method] = json.loads(done.stdout)
     theirs, plain, balanced = (found[method] for method in METHODS)
     figures = {

@@ -1,12 +1,12 @@
 """The catalogue model on Industrial: what each of its parts is worth, and what a reward adds, over several seeds.
 
-python benchmarks/industrial_quality.py --split valid                  # train all variants, measure on validation
-python benchmarks/industrial_quality.py --split test                   # and, once, on test
-python benchmarks/industrial_quality.py --only full no_text --markdown docs/results/industrial_quality.md
+python studies/industrial_quality.py --split valid                  # train all variants, measure on validation
+python studies/industrial_quality.py --split test                   # and, once, on test
+python studies/industrial_quality.py --only full no_text --markdown docs/results/industrial_quality.md
 
-A variant is configs/industrial/best/catalogue.yaml with some settings changed; the rewards go on from `full` of the
-same seed, as configs/industrial/best/reward.yaml says. What is done is not done again. Differences are paired over rows
-whose values are the means over seeds. `--against` names finished predictions (folders of eval_beam) of other systems on
+A variant is configs/industrial/catalogue/catalogue.yaml with some settings changed; the rewards go on from `full` of the
+same seed, as configs/industrial/catalogue/reward.yaml says. What is done is not done again. Differences are paired over rows
+whose values are the means over seeds. `--against` names finished predictions (folders of eval-beam) of other systems on
 the same split; `--plot FILE.svg` draws the means of `full`, `expected` and those systems over what their training
 cost, by `--hours NAME=HOURS`, beside the published ones.
 """
@@ -19,10 +19,12 @@ import numpy as np
 from marks import put_between_marks
 
 from minionerec.core.artefacts import read_manifest, write_text_atomic
-from minionerec.core.config import ROOT, parse_config, run_command
+from minionerec.core.commands import run_command
+from minionerec.core.places import find_path
+from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.predict import run_eval
+from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
@@ -32,7 +34,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
 
-CONFIGS = ROOT / "configs" / "industrial" / "best"
+CONFIGS = find_path("configs/industrial/catalogue")
 CORPUS = "runs/industrial/corpus"
 OWN_SIDS = "runs/sids_study/industrial/rq_vae"
 # What each variant changes.
@@ -55,7 +57,7 @@ METRICS = ("HR@10", "NDCG@10")
 PUBLISHED = {"1.5B, SFT (log)": (4 * 50 / 60, 0.0951), "1.5B, SFT + RL (log)": (4 * (50 / 60 + 9.5), 0.1007)}
 NAMES = {"full": "catalogue model", "what_followed": "counts of what followed"}  # in the plot
 LINES = {"MiniOneRec, paper": 0.1167, "best known successor": 0.1217}
-BEGIN, END = "<!-- tables of benchmarks/industrial_quality.py: {} -->", "<!-- end of the tables: {} -->"
+BEGIN, END = "<!-- tables of studies/industrial_quality.py: {} -->", "<!-- end of the tables: {} -->"
 
 
 def train(variant: str, seed: int, output: Path) -> Path:
@@ -66,7 +68,7 @@ def train(variant: str, seed: int, output: Path) -> Path:
     if variant in REWARDS:
         words += ["--checkpoint", str(train("full", seed, output))]
     words = ["--config", str(CONFIGS / file), *words, "--seed", str(seed), "--output", str(place)]
-    run_catalogue(parse_config(CatalogueTrainConfig, "", args=words))
+    run_catalogue(parse_settings(CatalogueTrainConfig, words))
     return place
 
 

@@ -1,13 +1,13 @@
 """Every way to make semantic IDs on Industrial and Beauty, judged before training; then, with --train, by training.
 
-python benchmarks/sids_study.py                                        # tables, pages and diagnostics: minutes
-python benchmarks/sids_study.py --train                                # and the small recipe on every Industrial table
-python benchmarks/sids_study.py --train --epochs 4 --seeds 42 43 --only published residual_kmeans
-python benchmarks/sids_study.py --train --markdown docs/results/sids.md
+python studies/sids_study.py                                        # tables, pages and diagnostics: minutes
+python studies/sids_study.py --train                                # and the small recipe on every Industrial table
+python studies/sids_study.py --train --epochs 4 --seeds 42 43 --only published residual_kmeans
+python studies/sids_study.py --train --markdown docs/results/sids.md
 
-Needs the corpora of configs/industrial/data.yaml and configs/beauty/data.yaml. What is done is not done again, so the
+Needs the corpora of configs/industrial/language and configs/beauty/catalogue. What is done is not done again, so the
 command can be repeated after an interruption, or with more seeds. `--epochs` shortens the recipe of
-configs/industrial/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of that
+configs/industrial/language/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of that
 file. `shuffled` is residual k-means with its SIDs dealt out to the items at random: the same shape, and no sense.
 """
 
@@ -22,9 +22,13 @@ from marks import put_between_marks
 from scipy.stats import spearmanr
 
 from minionerec.core.artefacts import read_json
-from minionerec.core.config import ROOT, parse_config, run_command
-from minionerec.reports.sid_report import SidReportConfig, run_sid_report
-from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.core.commands import run_command
+from minionerec.core.places import find_path
+from minionerec.core.settings import parse_settings
+from minionerec.reports.config import SidReportConfig
+from minionerec.reports.sid_report import run_sid_report
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
 
 VAE = {"epochs": 150, "train_batch": 256}
@@ -38,7 +42,7 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 DATASETS = {"industrial": list(TABLES), "beauty": [name for name in TABLES if name != "published"]}
 SEED = 42
-BEGIN, END = "<!-- tables of benchmarks/sids_study.py -->", "<!-- end of the tables -->"
+BEGIN, END = "<!-- tables of studies/sids_study.py -->", "<!-- end of the tables -->"
 # What is held against NDCG: larger is better in each.
 SIGNS = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],
@@ -77,7 +81,7 @@ def diagnose(dataset: str, folders: dict[str, Path], output: Path) -> dict[str, 
     result = run_sid_report(
         SidReportConfig(
             corpus=f"runs/{dataset}/corpus",
-            tables=[f"{name}={folder}" for name, folder in folders.items()],
+            tables={name: str(folder) for name, folder in folders.items()},
             output=str(output / dataset / "report"),
             title=f"Semantic IDs of {dataset.title()}",
             seed=SEED,
@@ -89,15 +93,15 @@ def diagnose(dataset: str, folders: dict[str, Path], output: Path) -> dict[str, 
 def train(name: str, folder: Path, seed: int, epochs: float, mixed: bool, output: Path) -> dict[str, list[float]]:
     """Item-level metrics on the test rows, as [mean, low, high], of the small recipe on one table."""
     from minionerec.evaluation.config import EvalConfig
-    from minionerec.evaluation.predict import run_eval
+    from minionerec.evaluation.stage import run_eval
     from minionerec.training.config import SftConfig
     from minionerec.training.sft import run_sft
 
     checkpoint = output / "industrial" / f"sft_{name}_{seed}_{epochs:g}{'_bf16' if mixed else ''}"
-    recipe = ["--config", str(ROOT / "configs" / "industrial" / "sft.yaml"), "--sids", str(folder)]
+    recipe = ["--config", str(find_path("configs/industrial/language/sft.yaml")), "--sids", str(folder)]
     recipe += ["--output", str(checkpoint), "--seed", str(seed), "--epochs", str(epochs)]
     recipe += ["--mixed_bf16", str(mixed)]
-    run_sft(parse_config(SftConfig, "", args=recipe))
+    run_sft(parse_settings(SftConfig, recipe))
     config = EvalConfig(checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids=str(folder),
                         output=f"{checkpoint}_eval")  # fmt: skip
     return run_eval(config).metrics["recommenders"]["beam search"]["item"]
