@@ -1,8 +1,6 @@
 """Checkpoints: ordinary `from_pretrained` directories that also hold the SID table and the prompt wording."""
 
 import os
-import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +16,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import minionerec.backbone.catalogue  # noqa: F401  (makes its class known by name)
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError
 from minionerec.nn.linear import replace_linear
 from minionerec.prompts.wording import Wording, load_wording
@@ -81,27 +80,13 @@ def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
     bundle.wording.save(Path(place) / WORDING_FILE)
 
 
-def save_bundle(
-    bundle: Bundle,
-    path: str | os.PathLike[str],
-    *,
-    config: Any,
-    inputs: Mapping[str, str | os.PathLike[str]],
-    seed: int,
-    counts: Mapping[str, Any],
-    extra_files: Mapping[str, str | os.PathLike[str]] | None = None,
-) -> None:
-    """Write a checkpoint artefact; `extra_files` (name to path) are copied into it."""
-    all_counts = {
-        **counts,
+def bundle_counts(bundle: Bundle) -> dict[str, Any]:
+    """What the manifest of a checkpoint must say of its model, beside what the stage counts."""
+    return {
         "parameters": bundle.model.num_parameters(),
         "sid_table": bundle.table.fingerprint,
         "max_prompt_length": bundle.max_prompt_length,
     }
-    with write_artefact(path, KIND, config=config, inputs=inputs, seed=seed, counts=all_counts) as place:
-        write_model_files(bundle, place)
-        for name, source in (extra_files or {}).items():
-            shutil.copyfile(source, place / name)
 
 
 def load_bundle(
@@ -110,7 +95,7 @@ def load_bundle(
     """Read a checkpoint.
 
     Args:
-        path: A directory that `save_bundle` wrote.
+        path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
         dtype: Weights' dtype; as saved if None.
         table: SID table that the caller works with; must be the checkpoint's own.
 
@@ -118,8 +103,6 @@ def load_bundle(
         ArtefactError: If the directory is not a checkpoint, or was made with another SID table.
         DataError: If the tokenizer does not have one token for each code.
     """
-    import minionerec.backbone.catalogue  # noqa: F401  (makes its class known by name)
-
     quiet_libraries()
     path = Path(path)
     counts = read_manifest(path, KIND)["counts"]

@@ -1,47 +1,35 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
-from minionerec.core.artefacts import is_current, read_manifest, require_writable
-from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger, is_main_process
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.windows import user_windows
 from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import Example, ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.common import (
-    RankingEvaluation,
-    TrainingResult,
-    choose_examples,
-    finish_run,
-    plan_steps,
-    replace_printer,
-    result_settings,
-    trainer_arguments,
-    validation_set,
-    work_folder,
-)
+from minionerec.training.arguments import trainer_arguments
 from minionerec.training.config import SftConfig
+from minionerec.training.finish import TrainingResult
 from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory, free_memory
 from minionerec.training.packing import TreeCollator, good_row_length
+from minionerec.training.plan import plan_steps
 from minionerec.training.regularise import add_dropout
+from minionerec.training.rows import Columns, tokenise_examples, training_columns
+from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
+from minionerec.training.trainer import RankingEvaluation, early_stopping
+from minionerec.training.validation import validation_set
 
 logger = get_logger(__name__)
 
@@ -73,81 +61,6 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
             return loss / len(labels)
         # Gradients are averaged over processes, and the number of items is that of all of them.
         return loss * self.accelerator.num_processes / num_items_in_batch
-
-
-def tokenise_examples(
-    tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int
-) -> dict[str, list[list[int]]]:
-    """Token ids, and labels that are -100 at prompt tokens, of examples.
-
-    Returns:
-        Columns `input_ids` and `labels`.
-    """
-    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
-    completions = encode_completion(tokenizer, [example.completion for example in examples])
-    return {
-        "input_ids": [p + c for p, c in zip(prompts, completions, strict=True)],
-        "labels": [[-100] * len(p) + c for p, c in zip(prompts, completions, strict=True)],
-    }
-
-
-def check_all_positions(builder: ExampleBuilder) -> None:
-    """Check that a history with its target is again a prompt, so that one row can hold a loss at every item.
-
-    Raises:
-        ConfigError: If the wording puts anything but the history into the prompt, or marks the end of completions.
-    """
-    first = builder.prompt("next_sid", history=[])
-    item = 0
-    grown = first + builder.completion("next_sid", item)
-    again = builder.prompt("next_sid", history=[item])
-    if grown != again or again + builder.completion("next_sid", item) != builder.prompt(
-        "next_sid", history=[item, item]
-    ):
-        raise ConfigError(
-            f"all_positions needs a wording whose prompt is the bare history, but in {builder.wording.name!r} the "
-            f"prompt and completion of an item ({grown!r}) are not the next prompt ({again!r}). Use wording compact."
-        )
-
-
-def tokenise_windows(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, corpus: Corpus
-) -> dict[str, list[list[int]]]:
-    """User windows as rows with a loss at every target item (`user_windows`).
-
-    Returns:
-        Columns `input_ids` and `labels`.
-    """
-    check_all_positions(builder)
-    start = encode_prompt(tokenizer, [builder.prompt("next_sid", history=[])], None)[0]
-    items = [tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in builder.table.token_tuples]
-    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for window in user_windows(corpus):
-        ids, labels = list(start), [-100] * len(start)
-        for place, item in enumerate(window.items.tolist()):
-            ids += items[item]
-            labels += items[item] if place >= window.first_target else [-100] * len(items[item])
-        columns["input_ids"].append(ids)
-        columns["labels"].append(labels)
-    return columns
-
-
-def training_columns(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, corpus: Corpus, config: SftConfig
-) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
-    """The training rows of all tasks by their weights, and the number of rows of each task."""
-    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    counts = {}
-    for task, weight in config.tasks.items():
-        if task == "next_sid" and config.all_positions:
-            rows = tokenise_windows(tokenizer, builder, corpus)
-        else:
-            rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)
-        chosen = choose_examples(len(rows["input_ids"]), weight, config.seed)
-        counts[task] = len(chosen)
-        for name, values in rows.items():
-            columns[name] += [values[place] for place in chosen]
-    return columns, counts
 
 
 def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
@@ -182,7 +95,10 @@ def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
         )
 
 
-def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording) -> tuple[Any, Any]:
+def _backbone(
+    config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that training begins with, and its tokenizer with a token for each code."""
     titles = corpus.items["title"].tolist()
     if config.model == "scratch":
         words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
@@ -199,6 +115,66 @@ def _backbone(config: SftConfig, corpus: Corpus, table: SidTable, wording: Wordi
     return model, pretrained_tokenizer
 
 
+def _load(config: SftConfig) -> tuple[Bundle, ExampleBuilder]:
+    """The model with everything it needs, and what makes its examples."""
+    corpus = Corpus.load(config.corpus)
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    wording = load_wording(config.wording)
+    model, tokenizer = _backbone(config, corpus, table, wording)
+    builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length), builder
+
+
+def _trainer(
+    config: SftConfig, args: SFTConfig, bundle: Bundle, columns: Columns, builder: ExampleBuilder
+) -> SidSftTrainer:
+    """A trainer of these rows, which validates on those held out."""
+    heldout = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
+    trainer = SidSftTrainer(
+        model=bundle.model,
+        args=args,
+        data_collator=TreeCollator(good_row_length(bundle.model)),
+        train_dataset=Dataset.from_dict(columns),
+        eval_dataset=Dataset.from_dict(heldout),
+        processing_class=bundle.tokenizer,
+        callbacks=early_stopping(config),
+        peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
+    )
+    add_dropout(plain_model(trainer.model), config.dropout)
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
+    trainer.validation = validation_set(config, bundle, builder, trie)
+    return trainer
+
+
+def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
+    bundle, builder = _load(config)
+    columns, counts = training_columns(bundle.tokenizer, builder, config)
+    logger.info(
+        "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
+        f"{bundle.model.num_parameters():,}",
+        f"{len(columns['input_ids']):,}",
+        ", ".join(f"{task} {rows:,}" for task, rows in counts["rows"].items()),
+        f"{counts['tokens']:,}",
+        f"{counts['losses']:,}",
+    )
+    names = "batch_size and device_batch_size"
+    plan = plan_steps(config, len(columns["input_ids"]), config.batch_size, config.device_batch_size, names, "rows")
+    args = SFTConfig(
+        **trainer_arguments(config, plan, config.select_by, run.folder),
+        per_device_train_batch_size=config.device_batch_size,
+        per_device_eval_batch_size=config.device_batch_size,
+        logging_steps=plan.eval_steps,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+    )
+    trainer = _trainer(config, args, bundle, columns, builder)
+    report_memory(trainer, config)
+    run.train(trainer)
+    return run.finish(trainer, bundle, counts)
+
+
 def run_sft(config: SftConfig) -> TrainingResult:
     """Train a checkpoint that speaks the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
 
@@ -212,75 +188,4 @@ def run_sft(config: SftConfig) -> TrainingResult:
         ArtefactError: If an input is missing or does not belong to the others.
         ConfigError: If settings contradict each other or the data.
     """
-    inputs = {"corpus": config.corpus, "sids": config.sids}
-    read_manifest(config.sids, "sids")
-    quiet_libraries()
-    keep_freed_memory()
-    output = Path(config.output)
-    settings = result_settings(config)
-    if is_current(output, "checkpoint", settings, inputs):
-        logger.info("%s is up to date.", output)
-        return TrainingResult(output, read_manifest(output)["counts"], fresh=False)
-    if is_main_process():
-        require_writable(output)
-    corpus = Corpus.load(config.corpus)
-    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
-    wording = load_wording(config.wording)
-    model, tokenizer = _backbone(config, corpus, table, wording)
-    builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length)
-    trie = Trie.build(table.codes, bundle.code_ids)
-    columns, task_counts = training_columns(tokenizer, builder, corpus, config)
-    heldout = tokenise_examples(tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
-
-    count = len(columns["input_ids"])
-    tokens = sum(map(len, columns["input_ids"]))
-    losses = sum(sum(label >= 0 for label in row) for row in columns["labels"])
-    logger.info(
-        "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
-        f"{model.num_parameters():,}",
-        f"{count:,}",
-        ", ".join(f"{task} {rows:,}" for task, rows in task_counts.items()),
-        f"{tokens:,}",
-        f"{losses:,}",
-    )
-    names = "batch_size and device_batch_size"
-    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "rows")
-    args = SFTConfig(
-        **trainer_arguments(config, plan, config.select_by),
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=config.device_batch_size,
-        logging_steps=plan.eval_steps,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-    )
-    with work_folder(config, inputs, args.should_save) as checkpoint:
-        trainer = SidSftTrainer(
-            model=model,
-            args=args,
-            data_collator=TreeCollator(good_row_length(model)),
-            train_dataset=Dataset.from_dict(columns),
-            eval_dataset=Dataset.from_dict(heldout),
-            processing_class=tokenizer,
-            callbacks=[EarlyStoppingCallback(config.patience)] if config.patience else [],
-            peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
-        )
-        add_dropout(plain_model(trainer.model), config.dropout)
-        report_memory(trainer, config)
-        trainer.validation = validation_set(
-            tokenizer,
-            builder,
-            trie,
-            table.sid_numbers,
-            rows=config.eval_rows,
-            num_beams=config.eval_beams,
-            max_prompt_length=config.max_prompt_length,
-            seed=config.seed,
-        )
-        replace_printer(trainer)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        return finish_run(
-            trainer, bundle, config, settings, inputs, {"rows": task_counts, "tokens": tokens, "losses": losses}
-        )
+    return run_training(config, _train)

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.checkpoints import save_checkpoint
 
 from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle, save_bundle
+from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
@@ -47,7 +48,7 @@ def made(tmp_path_factory) -> Path:
     for parameter in model.parameters():
         parameter.data *= 4
     bundle = Bundle(model, tokenizer, table, load_wording("compact"), 64)
-    save_bundle(bundle, folder / "checkpoint", config={}, inputs={}, seed=0, counts={})
+    save_checkpoint(bundle, folder / "checkpoint")
     return folder
 
 

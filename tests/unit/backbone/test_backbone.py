@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle, load_bundle, save_bundle
+from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, initialise_code_rows, verify_code_tokens
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.nn.linear import Linear
@@ -28,7 +28,7 @@ def scratch(seed=0, table=TABLE):
 
 def save(path, **kwargs):
     bundle = scratch(**kwargs)
-    save_bundle(bundle, path, config={"a": 1}, inputs={}, seed=0, counts={"steps": 3})
+    save_checkpoint(bundle, path, steps=3)
     return bundle
 
 
@@ -123,7 +123,7 @@ def test_equal_runs_write_equal_files(tmp_path):
 def test_the_saved_generation_config_is_harmless(tmp_path):
     bundle = scratch()
     bundle.model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=5.0, temperature=0.1)
-    save_bundle(bundle, tmp_path / "c", config={}, inputs={}, seed=0, counts={})
+    save_checkpoint(bundle, tmp_path / "c")
     saved = json.loads((tmp_path / "c" / "generation_config.json").read_text())
     assert saved.get("do_sample", False) is False
     assert saved.get("repetition_penalty", 1.0) == 1.0

@@ -1,0 +1,86 @@
+"""The frame of every training stage: up to date or not, where it works, where it goes on from, how it ends.
+
+def run_x(config: XConfig) -> TrainingResult:
+    return run_training(config, _train)
+
+def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
+    ...                                                         # load
+    args = XArguments(**trainer_arguments(config, plan, "ndcg", run.folder))
+    trainer = XTrainer(...)                                     # build
+    run.train(trainer)                                          # train, from the newest checkpoint on
+    return run.finish(trainer, bundle, counts)                  # finish: all or nothing
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minionerec.backbone.bundle import Bundle
+from minionerec.backbone.quiet import quiet_libraries
+from minionerec.core.log import get_logger
+from minionerec.core.memory import keep_freed_memory
+from minionerec.core.processes import join_for_training
+from minionerec.core.stage import Stage, Work
+from minionerec.training.checkpoints import newest_whole_checkpoint
+from minionerec.training.config import RunConfig
+from minionerec.training.finish import TrainingResult, finish_run
+from minionerec.training.trainer import RankingEvaluation, replace_printer
+
+C = TypeVar("C", bound=RunConfig)
+logger = get_logger(__name__)
+
+
+class TrainingRun:
+    """A training stage at work.
+
+    Args:
+        config: The stage's settings.
+        work: What the stage works with.
+    """
+
+    def __init__(self, config: RunConfig, work: Work):
+        self.config, self.work = config, work
+
+    @property
+    def folder(self) -> Path:
+        """Where the trainer keeps its checkpoints; every process of a launch must ask for it."""
+        return self.work.folder
+
+    @cached_property
+    def checkpoint(self) -> str | None:
+        """The newest whole checkpoint of an unfinished run, to go on from; None to begin."""
+        found = newest_whole_checkpoint(self.folder)
+        if found is not None:
+            logger.info("Going on from %s.", found)
+        return found
+
+    def train(self, trainer: RankingEvaluation) -> None:
+        """Train to the end, from the newest checkpoint on."""
+        replace_printer(trainer)
+        trainer.train(resume_from_checkpoint=self.checkpoint)
+
+    def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
+        """Write the best model, see `finish_run`."""
+        return finish_run(trainer, bundle, self.config, self.work, counts)
+
+
+def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:
+    """Run a training stage: it goes on where an unfinished run was, and does nothing if it is done.
+
+    Args:
+        config: The stage's settings.
+        train: Loads, builds, trains and finishes.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+    """
+    quiet_libraries()
+    keep_freed_memory()
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return TrainingResult(stage.output, manifest["counts"], fresh=False)
+    join_for_training()
+    with stage.work() as work:
+        return train(config, TrainingRun(config, work))
