@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.linear import Linear, linear
-from minionerec.nn.padding import Side, length_groups, slot_range, take_slots
+from minionerec.nn.padding import length_groups, slot_range, take_slots
 
 MASKED = -10000.0
 """Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import attend, causal_mask
-from minionerec.nn.padding import Side, length_groups, readout_slots
+from minionerec.nn.padding import length_groups, readout_slots
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 import torch
 from torch import nn
 
+from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
+from minionerec.data.transitions import Transitions
 from minionerec.nn.linear import linear
-from minionerec.nn.padding import Side, length_groups
+from minionerec.nn.padding import length_groups
 
 
 class SequentialModel(nn.Module):
@@ -36,6 +39,25 @@ class SequentialModel(nn.Module):
         self.max_len = max_len
         self.padding = padding
         self.label_smoothing = 0.0
+
+    def set_text(self, vectors: torch.Tensor) -> None:
+        """Give the items fixed text vectors, where the model reads them.
+
+        Args:
+            vectors: float32 (N, T), row i of item i + 1.
+
+        Raises:
+            ConfigError: If the model reads none, or they do not fit it.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
+
+    def set_transitions(self, counted: Transitions) -> None:
+        """Give the model counts of what followed what in training, where it reads them.
+
+        Raises:
+            ConfigError: If the model reads none, or was built for another number of them.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no counts of pairs.")
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Vector of each history, at the position where the next item is predicted.

@@ -10,7 +10,8 @@ from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.sequences import padded
 from minionerec.rewards.items import Scorer
-from minionerec.sequential.run import KIND, load_model
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.seeds import MODEL_KIND
 
 
 def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
@@ -27,13 +28,13 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
         ArtefactError: If there is no such model, or it was trained on other data.
         ConfigError: If the model knows histories by their users.
     """
-    trained_on = read_manifest(path, KIND)["inputs"]["data"]
-    if trained_on["sha256"] != input_record({"data": corpus})["data"]["sha256"]:
+    trained_on = read_manifest(path, MODEL_KIND)["inputs"]["corpus"]
+    if trained_on["sha256"] != input_record({"corpus": corpus})["corpus"]["sha256"]:
         raise ArtefactError(
             f"{path}: was trained on {trained_on['path']}, which is not the corpus {corpus}. Train it with --protocol "
-            f"rows --data {corpus}."
+            f"rows --corpus {corpus}."
         )
-    model = load_model(path)
+    model = load_sequential(path)
     if model.needs_users:
         raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; take another model.")
 

@@ -40,7 +40,8 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import sid_ranks
 from minionerec.rewards.advantages import sibling_advantages
 from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.run import load_model, run_sequential
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.stage import run_sequential
 from minionerec.sid.table import SidTable, split_sid
 from minionerec.training import grpo
 from minionerec.training.common import LogLines
@@ -348,14 +349,14 @@ def test_what_is_logged(trained, tmp_path):
 
 def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, watch):
     sequential = SequentialConfig(
-        data=str(trained / "corpus"), protocol="rows", output=str(tmp_path / "sasrec"), epochs=1, resamples=2,
-        hyper=["hidden_size=8", "num_layers=1", "num_heads=1"], list_length=5,
+        corpus=str(trained / "corpus"), protocol="rows", output=str(tmp_path / "sasrec"), epochs=1, resamples=2,
+        hyper={"hidden_size": 8, "num_layers": 1, "num_heads": 1}, list_length=5,
     )  # fmt: skip
     run_sequential(sequential)
     (path,) = (tmp_path / "sasrec").glob("seed-*/model")
     changes = {"rewards": ["collaborative"], "reward_model": str(path), "keep_zero_variance": True}
     seen = watch(one_step(trained, tmp_path / "one", **changes))
-    model, bundle = load_model(path), load_bundle(trained / "sft")
+    model, bundle = load_sequential(path), load_bundle(trained / "sft")
     for start in range(0, 8 * GROUP, GROUP):
         row = seen.rows[start]
         if row["history"] is None:  # a title has no history: nothing to learn from

@@ -1,9 +1,11 @@
 """The sequential recommenders by name, and one way to build them."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from minionerec.core.errors import ConfigError
+from minionerec.core.settings import convert
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models.bert4rec import BERT4Rec
 from minionerec.sequential.models.caser import Caser
@@ -38,6 +40,7 @@ MODELS: dict[str, type[SequentialModel]] = {
     "wearec": WEARec,
 }
 _FIXED = ("self", "num_items", "max_len")
+_SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions")
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
@@ -50,6 +53,32 @@ def hyper_parameters(name: str) -> dict[str, Any]:
         raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
     signature = inspect.signature(MODELS[name].__init__)
     return {key: value.default for key, value in signature.parameters.items() if key not in _FIXED}
+
+
+def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters that a user gives a model, each of its default's type.
+
+    Args:
+        name: Key of `MODELS`.
+        given: Name to value, as YAML or the command line reads them.
+
+    Raises:
+        ConfigError: If a name is unknown, or set by the data, or a value does not fit.
+
+    Example:
+        >>> check_hyper("sasrec", {"hidden_size": 32, "hidden_dropout": "1e-1"})
+        {'hidden_size': 32, 'hidden_dropout': 0.1}
+    """
+    known = {key: value for key, value in hyper_parameters(name).items() if key not in _SET_BY_DATA}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"hyper: model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
+        try:
+            found[key] = convert(value, type(known[key]), f"hyper: {key}")
+        except ConfigError as error:
+            raise ConfigError(f"{str(error).removesuffix('.')}, such as {known[key]!r}.") from None
+    return found
 
 
 def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -> SequentialModel:

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import (
     NORM_EPS,
     ItemEmbedding,
@@ -14,7 +15,7 @@ from minionerec.nn.layers import (
     item_mask,
 )
 from minionerec.nn.linear import Linear, linear
-from minionerec.nn.padding import Side, full_width, length_groups, readout_slots, slot_range
+from minionerec.nn.padding import full_width, length_groups, readout_slots, slot_range
 from minionerec.sequential.model import SequentialModel
 
 

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side
 from minionerec.sequential.model import SequentialModel
 
 

@@ -6,13 +6,14 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.data.transitions import Transitions
 from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import HistoryScores, PairCounts, Places
 from minionerec.nn.layers import INIT_STD, by_length, causal_mask, check_heads, init_weights
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side, readout_slots, slot_range
+from minionerec.nn.padding import readout_slots, slot_range
 from minionerec.sequential.model import SequentialModel
 
 POSITIONS = ("rotary", "learned", "none")

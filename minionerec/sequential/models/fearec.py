@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import NORM_EPS, FeedForward, ItemEmbedding, init_weights
 from minionerec.nn.linear import Linear, linear
-from minionerec.nn.padding import Side, take_slots
+from minionerec.nn.padding import take_slots
 from minionerec.sequential.encoder import UnmaskedEncoder
 
 

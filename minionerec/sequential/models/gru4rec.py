@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import by_length
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side, readout_slots, take_slots
+from minionerec.nn.padding import readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
 
 

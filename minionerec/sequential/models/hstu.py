@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import INIT_STD, by_length
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side, readout_slots, slot_range, take_slots
+from minionerec.nn.padding import readout_slots, slot_range, take_slots
 from minionerec.sequential.model import SequentialModel
 
 _EXTRA_SLOTS = 11

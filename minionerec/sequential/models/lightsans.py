@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import (
     NORM_EPS,
@@ -14,7 +15,7 @@ from minionerec.nn.layers import (
     init_weights,
 )
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side, full_width, readout_slots, take_slots
+from minionerec.nn.padding import full_width, readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
 
 

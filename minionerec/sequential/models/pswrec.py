@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import (
     FeedForward,
     ItemEmbedding,
@@ -16,7 +17,7 @@ from minionerec.nn.layers import (
     check_heads,
     init_weights,
 )
-from minionerec.nn.padding import Side, full_width, length_groups, readout_slots, take_slots
+from minionerec.nn.padding import full_width, length_groups, readout_slots, take_slots
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.phase import NUM_BANDS, PhaseBank, Phases, Silence
 

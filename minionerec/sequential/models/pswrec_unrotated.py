@@ -5,8 +5,8 @@ import math
 import torch
 from torch import nn
 
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import attend
-from minionerec.nn.padding import Side
 from minionerec.sequential.models.pswrec import PhaseAttention, PSWRec, band_features, initial_band_logits
 from minionerec.sequential.phase import NUM_BANDS, Phases
 

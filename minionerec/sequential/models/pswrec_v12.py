@@ -3,7 +3,7 @@
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.nn.padding import Side
+from minionerec.data.sequences import Side
 from minionerec.sequential.models.pswrec import PhaseAttention, PSWRec, RotatedAttention
 from minionerec.sequential.phase import NUM_BANDS, Phases
 

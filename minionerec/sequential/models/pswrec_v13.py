@@ -1,6 +1,6 @@
 """PSWRec V13 and V14: attention turned by phases and scaled by their magnitudes (AM-B-RoPE)."""
 
-from minionerec.nn.padding import Side
+from minionerec.data.sequences import Side
 from minionerec.sequential.models.pswrec import PhaseAttention, PSWRec, RotatedAttention
 from minionerec.sequential.phase import NUM_BANDS
 

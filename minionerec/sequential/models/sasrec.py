@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import (
     ItemEmbedding,
     TransformerLayer,
@@ -11,7 +12,7 @@ from minionerec.nn.layers import (
     check_heads,
     init_weights,
 )
-from minionerec.nn.padding import Side, readout_slots
+from minionerec.nn.padding import readout_slots
 from minionerec.sequential.model import SequentialModel
 
 

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.layers import INIT_STD, check_heads, init_weights
 from minionerec.nn.linear import Linear, linear
 from minionerec.nn.packed import Packed
-from minionerec.nn.padding import Side, slot_range
+from minionerec.nn.padding import slot_range
 from minionerec.sequential.model import SequentialModel
 
 RMS_EPS = 1e-5

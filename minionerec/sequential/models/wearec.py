@@ -8,10 +8,11 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import INIT_STD, NORM_EPS, FeedForward, ItemEmbedding, check_heads, init_weights
 from minionerec.nn.linear import Linear
-from minionerec.nn.padding import Side, take_slots
+from minionerec.nn.padding import take_slots
 from minionerec.sequential.encoder import UnmaskedEncoder
 
 

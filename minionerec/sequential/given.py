@@ -1,0 +1,118 @@
+"""What a model is built from and learns from: rows, hyper-parameters, text vectors, counts, SIDs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
+from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import ROWS, Protocol, read_split
+from minionerec.data.sequences import Split
+from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.embed.vectors import EncoderConfig, make_vectors
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.models import build_model, check_hyper, hyper_parameters
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What every seed of a configuration has in common.
+
+    Attributes:
+        split: The rows.
+        hyper: Hyper-parameters of the model, with those that the data set.
+        text: Text vectors of the items, float32 (N, T); None without.
+        transitions: What followed what in the training windows; None without.
+        table: SIDs of the items; None where nothing is measured at their level.
+    """
+
+    split: Split
+    hyper: Mapping[str, Any]
+    text: torch.Tensor | None
+    transitions: Transitions | None
+    table: SidTable | None
+
+    def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
+        """The model with weights drawn from a seed, and all that it reads beside histories."""
+        torch.manual_seed(seed)
+        built = build_model(model, num_items=self.split.num_items, max_len=max_len, **self.hyper)
+        if self.text is not None:
+            built.set_text(self.text)
+        if self.transitions is not None:
+            built.set_transitions(self.transitions)
+        return built
+
+
+def check_corpus(config: SequentialConfig) -> None:
+    """Check that there is a corpus, or a file of sequences, as the protocol takes it.
+
+    Raises:
+        DataError: If there is no such file.
+        ArtefactError: If there is no such corpus.
+    """
+    place = find_path(config.corpus)
+    if config.protocol == ROWS or place.is_dir():
+        read_manifest(place, "corpus")
+    elif not place.is_file():
+        raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
+
+
+def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
+    """Read what a configuration names.
+
+    Raises:
+        ConfigError: If the model or a hyper-parameter is unknown, or the model takes none of what is given.
+        DataError: If a file is malformed or too small.
+        ArtefactError: If an input is missing.
+    """
+    known = hyper_parameters(config.model)
+    hyper = check_hyper(config.model, config.hyper)
+    if config.vectors and "text_width" not in known:
+        raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
+    split = read_split(config.corpus, protocol, config.items)
+    text = _read_text(config, split)
+    transitions = _count({**known, **hyper}, split)
+    item_ids = split.catalogue["item_id"].tolist()
+    of_data = {
+        "padding": protocol.padding,
+        "num_users": len(split.user_names),
+        "text_width": 0 if text is None else text.shape[1],
+        "num_transitions": 0 if transitions is None else len(transitions.counts),
+    }
+    logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in split.counts.items()))
+    return Given(
+        split=split,
+        hyper=hyper | {name: value for name, value in of_data.items() if name in known},
+        text=text,
+        transitions=transitions,
+        table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
+    )
+
+
+def _read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
+    if not config.vectors:
+        return None
+    none = pd.DataFrame()
+    items = Corpus(split.catalogue, none, none, none, split="", max_history=0)
+    settings = EncoderConfig(encoder=config.vectors, dimensions=config.vector_width)
+    return torch.from_numpy(make_vectors(items, settings, {}))
+
+
+def _count(hyper: Mapping[str, Any], split: Split) -> Transitions | None:
+    """What followed what in the training windows; None where the hyper-parameters ask for no counts."""
+    if not hyper.get("reach"):
+        return None
+    windows = split.windows
+    return count_transitions(
+        windows.histories, windows.targets, split.num_items, hyper["reach"], hyper["decay"], hyper["reverse"]
+    )
