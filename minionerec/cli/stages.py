@@ -111,7 +111,7 @@ STAGES = {
         StageSpec(
             "grpo",
             "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
-            "minionerec.training.config:GrpoConfig",
+            "minionerec.training.grpo.config:GrpoConfig",
             "minionerec.training.grpo.stage:run_grpo",
             launched=True,
             demo="grpo.yaml",

@@ -1,1 +1,1 @@
-"""Rewards for rollouts: pure functions of completions and dataset columns."""
+"""Rewards for rollouts, and the advantages that follow from them: array functions of `Rollouts`."""

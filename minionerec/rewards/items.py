@@ -5,17 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.rewards.ranking import Reward, clean
+from minionerec.rewards.rollouts import Reward, Rollouts
 from minionerec.sid.table import SidTable
 
 Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
-
-
-def _number_of(text: str, numbers: dict[str, int]) -> int:
-    number = numbers.get(clean(text))
-    if number is None:
-        raise DataError(f"the completion {text!r} is no SID of the catalogue; this reward knows its items alone.")
-    return number
 
 
 def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
@@ -33,12 +26,10 @@ def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
     np.add.at(sums, table.sid_numbers, unit)
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     unit = sums / np.where(lengths > 0, lengths, 1)  # (S, D)
-    numbers = dict(zip(table.sids, table.sid_numbers.tolist(), strict=True))
 
-    def semantic(completions: Sequence[str], target_sid: Sequence[str], **columns: object) -> list[float | None]:
-        mine = unit[[_number_of(text, numbers) for text in completions]]
-        wanted = unit[[_number_of(text, numbers) for text in target_sid]]
-        return (mine * wanted).sum(1).tolist()
+    def semantic(rollouts: Rollouts) -> np.ndarray:
+        found: np.ndarray = (unit[rollouts.sids] * unit[rollouts.targets][:, None]).sum(2)
+        return found
 
     return semantic
 
@@ -46,7 +37,7 @@ def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
 def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
     """The score that a sequential model gives a completion after the row's history; no target is looked at.
 
-    An SID that several items share has the best of their scores. Rows without a history get None: the reward does not
+    An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
     apply to them.
 
     Args:
@@ -54,26 +45,24 @@ def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
         scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N); each distinct
             history of a batch is asked once.
     """
-    numbers = dict(zip(table.sids, table.sid_numbers.tolist(), strict=True))
 
-    def collaborative(
-        completions: Sequence[str], history: Sequence[Sequence[int] | None], **columns: object
-    ) -> list[float | None]:
-        rows: dict[tuple[int, ...], int] = {}
-        for items in history:
-            if items is not None:
-                rows.setdefault(tuple(items), len(rows))
-        best = np.full((len(rows), table.n_unique), -np.inf)
-        if rows:
-            scores = np.asarray(scorer(list(rows)))
-            if scores.shape != (len(rows), len(table)):
+    def collaborative(rollouts: Rollouts) -> np.ndarray:
+        distinct: dict[tuple[int, ...], int] = {}
+        for history in rollouts.histories:
+            if history is not None:
+                distinct.setdefault(tuple(history), len(distinct))
+        best = np.full((len(distinct), table.n_unique), -np.inf)
+        if distinct:
+            scores = np.asarray(scorer(list(distinct)))
+            if scores.shape != (len(distinct), len(table)):
                 raise DataError(
-                    f"the model scores {scores.shape}; expected {len(rows)} histories x {len(table)} items."
+                    f"the model scores {scores.shape}; expected {len(distinct)} histories x {len(table)} items."
                 )
             np.maximum.at(best.T, table.sid_numbers, scores.T)
-        return [
-            None if items is None else float(best[rows[tuple(items)], _number_of(text, numbers)])
-            for text, items in zip(completions, history, strict=True)
-        ]
+        found = np.full(rollouts.sids.shape, np.nan)
+        for row, history in enumerate(rollouts.histories):
+            if history is not None:
+                found[row] = best[distinct[tuple(history)], rollouts.sids[row]]
+        return found
 
     return collaborative

@@ -5,52 +5,22 @@ weighs wrong completions by their rank as NDCG does.
 """
 
 import math
-from collections.abc import Callable, Sequence
 
-from minionerec.core.errors import DataError
-from minionerec.sid.table import split_sid
+import numpy as np
 
-Reward = Callable[..., list[float | None]]
+from minionerec.rewards.rollouts import Rollouts
 
 
-def clean(text: str) -> str:
-    """A text without its white space."""
-    return "".join(text.split())
-
-
-def rule(completions: Sequence[str], target_sid: Sequence[str], **columns: object) -> list[float | None]:
-    """1 for a completion that is the target SID, else 0; white space does not count.
+def rule(rollouts: Rollouts) -> np.ndarray:
+    """1 for a completion that is the target, else 0.
 
     Args:
-        completions: Completion texts.
-        target_sid: The SID that each completion should have been.
-        **columns: Other dataset columns, unused.
+        rollouts: The completions.
 
-    Example:
-        >>> rule(["<a_1><b_2>", "<a_1><b_3>"], ["<a_1><b_2>"] * 2)
-        [1.0, 0.0]
+    Returns:
+        float64 (P, G).
     """
-    return [float(clean(text) == clean(target)) for text, target in zip(completions, target_sid, strict=True)]
-
-
-def position(completions: Sequence[str], target_sid: Sequence[str], **columns: object) -> list[float | None]:
-    """How many codes a completion has in common with the target SID, from the first on.
-
-    Args:
-        completions: Completion texts.
-        target_sid: The SID that each completion should have been.
-        **columns: Other dataset columns, unused.
-
-    Example:
-        >>> position(["<a_1><b_2><c_9>", "<a_7><b_2><c_3>"], ["<a_1><b_2><c_3>"] * 2)
-        [2.0, 0.0]
-    """
-    rewards: list[float | None] = []
-    for text, target in zip(completions, target_sid, strict=True):
-        found, wanted = split_sid(clean(text)) or (), split_sid(clean(target)) or ()
-        same = [mine == theirs for mine, theirs in zip(found, wanted, strict=False)]
-        rewards.append(float(same.index(False) if False in same else len(same)))
-    return rewards
+    return rollouts.hits.astype(np.float64)
 
 
 def ndcg_penalties(generations: int) -> list[float]:
@@ -66,22 +36,40 @@ def ndcg_penalties(generations: int) -> list[float]:
     return [-discount / sum(discounts) for discount in discounts]
 
 
-def make_ndcg(generations: int) -> Reward:
-    """The NDCG penalty for groups of a given size: 0 for a hit, and for all of a group without a hit.
+def ndcg(rollouts: Rollouts) -> np.ndarray:
+    """Each wrong completion's penalty by rank in a group with a hit; 0 for the hit, and in groups without one.
 
     Args:
-        generations: Group size G; completions come as whole groups, each in rank order.
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G).
     """
-    weights = ndcg_penalties(generations)
+    hits = rollouts.hits
+    penalties = np.array(ndcg_penalties(hits.shape[1]))
+    return np.where(hits.any(1, keepdims=True) & ~hits, penalties, 0.0)
 
-    def ndcg(completions: Sequence[str], target_sid: Sequence[str], **columns: object) -> list[float | None]:
-        if len(completions) % generations:
-            raise DataError(f"{len(completions)} completions are not whole groups of {generations}.")
-        hits = rule(completions, target_sid)
-        rewards: list[float | None] = []
-        for start in range(0, len(hits), generations):
-            group = hits[start : start + generations]
-            rewards += [w if 1.0 in group and not hit else 0.0 for hit, w in zip(group, weights, strict=True)]
-        return rewards
 
-    return ndcg
+def ranking(rollouts: Rollouts) -> np.ndarray:
+    """The reward that "MiniOneRec" recommends: `rule` and `ndcg` together, float64 (P, G).
+
+    Args:
+        rollouts: The completions.
+    """
+    found: np.ndarray = rule(rollouts) + ndcg(rollouts)
+    return found
+
+
+def position(rollouts: Rollouts) -> np.ndarray:
+    """How many codes a completion has in common with the target, from the first on.
+
+    Args:
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G).
+    """
+    mine, wanted = rollouts.codes, rollouts.table.distinct_codes[rollouts.targets][:, None]  # (P, G, L), (P, 1, L)
+    same = (mine == wanted) & (wanted >= 0)
+    found: np.ndarray = np.logical_and.accumulate(same, axis=2).sum(2).astype(np.float64)
+    return found

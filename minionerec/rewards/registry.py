@@ -1,25 +1,23 @@
-"""Rewards by name, with weights, and what each of them reads."""
+"""Rewards by name, with weights, what each of them reads, and a user's own by the dotted path of a function."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.places import function_at
 from minionerec.rewards.items import Scorer, make_collaborative, make_semantic
-from minionerec.rewards.ranking import Reward, make_ndcg, position, rule
+from minionerec.rewards.ranking import ndcg, position, rule
+from minionerec.rewards.rollouts import Reward, Rollouts
 from minionerec.sid.table import SidTable
 
-# Each reward with the dataset columns that it reads.
-REWARDS: dict[str, tuple[str, ...]] = {
-    "rule": ("target_sid",),
-    "ndcg": ("target_sid",),
-    "position": ("target_sid",),
-    "semantic": ("target_sid",),
-    "collaborative": ("history",),
-}
+REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
 # Names that stand for several.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
+_SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
 _PLUS = " + "
 
 
@@ -29,40 +27,40 @@ class RewardSources:
 
     Attributes:
         table: SIDs of the N items.
-        generations: Group size G.
         vectors: float (N, D), item vectors, for `semantic`.
         scorer: A sequential model, for `collaborative`.
     """
 
     table: SidTable
-    generations: int
     vectors: np.ndarray | None = None
     scorer: Scorer | None = None
 
 
-def parse_rewards(words: Sequence[str]) -> dict[str, float]:
-    """Reward weights from "name=weight" words; a bare name has weight 1, and a preset stands for its rewards.
+def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
+    """Weights of single rewards, from a setting in which a preset may stand for several.
+
+    Args:
+        rewards: Name, or dotted path of a user's own function, to weight.
 
     Raises:
-        ConfigError: If a name is unknown, a weight is not a number other than 0, or nothing is left.
+        ConfigError: If a name is unknown, a weight is not a number other than 0, a reward is there twice, or there is
+            none.
 
     Example:
-        >>> parse_rewards(["ranking", "semantic=0.5"])
+        >>> reward_weights({"ranking": 1.0, "semantic": 0.5})
         {'rule': 1.0, 'ndcg': 1.0, 'semantic': 0.5}
     """
     weights: dict[str, float] = {}
-    for word in words:
-        name, _, text = word.partition("=")
-        try:
-            weight = float(text or 1)
-        except ValueError:
-            weight = 0.0
-        if name not in REWARDS and name not in PRESETS:
-            raise ConfigError(f"unknown reward {name!r}; known: {', '.join([*REWARDS, *PRESETS])}.")
+    for name, weight in rewards.items():
+        if name not in REWARDS and name not in PRESETS and "." not in name:
+            raise ConfigError(
+                f"unknown reward {name!r}; known: {', '.join([*REWARDS, *PRESETS])}, and functions of your own by "
+                "their dotted path, such as my_rewards.novelty."
+            )
         parts = PRESETS.get(name, {name: 1.0})
         if not np.isfinite(weight) or weight == 0 or weights.keys() & parts.keys():
             raise ConfigError(
-                f"rewards: {word!r}; expected each reward once, as name or name=weight with a weight other than 0 "
+                f"rewards: {name!r} with weight {weight:g}; expected each reward once, with a weight other than 0 "
                 f"({', '.join(f'{preset} is {_PLUS.join(own)}' for preset, own in PRESETS.items())})."
             )
         weights.update({part: weight * share for part, share in parts.items()})
@@ -71,37 +69,104 @@ def parse_rewards(words: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def check_columns(weights: Mapping[str, float], columns: Mapping[str, Sequence[object]], tasks: Sequence[str]) -> None:
-    """Check that every reward finds something in the columns it reads.
+def reward_files(names: Sequence[str]) -> dict[str, Path]:
+    """The files of a user's own rewards, by "reward NAME": a changed file is a changed reward."""
+    own = [name for name in names if name not in REWARDS and name not in PRESETS]
+    for name in own:
+        function_at(name, "rewards")
+    specs = {name: find_spec(name.rpartition(".")[0]) for name in own}
+    return {f"reward {name}": Path(spec.origin) for name, spec in specs.items() if spec and spec.origin}
+
+
+def check_histories(
+    weights: Mapping[str, float], histories: Sequence[Sequence[int] | None], tasks: Sequence[str]
+) -> None:
+    """Check that rewards that read histories find some.
 
     Raises:
-        ConfigError: Naming reward, column and tasks.
+        ConfigError: Naming reward and tasks.
     """
-    for name in weights:
-        for column in REWARDS[name]:
-            if all(value is None for value in columns.get(column, ())):
-                raise ConfigError(
-                    f"reward {name!r} reads the column {column!r}, which none of the tasks {list(tasks)} fills; add "
-                    "the task next_sid, or leave the reward out."
-                )
+    if "collaborative" in weights and all(history is None for history in histories):
+        raise ConfigError(
+            f"reward 'collaborative' reads the history, which none of the tasks {list(tasks)} has; add the task "
+            "next_sid, or leave the reward out."
+        )
 
 
 def make_reward(name: str, sources: RewardSources) -> Reward:
     """One reward function.
 
     Raises:
-        ConfigError: If the reward needs a source that is not there.
+        ConfigError: If the reward needs a source that is not there, or a user's own cannot be found.
     """
-    if name == "rule":
-        return rule
-    if name == "position":
-        return position
-    if name == "ndcg":
-        return make_ndcg(sources.generations)
+    if name in _SIMPLE:
+        return _SIMPLE[name]
     if name == "semantic":
         if sources.vectors is None:
-            raise ConfigError("reward 'semantic' needs item vectors; give --reward_vectors the output of embed_items.")
+            raise ConfigError("reward 'semantic' needs item vectors; give --reward_vectors the output of embed-items.")
         return make_semantic(sources.table, sources.vectors)
-    if sources.scorer is None:
-        raise ConfigError("reward 'collaborative' needs a trained sequential model; give --reward_model its directory.")
-    return make_collaborative(sources.table, sources.scorer)
+    if name == "collaborative":
+        if sources.scorer is None:
+            raise ConfigError(
+                "reward 'collaborative' needs a trained sequential model; give --reward_model its directory."
+            )
+        return make_collaborative(sources.table, sources.scorer)
+    own: Reward = function_at(name, "rewards")
+    return own
+
+
+def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
+    """What a reward says of rollouts.
+
+    Args:
+        name: Its name, for messages.
+        reward: The function.
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G); NaN where it does not apply.
+
+    Raises:
+        DataError: If the answer has another shape, holds no numbers, or an infinite one.
+    """
+    expected = rollouts.sids.shape
+    answer = reward(rollouts)
+    try:
+        found = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"reward {name!r} gave a {type(answer).__name__}; expected numbers in an array of {expected[0]} prompts x "
+            f"{expected[1]} completions."
+        ) from None
+    if found.shape != expected:
+        raise DataError(
+            f"reward {name!r} gave an array of shape {found.shape}; expected {expected}: {expected[0]} prompts x "
+            f"{expected[1]} completions."
+        )
+    if np.isinf(found).any():
+        row, column = np.argwhere(np.isinf(found))[0]
+        raise DataError(
+            f"reward {name!r} gave {found[row, column]} for completion {column} of prompt {row}; give a finite number, "
+            "or NaN where it does not apply."
+        )
+    return found
+
+
+def ask_rewards(rewards: Mapping[str, Reward], rollouts: Rollouts) -> np.ndarray:
+    """What every reward says of rollouts: float64 (F, P, G), in the order of the rewards; see `ask_reward`."""
+    return np.stack([ask_reward(name, reward, rollouts) for name, reward in rewards.items()])
+
+
+def weighted_sum(found: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """The reward of each completion: the weighted sum of those that apply to it.
+
+    Args:
+        found: float (F, P, G).
+        weights: F weights.
+
+    Returns:
+        float32 (P, G); NaN where none applies.
+    """
+    parts = found.astype(np.float32) * np.array(weights, dtype=np.float32)[:, None, None]
+    total: np.ndarray = np.where(np.isnan(parts).all(0), np.float32(np.nan), np.nansum(parts, axis=0))
+    return total

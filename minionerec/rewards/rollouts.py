@@ -29,7 +29,14 @@ class Rollouts:
     @property
     def hits(self) -> np.ndarray:
         """Which completions are the target: bool (P, G)."""
-        return self.sids == self.targets[:, None]
+        found: np.ndarray = self.sids == self.targets[:, None]
+        return found
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Codes of the completions: int32 (P, G, L), -1 behind the end of an SID shorter than L."""
+        found: np.ndarray = self.table.distinct_codes[self.sids]
+        return found
 
 
 Reward = Callable[[Rollouts], np.ndarray]

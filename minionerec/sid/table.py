@@ -125,6 +125,11 @@ class SidTable:
         """Number of each item's SID among the distinct SIDs in order of their codes, as in the trie: int64 (N,)."""
         return np.unique(self.codes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
+    @cached_property
+    def distinct_codes(self) -> np.ndarray:
+        """Codes of each distinct SID in the order of `sid_numbers`: int32 (n_unique, L), -1 behind shorter SIDs."""
+        return np.unique(self.codes, axis=0)
+
     @property
     def n_unique(self) -> int:
         """Number of distinct SIDs."""

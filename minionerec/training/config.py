@@ -1,24 +1,15 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
-from minionerec.rewards.registry import parse_rewards
 
 SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-ROLLOUTS = ("beams", "sampling")
-# TRL's loss type and level of importance sampling.
-LOSSES = {
-    "grpo": ("grpo", "token"),
-    "bnpo": ("bnpo", "token"),
-    "dapo": ("dapo", "token"),
-    "gspo": ("grpo", "sequence"),
-}
 OBJECTIVES = ("likelihood", "expected", "grpo")
 
 
@@ -202,87 +193,3 @@ class CatalogueTrainConfig(RunConfig):
 
         vectors = {} if self.checkpoint or not self.vectors else encoder_inputs(self.vectors)
         return super().inputs() | {name: Path(path) for name, path in vectors.items()}
-
-
-@dataclass
-class GrpoConfig(LanguageRunConfig):
-    """Settings of GRPO."""
-
-    checkpoint: str = field(default="runs/demo/sft", metadata={"help": "checkpoint to start from (scripts/sft.py)"})
-    rewards: list[str] = field(
-        default_factory=lambda: ["ranking"],
-        metadata={
-            "help": "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong "
-            "ones by rank, where there is a hit), position (codes matched from the left), semantic (cosine of item "
-            "vectors), collaborative (score of a sequential model); ranking is rule and ndcg, ranking_only is ndcg"
-        },
-    )
-    reward_vectors: str = field(default="", metadata={"help": "item vectors for `semantic` (scripts/embed_items.py)"})
-    reward_model: str = field(
-        default="",
-        metadata={"help": "model for `collaborative`: the folder `model` of a seed (scripts/train_sequential.py)"},
-    )
-    sibling_alpha: float = field(
-        default=1.0,
-        metadata={
-            "help": "share of a completion's advantage in its group; the rest is its advantage among completions that "
-            "share a prefix with it; 1: the group's alone"
-        },
-    )
-    rollouts: str = field(
-        default="beams",
-        metadata={"help": "beams (the G best, as in evaluation) or sampling (G drawn without replacement)"},
-    )
-    generations: int = field(default=16, metadata={"help": "rollouts of each prompt (G), best first"})
-    prompts_per_step: int = field(default=64, metadata={"help": "prompts an optimiser step, over all devices"})
-    prompts_per_device: int = field(default=64, metadata={"help": "prompts a device computes at a time"})
-    loss: str = field(
-        default="grpo",
-        metadata={
-            "help": "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of what "
-            "a device computes at a time or of the whole step), gspo (one ratio a completion)"
-        },
-    )
-    keep_zero_variance: bool = field(
-        default=False,
-        metadata={
-            "help": "also compute groups whose rewards are all equal; they carry the KL term alone, and are left out "
-            "otherwise"
-        },
-    )
-    beta: float = field(default=1e-3, metadata={"help": "weight of the KL term; 0 does without a reference model"})
-    reference: str = field(
-        default="", metadata={"help": "checkpoint that the KL term is measured against; empty: the one to start from"}
-    )
-    sync_reference: bool = field(default=True, metadata={"help": "move the reference towards the policy"})
-    sync_steps: int = field(default=512, metadata={"help": "optimiser steps between two such moves"})
-    sync_share: float = field(default=0.6, metadata={"help": "share of the policy in the moved reference"})
-    max_steps: int = field(default=-1, metadata={"help": "stop after this many optimiser steps; -1: after the epochs"})
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        weights = parse_rewards(self.rewards)
-        for name, place, what in (
-            ("semantic", "reward_vectors", "the vectors that it compares (scripts/embed_items.py)"),
-            ("collaborative", "reward_model", "the model that it asks (scripts/train_sequential.py)"),
-        ):
-            _check(
-                (name in weights) == bool(getattr(self, place)),
-                f"rewards are {self.rewards} and {place} is {getattr(self, place)!r}; the reward {name} and {what} "
-                "go together.",
-            )
-        _check(self.generations >= 2, f"generations is {self.generations}; a group needs at least 2.")
-        _check(self.rollouts in ROLLOUTS, f"unknown rollouts {self.rollouts!r}; known: {', '.join(ROLLOUTS)}.")
-        _check(self.loss in LOSSES, f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}.")
-        _check(0 <= self.sibling_alpha <= 1, f"sibling_alpha is {self.sibling_alpha}; it must be in [0, 1].")
-        _check(self.beta >= 0, f"beta is {self.beta}; it must be 0 or above.")
-        _check(
-            not (self.beta == 0 and self.sync_reference),
-            "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise.",
-        )
-        _check(
-            not (self.beta == 0 and self.reference),
-            f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them otherwise.",
-        )
-        _check(self.eval_rows != 0, "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows.")

@@ -10,7 +10,7 @@ from typing import Any
 def trainer_context() -> Any:
     """Children forked from a server that has imported the trainers once, and has done nothing else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo"])
+    context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo.stage"])
     return context
 
 

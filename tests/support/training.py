@@ -13,7 +13,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.config import GrpoConfig, SftConfig
+from minionerec.training.config import SftConfig
+from minionerec.training.grpo.config import GrpoConfig
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
@@ -95,6 +96,6 @@ def grpo_config(folder: Path, **changes) -> GrpoConfig:
         "corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "grpo"),
         "generations": GROUP, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "eval_rows": 20,
         "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "epochs": 2,
-        "tasks": ["next_sid=0.25", "title_to_sid"],
+        "tasks": {"next_sid": 0.25, "title_to_sid": 1.0},
     }  # fmt: skip
     return GrpoConfig(**{**settings, **changes})
