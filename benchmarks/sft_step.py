@@ -63,7 +63,8 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from minionerec.backbone.vocabulary import add_code_tokens
     from minionerec.core.config import read_yaml
     from minionerec.data.corpus import Corpus
-    from minionerec.data.prepare import PrepareConfig, run_prepare
+    from minionerec.data.config import PrepareConfig
+    from minionerec.data.prepare import run_prepare
     from minionerec.sid.build import SidConfig, run_build_sids
     from minionerec.training.packing import TreeCollator, good_row_length
     from minionerec.training.sft import SidSftTrainer

@@ -1,9 +1,9 @@
 """From a source to a corpus: filter, order, make rows, split, check, count, and write in bounded memory."""
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.checks import check_filled, check_global_time
-from minionerec.data.corpus import SPLITS, Corpus, write_corpus
+from minionerec.data.corpus import SPLITS, Corpus, write_tables
 from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
+from minionerec.data.names import QUIRKS, SPLIT_NAMES
 from minionerec.data.source import Source
 from minionerec.data.splits import (
-    SPLIT_NAMES,
     Rows,
     build_rows,
     global_time_split,
@@ -25,13 +25,6 @@ from minionerec.data.splits import (
     stable_order,
 )
 
-QUIRKS = {
-    "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
-    "numbered while walking users in that order, each from old to new",
-    "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
-    "widen_window": "while fewer than 3,000 items stay and the window starts after 1996, it starts a year earlier",
-}
-"""What the published MiniOneRec data were made with, where this project does otherwise unless asked."""
 WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
 BATCH = 1 << 20
 """Rows written at a time; parquet's own default for a row group."""
@@ -85,11 +78,32 @@ class BuiltCorpus:
             tables[split] = pd.concat(parts, ignore_index=True) if parts else empty
         return Corpus(self.items, **tables, split=self.split, max_history=self.max_history, counts=self.counts)
 
-    def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
-        """Write the corpus as an artefact of kind "corpus"."""
-        tables = {split: self.batches(split) for split in SPLITS}
-        counts = {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
-        write_corpus(path, self.items, tables, config=config, inputs=inputs, counts=counts)
+    def all_counts(self) -> dict[str, Any]:
+        """The counts as `Corpus.all_counts` gives them."""
+        return {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
+
+    def write(self, place: Path) -> None:
+        """Write the four parquet files of a corpus into a directory."""
+        write_tables(place, self.items, {split: self.batches(split) for split in SPLITS})
+
+
+@dataclass(frozen=True)
+class _Visits:
+    """The interactions that stay, in time order: M of them.
+
+    Attributes:
+        items: The items that stay, by their new index.
+        users: int32 (M,), user number.
+        item_index: int32 (M,).
+        times: int64 or float64 (M,); None where there are none.
+        user_ids: The user of each number.
+    """
+
+    items: pd.DataFrame
+    users: np.ndarray
+    item_index: np.ndarray
+    times: np.ndarray | None
+    user_ids: pa.Array
 
 
 def build_corpus(
@@ -135,12 +149,7 @@ def build_corpus(
     if split not in SPLIT_NAMES:
         raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
     check_quirks(quirks, start)
-    needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
-    for what, needed in needs_times.items():
-        if needed and source.times is None:
-            raise ConfigError(
-                f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
-            )
+    _check_times(source, split, start, end)
     first, last = (None if text is None else parse_moment(text) for text in (start, end))
     kept, counts = _kept(source, core, first, last, "widen_window" in quirks)
     if not len(kept) and len(source.users):
@@ -148,38 +157,68 @@ def build_corpus(
             f"{source.where}: no interaction is left of {len(source.users)} "
             f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
         )
+    visits = _in_order(source, kept, only_met=core > 1, published_order="published_order" in quirks)
+    rows = build_rows(visits.users, visits.item_index, max_history)
+    row_users = visits.users[rows.targets]
+    labels, sizes = _split(visits, rows, row_users, split, source.where)
+    counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
+    counts |= _counts(visits.items, visits.item_index, rows, row_users, labels, max_history)
+    counts["users_without_rows"] = len(visits.user_ids) - counts["users"]
+    name = SPLIT_NAMES[split]
+    return BuiltCorpus(visits.items, rows, row_users, labels, visits.user_ids, name, max_history, counts)
+
+
+def _split(
+    visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str
+) -> tuple[np.ndarray, dict[str, int]]:
+    """The split of each row, int8 (R,), and how many rows each split has; checked for leaks and for empty splits."""
+    labels = global_time_split(len(row_users)) if split == "global_time" else leave_last_out_split(row_users)
+    sizes = dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
+    check_filled(sizes, where)
+    if visits.times is not None and split == "global_time":
+        row_times = visits.times[rows.targets]
+        check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
+    return labels, sizes
+
+
+def _check_times(source: Source, split: str, start: str | None, end: str | None) -> None:
+    needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
+    for what, needed in needs_times.items():
+        if needed and source.times is None:
+            raise ConfigError(
+                f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
+            )
+
+
+def _in_order(source: Source, kept: np.ndarray, *, only_met: bool, published_order: bool) -> _Visits:
+    """The kept interactions in time order, users and items renumbered.
+
+    Args:
+        source: Items and interactions.
+        kept: Places of the interactions that stay, ascending.
+        only_met: Whether items without an interaction go.
+        published_order: As the quirk of this name.
+    """
     users, user_ids = _renumbered_users(source, kept)
     items, item_index = source.items, source.item_index[kept]
     times = None if source.times is None else source.times[kept]
     order = np.arange(len(users))
-    if "published_order" in quirks:
+    if published_order:
         if times is not None:
             times = times // source.ticks
             order = stable_order(times)
         order = order[stable_order(users[order])]  # a walk from user to user, each from old to new
         _, old = number_by_appearance(item_index[order])
     else:
-        old = np.flatnonzero(np.bincount(item_index)) if core > 1 else np.arange(len(items))
-    if len(old) < len(items) or "published_order" in quirks:
+        old = np.flatnonzero(np.bincount(item_index)) if only_met else np.arange(len(items))
+    if len(old) < len(items) or published_order:
         new = np.empty(len(items), dtype=np.int32)
         new[old] = np.arange(len(old))
         items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
-
     if times is not None:
         order = order[stable_order(times[order])]
-    users, item_index = users[order], item_index[order]
-    rows = build_rows(users, item_index, max_history)
-    row_users = users[rows.targets]
-    labels = global_time_split(len(row_users)) if split == "global_time" else leave_last_out_split(row_users)
-    sizes = dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
-    check_filled(sizes, source.where)
-    if times is not None and split == "global_time":
-        row_times = times[order][rows.targets]
-        check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
-    counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
-    counts |= _counts(items, item_index, rows, row_users, labels, max_history)
-    counts["users_without_rows"] = len(user_ids) - counts["users"]
-    return BuiltCorpus(items, rows, row_users, labels, user_ids, SPLIT_NAMES[split], max_history, counts)
+        times = times[order]
+    return _Visits(items, users[order], item_index[order], times, user_ids)
 
 
 def check_quirks(quirks: Collection[str], start: str | None) -> None:

@@ -38,8 +38,7 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
     reached: dict[str, int] = {}  # place of the user's farthest row in earlier splits, at most `limit`
     full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
     counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
-    for split in SPLITS:
-        table = corpus_table(corpus, split)
+    for split, table in corpus.splits().items():
         rows = [
             (user, tuple(history.tolist()), target)
             for user, history, target in zip(table["user"], table["history"], table["target"], strict=True)
@@ -63,12 +62,6 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
             if len(history) == limit:
                 full[user, history].add(target)
     return counts
-
-
-def corpus_table(corpus: Corpus, split: str) -> pd.DataFrame:
-    """The rows of one split, which may be none (`Corpus.rows` refuses that)."""
-    table: pd.DataFrame = getattr(corpus, split)
-    return table
 
 
 def check_global_time(times: Mapping[str, np.ndarray]) -> None:
@@ -114,7 +107,7 @@ def corpus_counts(corpus: Corpus) -> dict[str, Any]:
         `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
         `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items.
     """
-    frames = {split: corpus_table(corpus, split) for split in SPLITS}
+    frames = corpus.splits()
     known = np.zeros(corpus.n_items, dtype=bool)
     known[corpus.train["target"].to_numpy(np.int64)] = True
     if len(corpus.train):

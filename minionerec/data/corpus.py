@@ -46,6 +46,10 @@ class Corpus:
         """Number of items, N."""
         return len(self.items)
 
+    def splits(self) -> dict[str, pd.DataFrame]:
+        """Split to its rows, which may be none (`rows` refuses that)."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
     def rows(self, split: str) -> pd.DataFrame:
         """The rows of one split.
 
@@ -54,7 +58,7 @@ class Corpus:
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
-        rows: pd.DataFrame = getattr(self, split)
+        rows = self.splits()[split]
         if rows.empty:
             raise DataError(
                 f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
@@ -65,11 +69,19 @@ class Corpus:
         """How often each item is the target of a training row: int64 (N,)."""
         return np.bincount(self.train["target"].to_numpy(np.int64), minlength=self.n_items)
 
+    def all_counts(self) -> dict[str, Any]:
+        """The counts with `items`, `split` and `max_history`, as the manifest keeps them and `load` reads them."""
+        return {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
+
+    def write(self, place: Path) -> None:
+        """Write the four parquet files of a corpus into a directory."""
+        tables = {split: [pa.Table.from_pandas(rows, preserve_index=False)] for split, rows in self.splits().items()}
+        write_tables(place, self.items, tables)
+
     def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
         """Write the corpus as an artefact of kind "corpus": four parquet files and a manifest."""
-        counts = {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
-        tables = {split: [pa.Table.from_pandas(getattr(self, split), preserve_index=False)] for split in SPLITS}
-        write_corpus(path, self.items, tables, config=config, inputs=inputs, counts=counts)
+        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as place:
+            self.write(place)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Corpus":
@@ -89,29 +101,17 @@ def _row_schema() -> pa.Schema:
     return pa.Schema.from_pandas(pd.DataFrame(one), preserve_index=False)
 
 
-def write_corpus(
-    path: str | os.PathLike[str],
-    items: pd.DataFrame,
-    tables: Mapping[str, Iterable[pa.Table]],
-    *,
-    config: Any,
-    inputs: Mapping[str, str | os.PathLike[str]],
-    counts: Mapping[str, Any],
-) -> None:
-    """Write an artefact of kind "corpus": four parquet files and a manifest.
+def write_tables(place: Path, items: pd.DataFrame, tables: Mapping[str, Iterable[pa.Table]]) -> None:
+    """Write the four parquet files of a corpus.
 
     Args:
-        path: Its directory.
+        place: The directory.
         items: The item table of `Corpus`.
         tables: Split → tables with the columns of `Corpus.train`, written one after another.
-        config: Resolved configuration.
-        inputs: Name → path of every file that was read.
-        counts: With `items`, `split` and `max_history`, which `Corpus.load` reads.
     """
-    with write_artefact(path, "corpus", config=config, inputs=inputs, counts=counts) as place:
-        items.to_parquet(place / "items.parquet", index=False)
-        schema = _row_schema()
-        for split in SPLITS:
-            with pq.ParquetWriter(place / f"{split}.parquet", schema) as writer:
-                for table in tables[split]:
-                    writer.write_table(table.cast(schema))
+    items.to_parquet(place / "items.parquet", index=False)
+    schema = _row_schema()
+    for split in SPLITS:
+        with pq.ParquetWriter(place / f"{split}.parquet", schema) as writer:
+            for table in tables[split]:
+                writer.write_table(table.cast(schema))

@@ -5,7 +5,7 @@ import csv
 import glob
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ import pandas as pd
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import DataError
 from minionerec.core.log import progress
+from minionerec.core.places import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.names import PUBLISHED_HISTORY
 from minionerec.data.splits import row_table
 
-MAX_HISTORY = 10
 COLUMNS = (
     "user_id",
     "history_item_title",
@@ -35,7 +36,7 @@ WHERE_TO_GET = "data/README.md says where to get the published files and how MIN
 
 def default_root() -> Path:
     """Folder `Amazon` under the directory that `MINIONEREC_DATA` names (`data` where it names none)."""
-    return Path(os.environ.get("MINIONEREC_DATA") or "data") / "Amazon"
+    return find_path(f"{DATA_VARIABLE}/Amazon")
 
 
 def _only(root: Path, pattern: str) -> Path:
@@ -176,26 +177,67 @@ def _read_items(
     return pd.DataFrame({"item_id": list(item_ids), "title": found_titles, "description": descriptions}), unparsed
 
 
-def _read_split(path: Path, index_of: dict[str, int], sids: Sequence[str]) -> pd.DataFrame:
-    """The rows of one CSV file, checked cell by cell."""
-    known_sids = set(sids)
-    id_of = list(index_of)
-    users: list[str] = []
-    histories: list[np.ndarray] = []
-    targets: list[int] = []
+class _RowReader:
+    """Reads the rows of the CSV files of a category, checked cell by cell.
 
-    def check_sid(line: int, column: str, sid: object, item: int) -> None:
-        if sid == sids[item]:
+    Args:
+        index_of: Item id to item index.
+        sids: SID of each item as text.
+    """
+
+    def __init__(self, index_of: Mapping[str, int], sids: Sequence[str]) -> None:
+        self.index_of, self.sids = index_of, sids
+        self.id_of, self.known_sids = list(index_of), set(sids)
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """The rows of one file.
+
+        Raises:
+            DataError: Naming file, line and column of the first cell that is wrong.
+        """
+        users: list[str] = []
+        histories: list[np.ndarray] = []
+        targets: list[int] = []
+        for line, (user, titles, _, ids, item_id, sids, sid) in _cells(path):
+            place = f"{path}, line {line}"
+            lists = _parsed_lists(place, (titles, ids, sids))
+            items = self._items(place, lists[1], item_id)
+            for item, one in zip(items[:-1], lists[2], strict=True):
+                self._check_sid(place, "history_item_sid", one, item)
+            self._check_sid(place, "item_sid", sid, items[-1])
+            users.append(user)
+            histories.append(np.array(items[:-1], dtype=np.int32))
+            targets.append(items[-1])
+        return row_table(users, histories, np.array(targets, dtype=np.int32))
+
+    def _items(self, place: str, history: Sequence[Any], item_id: str) -> list[int]:
+        """Item indices of a history and its target."""
+        items = []
+        for column, one in (*(("history_item_id", one) for one in history), ("item_id", item_id)):
+            item = self.index_of.get(str(one))
+            if item is None:
+                raise DataError(
+                    f"{place}, column {column!r}: item {str(one)!r} is not in the info file. "
+                    "Use the info file that belongs to these rows."
+                )
+            items.append(item)
+        return items
+
+    def _check_sid(self, place: str, column: str, sid: object, item: int) -> None:
+        if sid == self.sids[item]:
             return
-        place = f"{path}, line {line}, column {column!r}"
-        if str(sid) not in known_sids:
+        place = f"{place}, column {column!r}"
+        if str(sid) not in self.known_sids:
             raise DataError(
                 f"{place}: SID {sid!r} is not in the info file. Use the info file that belongs to these rows."
             )
         raise DataError(
-            f"{place}: SID {sid!r} for item {id_of[item]!r}, but the info file says {sids[item]!r}. Mend one."
+            f"{place}: SID {sid!r} for item {self.id_of[item]!r}, but the info file says {self.sids[item]!r}. Mend one."
         )
 
+
+def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and the cells of `COLUMNS` of each row of a CSV file."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
@@ -213,46 +255,31 @@ def _read_split(path: Path, index_of: dict[str, int], sids: Sequence[str]) -> pd
                     raise DataError(
                         f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
                     )
-                user, titles_text, _, ids_text, item_id, sids_text, sid = (cells[place] for place in places)
-                lists = []
-                for column, text in zip(COLUMNS[1::2], (titles_text, ids_text, sids_text), strict=True):
-                    parsed = _literal(text)
-                    if not isinstance(parsed, list):
-                        raise DataError(
-                            f"{path}, line {line}, column {column!r}: {text[:80]!r} is not a list. "
-                            "Write it as a Python list, e.g. [1, 2]."
-                        )
-                    lists.append(parsed)
-                if not len(lists[0]) == len(lists[1]) == len(lists[2]):
-                    lengths = ", ".join(f"{name} {len(cell)}" for name, cell in zip(COLUMNS[1::2], lists, strict=True))
-                    raise DataError(
-                        f"{path}, line {line}: the history columns differ in length ({lengths}). Mend the row."
-                    )
-                if len(lists[1]) > MAX_HISTORY:
-                    raise DataError(
-                        f"{path}, line {line}: a history of {len(lists[1])} items, expected at most {MAX_HISTORY}. "
-                        "Keep the newest."
-                    )
-                indices = []
-                for column, one in (*(("history_item_id", one) for one in lists[1]), ("item_id", item_id)):
-                    index = index_of.get(str(one))
-                    if index is None:
-                        raise DataError(
-                            f"{path}, line {line}, column {column!r}: item {str(one)!r} is not in the info file. "
-                            "Use the info file that belongs to these rows."
-                        )
-                    indices.append(index)
-                for index, one in zip(indices[:-1], lists[2], strict=True):
-                    check_sid(line, "history_item_sid", one, index)
-                check_sid(line, "item_sid", sid, indices[-1])
-                users.append(user)
-                histories.append(np.array(indices[:-1], dtype=np.int32))
-                targets.append(indices[-1])
+                yield line, [cells[place] for place in places]
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}).") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
-    return row_table(users, histories, np.array(targets, dtype=np.int32))
+
+
+def _parsed_lists(place: str, texts: Sequence[str]) -> list[list[Any]]:
+    """The three history columns as lists of one length."""
+    lists = []
+    for column, text in zip(COLUMNS[1::2], texts, strict=True):
+        parsed = _literal(text)
+        if not isinstance(parsed, list):
+            raise DataError(
+                f"{place}, column {column!r}: {text[:80]!r} is not a list. Write it as a Python list, e.g. [1, 2]."
+            )
+        lists.append(parsed)
+    if not len(lists[0]) == len(lists[1]) == len(lists[2]):
+        lengths = ", ".join(f"{name} {len(cell)}" for name, cell in zip(COLUMNS[1::2], lists, strict=True))
+        raise DataError(f"{place}: the history columns differ in length ({lengths}). Mend the row.")
+    if len(lists[1]) > PUBLISHED_HISTORY:
+        raise DataError(
+            f"{place}: a history of {len(lists[1])} items, expected at most {PUBLISHED_HISTORY}. Keep the newest."
+        )
+    return lists
 
 
 def read_published(root: str | os.PathLike[str], category: str) -> Corpus:
@@ -275,15 +302,19 @@ def read_published(root: str | os.PathLike[str], category: str) -> Corpus:
         DataError: If a file or column is missing, a cell does not parse, an item or SID is unknown, an SID contradicts
             the info file, history columns differ in length, a split is empty, or the split leaks.
     """
-    files = published_files(root, category)
+    return read_published_files(published_files(root, category))
+
+
+def read_published_files(files: Mapping[str, Path]) -> Corpus:
+    """The same as `read_published` of the files that `published_files` names."""
     sids, titles, item_ids = _read_info(files["info"])
-    index_of = {item_id: index for index, item_id in enumerate(item_ids)}
+    reader = _RowReader({item_id: index for index, item_id in enumerate(item_ids)}, sids)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's own, on odd escapes inside titles that are parsed as literals
         items, unparsed = _read_items(files["items"], files["info"], item_ids, titles)
-        train, valid, test = (_read_split(files[split], index_of, sids) for split in SPLITS)
-    corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=MAX_HISTORY)
-    check_filled({split: len(getattr(corpus, split)) for split in SPLITS}, str(root))
+        train, valid, test = (reader.read(files[split]) for split in SPLITS)
+    corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=PUBLISHED_HISTORY)
+    check_filled({split: len(rows) for split, rows in corpus.splits().items()}, str(files["info"].parent.parent))
     first = pd.concat([train, valid, test]).drop_duplicates("user")
     _, sharing = np.unique(np.array(sids), return_counts=True)
     counts = {

@@ -8,8 +8,6 @@ import pandas as pd
 
 from minionerec.core.errors import ConfigError
 
-SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
-"""Known ways to split → the name that result tables show."""
 TRAIN, VALID, TEST = 0, 1, 2
 
 

@@ -228,7 +228,44 @@ def parse_tables(
     description_column: str = DESCRIPTION,
 ) -> Source:
     """The same as `read_tables` of tables that are already in memory, each with the path of its file for messages."""
-    table, path = items
+    found_items = _parse_items(
+        *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
+    )
+    table, path = interactions
+    for name, flag in ((user_column, "user_column"), (item_column, "item_column"), (time_column, "time_column")):
+        _column(table, path, name, flag)
+    for name in (user_column, item_column):
+        table = _drop_without_id(table, name, path, bad)
+    times, right, ticks = parse_times(table, time_column, path, bad)
+    table, times = table[right], times[right]
+    item_index = pd.Index(found_items["item_id"]).get_indexer(pd.Index(table[item_column]))
+    unknown = np.flatnonzero(item_index < 0)
+    if len(unknown):
+        row = unknown[0]
+        bad.add(
+            "unknown_item",
+            f"{_place(table, path, int(table.index[row]))}, column {item_column!r}: item "
+            f"{table[item_column].iloc[row]!r} is not in {items[1]} ({len(unknown)} such rows). "
+            "Add the items or drop the rows.",
+            len(unknown),
+        )
+        table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
+    users, user_ids = pd.factorize(table[user_column])
+    return Source(
+        items=found_items,
+        users=users.astype(np.int32),
+        item_index=item_index.astype(np.int32),
+        times=times,
+        user_ids=pa.array(user_ids.astype(object), pa.string()),
+        where=str(path),
+        ticks=ticks,
+    )
+
+
+def _parse_items(
+    table: pd.DataFrame, path: Path, bad: BadRows, *, item_column: str, title_column: str, description_column: str
+) -> pd.DataFrame:
+    """The item table of `Source`: each id once, texts without white space around them."""
     for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
         _column(table, path, name, flag)
     if description_column not in table.columns and description_column == DESCRIPTION:
@@ -248,34 +285,4 @@ def parse_tables(
         )
         table = table[~twice]
     title, description = (_texts(table[name]).to_numpy(object) for name in (title_column, description_column))
-    found_items = item_table(table[item_column].to_numpy(object), title=title, description=description)
-
-    items_path, (table, path) = path, interactions
-    for name, flag in ((user_column, "user_column"), (item_column, "item_column"), (time_column, "time_column")):
-        _column(table, path, name, flag)
-    for name in (user_column, item_column):
-        table = _drop_without_id(table, name, path, bad)
-    times, right, ticks = parse_times(table, time_column, path, bad)
-    table, times = table[right], times[right]
-    item_index = pd.Index(found_items["item_id"]).get_indexer(pd.Index(table[item_column]))
-    unknown = np.flatnonzero(item_index < 0)
-    if len(unknown):
-        row = unknown[0]
-        bad.add(
-            "unknown_item",
-            f"{_place(table, path, int(table.index[row]))}, column {item_column!r}: item "
-            f"{table[item_column].iloc[row]!r} is not in {items_path} ({len(unknown)} such rows). "
-            "Add the items or drop the rows.",
-            len(unknown),
-        )
-        table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
-    users, user_ids = pd.factorize(table[user_column])
-    return Source(
-        items=found_items,
-        users=users.astype(np.int32),
-        item_index=item_index.astype(np.int32),
-        times=times,
-        user_ids=pa.array(user_ids.astype(object), pa.string()),
-        where=str(path),
-        ticks=ticks,
-    )
+    return item_table(table[item_column].to_numpy(object), title=title, description=description)

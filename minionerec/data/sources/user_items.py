@@ -1,6 +1,7 @@
 """Reader of "user item item ..." text files, one line a user, items oldest first; titles in a JSON file beside it."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,41 @@ def read_user_items(
     """
     path, bad = Path(interactions), bad or BadRows()
     titles = None if items is None else _read_titles(Path(items))
+    sequences = _read_sequences(path, titles, items, bad)
+    if not sequences:
+        raise DataError(f"{path}: holds no interaction; expected lines of 'user item item ...'.")
+    if titles is None:
+        named = {item for chosen in sequences.values() for item in chosen}
+        titles = dict.fromkeys(sorted(named, key=_rising), ("", ""))
+    index_of = {item: index for index, item in enumerate(titles)}
+    lengths = [len(chosen) for chosen in sequences.values()]
+    return Source(
+        items=item_table(
+            list(titles),
+            title=[title for title, _ in titles.values()],
+            description=[description for _, description in titles.values()],
+        ),
+        users=np.repeat(np.arange(len(sequences), dtype=np.int32), lengths),
+        item_index=np.array([index_of[item] for chosen in sequences.values() for item in chosen], dtype=np.int32),
+        times=None,
+        user_ids=pa.array(list(sequences)),
+        where=str(path),
+    )
+
+
+def _read_sequences(
+    path: Path, titles: Mapping[str, object] | None, items: str | os.PathLike[str] | None, bad: BadRows
+) -> dict[str, list[str]]:
+    """User → items, oldest first, in the order of the lines; lines that cannot be used are counted.
+
+    Args:
+        path: The text file.
+        titles: The items that are known; any if None.
+        items: Where they are known from, for messages.
+        bad: Counts the lines.
+    """
     line_of: dict[str, int] = {}
-    sequences: list[list[str]] = []
+    sequences: dict[str, list[str]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         user, *chosen = line.replace(":", " ", 1).split() or [""]
         if not user:
@@ -52,26 +86,8 @@ def read_user_items(
             bad.add("unknown_item", f"{place}: item {unknown!r} is not in {items}. Add it there or drop the line.")
         else:
             line_of[user] = number
-            sequences.append(chosen)
-    if not sequences:
-        raise DataError(f"{path}: holds no interaction; expected lines of 'user item item ...'.")
-    if titles is None:
-        named = {item for chosen in sequences for item in chosen}
-        titles = dict.fromkeys(sorted(named, key=_rising), ("", ""))
-    index_of = {item: index for index, item in enumerate(titles)}
-    lengths = [len(chosen) for chosen in sequences]
-    return Source(
-        items=item_table(
-            list(titles),
-            title=[title for title, _ in titles.values()],
-            description=[description for _, description in titles.values()],
-        ),
-        users=np.repeat(np.arange(len(sequences), dtype=np.int32), lengths),
-        item_index=np.array([index_of[item] for chosen in sequences for item in chosen], dtype=np.int32),
-        times=None,
-        user_ids=pa.array(line_of),
-        where=str(path),
-    )
+            sequences[user] = chosen
+    return sequences
 
 
 def _rising(item: str) -> tuple[bool, int, str]:

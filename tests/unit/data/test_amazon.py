@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import ROOT
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 from support.visits import DAY, ITEMS, corpus_rows, random_visits
 
-from minionerec.core.config import ROOT, parse_config
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.settings import parse_settings
 from minionerec.data.build import build_corpus
+from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import SPLITS, Corpus
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, read_published
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -364,14 +366,19 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, data_root):
 
 @pytest.mark.parametrize("edition", list(MAKERS))
 def test_committed_configurations(edition, tmp_path):
-    words = ["--config", str(ROOT / f"configs/amazon/{edition}.yaml"), "--output", str(tmp_path / "out")]
-    config = parse_config(PrepareConfig, "", args=words)
+    words = [
+        "--config",
+        str(ROOT / "configs/amazon" / edition.removeprefix("amazon") / "data.yaml"),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    config = parse_settings(PrepareConfig, words)
     assert (config.source, config.core, config.max_history) == (edition, 5, 10)
     years = {"amazon2018": 1, "amazon2023": 4}[edition]  # into the configuration's window
     visits = [(user, item, time + years * 365 * DAY) for user, item, time in random_visits()]
     paths = write_amazon(tmp_path, edition, visits, ITEMS)
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
-    counts = run_prepare(parse_config(PrepareConfig, "", args=words)).counts
+    counts = run_prepare(parse_settings(PrepareConfig, words)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
 
 

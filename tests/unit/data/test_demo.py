@@ -7,31 +7,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import ROOT
 
-from minionerec.core.config import ROOT
 from minionerec.data.build import build_corpus
-from minionerec.data.demo import (
-    FILES,
-    N_ITEMS,
-    N_LINES,
-    demo_directory,
-    demo_probabilities,
-    generate_shop,
-    item_number,
-    shop_items,
-    write_shop,
-)
+from minionerec.data.demo.catalogue import N_ITEMS, N_LINES, item_number, shop_items
+from minionerec.data.demo.files import FILES, write_shop
+from minionerec.data.demo.process import demo_probabilities, generate_shop
 from minionerec.data.sources.tables import read_tables
+
+DEMO = ROOT / "data" / "demo"
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return build_corpus(read_tables(demo_directory() / "interactions.csv", demo_directory() / "items.csv")).corpus()
+    return build_corpus(read_tables(DEMO / "interactions.csv", DEMO / "items.csv")).corpus()
 
 
 @pytest.fixture(scope="module")
 def ceiling():
-    return json.loads((demo_directory() / "ceiling.json").read_text())
+    return json.loads((DEMO / "ceiling.json").read_text())
 
 
 def ranks_of(scores, targets):
@@ -48,7 +42,7 @@ def hr_and_ndcg(ranks, k):
 def test_made_again_byte_for_byte(tmp_path):
     write_shop(tmp_path)
     for name in FILES:
-        assert (tmp_path / name).read_bytes() == (ROOT / "data" / "demo" / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (DEMO / name).read_bytes(), name
 
 
 def test_another_seed_gives_another_shop():
@@ -169,4 +163,4 @@ def test_texts_tell_department_and_line():
 
 
 def test_the_demo_is_small():
-    assert sum(path.stat().st_size for path in (ROOT / "data" / "demo").iterdir()) < 1_500_000
+    assert sum(path.stat().st_size for path in DEMO.iterdir()) < 1_500_000

@@ -7,9 +7,10 @@ from support.raw_files import write_amazon
 from support.visits import ITEMS, corpus_rows, random_visits
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.data.layout import read_index
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, published_files, read_published
 
 CATEGORY = "Industrial_and_Scientific"

@@ -4,7 +4,8 @@ import pytest
 
 from minionerec.core.errors import DataError
 from minionerec.data.build import build_corpus
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.config import PrepareConfig
+from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
 from minionerec.data.sources.movielens import read_movielens
 from minionerec.data.sources.recbole import read_recbole

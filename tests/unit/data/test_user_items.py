@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from support.paths import ROOT
 
-from minionerec.core.config import ROOT, parse_config
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.settings import parse_settings
 from minionerec.data.build import build_corpus
+from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
 from minionerec.data.sources.user_items import read_user_items
 
@@ -81,8 +83,8 @@ def test_there_are_no_times_to_split_by(tmp_path):
 def test_beauty_has_the_known_counts(tmp_path, data_root):
     if not (data_root / "sequential").is_dir():
         pytest.skip("MINIONEREC_DATA has no folder sequential")
-    words = ["--config", str(ROOT / "configs/beauty/data.yaml"), "--output", str(tmp_path / "corpus")]
-    counts = run_prepare(parse_config(PrepareConfig, "", args=words)).counts
+    words = ["--config", str(ROOT / "configs/beauty/catalogue/data.yaml"), "--output", str(tmp_path / "corpus")]
+    counts = run_prepare(parse_settings(PrepareConfig, words)).counts
     expected = {"users": 22_363, "items": 12_101, "interactions": 198_502, "test_rows": 22_363, "valid_rows": 22_363}
     expected |= {"train_rows": 198_502 - 3 * 22_363, "items_without_title": 0, "split": "leave last out"}
     assert {name: counts[name] for name in expected} == expected

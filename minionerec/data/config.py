@@ -1,0 +1,168 @@
+"""Settings of the stage that turns a source into a corpus."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.places import find_path
+from minionerec.core.settings import StageConfig, setting
+from minionerec.data.names import AMAZON, FROM_FILES, OPTIONAL_ITEMS, PUBLISHED_HISTORY, QUIRKS, SOURCES, SPLIT_NAMES
+
+DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
+"""The files of the demo shop."""
+FILTERS = ("core", "max_bad_rows", "start", "end", "quirks")
+
+
+@dataclass
+class PrepareConfig(StageConfig):
+    """Settings of `run_prepare`; paths are relative to the current directory, or begin with $MINIONEREC_DATA."""
+
+    kind: ClassVar[str] = "corpus"
+
+    source: str = setting(
+        "demo",
+        "where rows come from: 'demo' (data/demo), 'published' (the MiniOneRec layout; needs category), 'tables' (any "
+        "two tables), 'amazon2018' or 'amazon2023' (raw reviews and metadata), 'movielens', 'recbole' (.inter and "
+        ".item) or 'user_items' (lines of 'user item item ...')",
+        known=SOURCES,
+    )
+    output: str = setting("runs/demo/corpus", "directory to write the corpus to", required=True, decides=False)
+    category: str | None = setting(None, "published: how the files' names begin, e.g. Industrial_and_Scientific")
+    root: str | None = setting(
+        None,
+        "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
+        decides=False,
+    )
+    interactions: str | None = setting(
+        None,
+        "tables: csv, tsv or parquet with one row an interaction, in any order; amazon: the review file, plain or "
+        "gzip; movielens: ratings.dat, ratings.csv or u.data; recbole: .inter; user_items: text file with one line a "
+        "user, items oldest first",
+        reads="any",
+    )
+    items: str | None = setting(
+        None,
+        "tables: csv, tsv or parquet with one row an item; amazon: the metadata file; movielens: movies.dat, "
+        "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
+        reads="any",
+    )
+    item_column: str = setting("item_id", "tables, recbole: column of item ids, in both")
+    title_column: str = setting("title", "tables, recbole: column of item titles")
+    description_column: str = setting(
+        "description", "tables, recbole: column of item descriptions; 'description' may be absent"
+    )
+    user_column: str = setting("user_id", "tables, recbole: column of user ids")
+    time_column: str = setting("timestamp", "tables, recbole: column of times, all numbers or all ISO dates")
+    max_title_words: int = setting(0, "amazon: items whose title has more words are left out; any number at 0", least=0)
+    start: str | None = setting(
+        None,
+        "first moment of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
+        "since 1970 (amazon2023: milliseconds)",
+    )
+    end: str | None = setting(None, "last moment of the window, included: a date alone is its midnight")
+    core: int = setting(
+        0, "fewest interactions of every user and every item (iterative k-core); at 0 all stay", least=0
+    )
+    split: str = setting(
+        "global_time",
+        "'global_time' (oldest 80 percent of rows train, next 10 percent valid, newest 10 percent test) or "
+        "'leave_last_out' (each user's last row test, the one before valid)",
+        known=tuple(SPLIT_NAMES),
+    )
+    max_history: int = setting(10, "most items that a history holds; older ones are cut and such rows counted", least=1)
+    max_bad_rows: int = setting(
+        0, "rows that cannot be used and may be dropped (and counted) before it is an error", least=0
+    )
+    quirks: list[str] = setting(
+        [],
+        "ways of the published data that this project takes only if asked (data/README.md says what they do)",
+        known=tuple(QUIRKS),
+    )
+    layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)")
+    layout_name: str = setting("corpus", "layout: how the files' names begin")
+    layout_index: str | None = setting(
+        None,
+        "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
+        "own",
+        reads="any",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings alone and against one another.
+
+        Raises:
+            ConfigError: Naming the settings, their values and the remedy.
+        """
+        super().__post_init__()
+        if "widen_window" in self.quirks and self.start is None:
+            raise ConfigError(
+                "quirk 'widen_window' moves the window's start, but start is not given. Give both or none."
+            )
+        self._check_source()
+        if "published_titles" in self.quirks and self.source not in AMAZON:
+            raise ConfigError(f"quirk 'published_titles' is for {' and '.join(AMAZON)}; source is {self.source!r}.")
+        if self.layout_index is not None and self.layout is None:
+            raise ConfigError(f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none.")
+        if self.source == "published":
+            self._check_published()
+
+    def _check_source(self) -> None:
+        """Check that the source's own settings are given, and none of another source."""
+        with_items = tuple(source for source in FROM_FILES if source not in OPTIONAL_ITEMS)
+        checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
+            ("category", self.category, ("published",), ("published",)),
+            ("root", self.root, ("published",), ()),
+            ("interactions", self.interactions, FROM_FILES, FROM_FILES),
+            ("items", self.items, FROM_FILES, with_items),
+            ("max_title_words", self.max_title_words, AMAZON, ()),
+        )
+        for name, value, sources, needed in checks:
+            if value and self.source not in sources:
+                raise ConfigError(
+                    f"{name} is {value!r}, but source is {self.source!r}, which does not read it. "
+                    f"Set source to {' or '.join(map(repr, sources))}, or leave {name} out."
+                )
+            if not value and self.source in needed:
+                raise ConfigError(f"source is {self.source!r}, but {name} is {value!r}. Give --{name}.")
+
+    def _check_published(self) -> None:
+        """Check that nothing is asked of the published data that was decided when they were made."""
+        if self.split != "global_time" or self.max_history != PUBLISHED_HISTORY:
+            raise ConfigError(
+                f"split is {self.split!r} and max_history {self.max_history}, but source 'published' comes split "
+                f"by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
+            )
+        for name in FILTERS:
+            if value := getattr(self, name):
+                raise ConfigError(
+                    f"{name} is {value!r}, but source 'published' comes filtered and split, and is read whole or not "
+                    f"at all. Leave {name} out."
+                )
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of every file that is read.
+
+        Raises:
+            DataError: If one is not there.
+        """
+        files = super().inputs()
+        if self.source == "demo":
+            files |= {name: find_path(path) for name, path in DEMO.items()}
+        elif self.source == "published":
+            files = self._published_files() | files
+        for name, path in files.items():
+            if not path.is_file():
+                raise DataError(
+                    f"{path}: no such file. Give --{name} its path; data/README.md says where to get the public sets."
+                )
+        return files
+
+    def _published_files(self) -> dict[str, Path]:
+        from minionerec.data.published import default_root, published_files, published_index_path
+
+        root, category = find_path(self.root) if self.root else default_root(), str(self.category)
+        files = published_files(root, category)
+        if self.layout is not None and self.layout_index is None:
+            files["layout_index"] = published_index_path(root, category)
+        return files

@@ -1,0 +1,22 @@
+"""What settings of the data may name: sources, splits, and quirks of the published data."""
+
+OPTIONAL_ITEMS = ("user_items", "recbole")
+AMAZON = ("amazon2018", "amazon2023")
+WITH_COLUMNS = ("tables", "recbole")
+FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
+"""Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
+SOURCES = ("demo", "published", *FROM_FILES)
+
+SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
+"""Known ways to split → the name that result tables show."""
+
+QUIRKS = {
+    "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
+    "numbered while walking users in that order, each from old to new",
+    "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
+    "widen_window": "while fewer than 3,000 items stay and the window starts after 1996, it starts a year earlier",
+}
+"""What the published MiniOneRec data were made with, where this project does otherwise unless asked."""
+
+PUBLISHED_HISTORY = 10
+"""Most items that a history of the published data holds."""
