@@ -1,157 +1,169 @@
-"""The project as a whole: scripts answer, configurations parse, files that the package needs are there."""
+"""The project as a whole: what it declares, what its wheel holds, launch files, and scripts that are no package."""
 
+import ast
 import itertools
 import json
 import re
-import resource
-import subprocess
 import sys
 import tomllib
-from pathlib import Path
+import zipfile
+from importlib import metadata
 
 import pytest
 import yaml
+from support.paths import ROOT
 
-from minionerec.cli.pipeline import FILE, read_pipeline, shown_command, stage_command, stages_before
-from minionerec.cli.stages import COMMANDS
-from minionerec.core.config import ROOT, parse_config, read_yaml
-from minionerec.core.errors import ConfigError
-
-SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
-PIPELINES = [
-    path
-    for path in sorted((ROOT / "configs").glob("*/*.yaml"))
-    if isinstance(content := yaml.safe_load(path.read_text()), dict) and "stages" in content
-]
-BY_SCRIPT = {Path(command.script).stem: command for command in COMMANDS.values()}
-
-
-def run(*words, cwd=ROOT):
-    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False)
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_help_answers_within_two_seconds(script):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = run(script, "--help")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0, done.stderr
-    assert "usage" in done.stdout
-    # Processor time, so that other work on the machine is not counted.
-    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 2
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "embed-items"])
-def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text("no_such_setting: 1\n")
-    done = run(ROOT / COMMANDS[name].script, "--config", config)
-    assert done.returncode == 2
-    assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.stderr)
-
-
-def test_an_unknown_flag_is_one_line_and_status_2():
-    done = run("-m", "minionerec.cli", "sft", "--no_such_flag", "1", "--config", "configs/demo/sft.yaml")
-    assert done.returncode == 2
-    assert "no_such_flag" in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: str(path.relative_to(ROOT / "configs")))
-def test_every_stage_of_a_pipeline_has_a_valid_configuration(path):
-    stages = read_pipeline(path)
-    for stage in stages:
-        parse_config(BY_SCRIPT[stage.script].config_class(), "", args=["--config", str(stage.config)])
-
-
-def test_every_configuration_belongs_to_a_stage_and_parses():
-    known = {stage.config.resolve(): stage.script for path in PIPELINES for stage in read_pipeline(path)}
-    homes = ("demo", "industrial", "qwen")
-    others = [path for home in homes for path in sorted((ROOT / "configs" / home).glob("*.yaml"))]
-    alone = [path for path in others if path.resolve() not in known and path not in PIPELINES]
-    for path in alone:  # a variant of a stage: its name begins as the stage's own file does
-        script = {
-            "grpo": "grpo",
-            "sft": "sft",
-            "eval": "eval_beam",
-            "report": "report",
-            "sids": "build_sids",
-            "sid": "sid_report",
-        }[path.stem.split("_")[0]]
-        parse_config(BY_SCRIPT[script].config_class(), "", args=["--config", str(path)])
-    assert len(known) >= 20
-
-
-def test_a_pipeline_reads_only_what_it_has_made_before():
-    for path in PIPELINES:
-        stages = read_pipeline(path)
-        for place, stage in enumerate(stages):
-            before = stages_before(stages, stage.settings)
-            assert all(other in stages[:place] for other in before), stage.name
-            assert place == 0 or before, stage.name
-
-
-def test_stages_before_are_those_that_are_read():
-    stages = read_pipeline("configs/demo")
-    names = [stage.name for stage in stages_before(stages, {"predictions": ["X=runs/demo/eval_grpo"]})]
-    assert names == ["data", "sids", "sft", "grpo", "eval_grpo"]
-    assert [stage.name for stage in stages_before(stages, {"corpus": "runs/demo/corpus/"})] == ["data"]
-    assert stages_before(stages, {"output": "runs/demo/sft", "corpus": "elsewhere"}) == []
-
-
-def test_commands_are_shown_as_one_would_type_them(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    stages = {stage.name: shown_command(stage_command(stage)) for stage in read_pipeline("configs/demo")}
-    assert stages["levels"] == "python calc_level.py --config configs/demo/levels.yaml"
-    assert re.fullmatch(
-        r"accelerate launch --config_file ds_configs/(cpu|single_gpu)\.yaml --num_cpu_threads_per_process 3 "
-        r"scripts/sft\.py --config configs/demo/sft\.yaml",
-        stages["sft"],
-    )
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("stages: []", "expected `stages:` with a list"),
-        ("stages:\n  - sft: missing.yaml", r"missing\.yaml: no such file"),
-        ("stages:\n  - no_such_script: pipeline.yaml", "no script 'no_such_script'"),
-        ("stages:\n  - sft: pipeline.yaml\n  - sft: pipeline.yaml", "'pipeline.yaml' is listed twice"),
-        ("steps: []", "unknown key 'steps'. Known keys: stages, launch, threads"),
-        ("threads: 0\nstages:\n  - sft: pipeline.yaml", "threads is 0; expected a whole number"),
-        ("launch: nowhere.yaml\nstages:\n  - sft: pipeline.yaml", "launch is 'nowhere.yaml'"),
-    ],
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SOURCES = sorted((ROOT / "minionerec").rglob("*.py"))
+LOOSE = sorted(
+    [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("studies/*.py"), *ROOT.glob("scripts/*.py"), *ROOT.glob("*.py")]
 )
-def test_a_malformed_pipeline_is_refused(tmp_path, content, message):
-    (tmp_path / FILE).write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        read_pipeline(tmp_path)
 
 
-def test_run_refuses_what_is_not_there(tmp_path):
-    for words, message in [
-        ([tmp_path], "no pipeline there; expected a folder with a pipeline.yaml"),
-        (["configs/demo", "--from", "nowhere"], "--from nowhere: configs/demo has no such stage. Its stages: data, "),
-        (["configs/demo", "--from", "grpo", "--until", "sft"], "--from grpo comes after --until sft"),
-    ]:
-        done = run("scripts/run_pipeline.py", *words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ")
-        assert message in done.stderr
+def normal(name):
+    """A distribution's name in the one form in which names are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_a_pipeline_stops_at_the_first_failing_stage(tmp_path):
-    (tmp_path / FILE).write_text("stages:\n  - calc_level: broken.yaml\n  - report: never.yaml\n")
-    (tmp_path / "broken.yaml").write_text(f"path: {tmp_path}/missing.json\n")
-    (tmp_path / "never.yaml").write_text("output: nowhere\n")
-    done = run("scripts/run_pipeline.py", tmp_path)
-    assert done.returncode == 2
-    assert "[1/2] broken" in done.stdout
-    assert "[2/2]" not in done.stdout
-    assert "Stage broken failed with status 2" in done.stderr
-    assert "Traceback" not in done.stderr
+def names(requirements):
+    return {normal(re.match(r"[A-Za-z0-9._-]+", word)[0]) for word in requirements}
+
+
+def imported(path):
+    """(module, whether it is imported when the file is) of every import in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [node.module]
+        else:
+            continue
+        for module in found:
+            yield module.split(".")[0], id(node) not in late
+
+
+def test_every_import_is_declared():
+    owners = metadata.packages_distributions()
+    needed, extra = names(PROJECT["dependencies"]), names(itertools.chain(*PROJECT["optional-dependencies"].values()))
+    wrong = []
+    for path in SOURCES:
+        for module, early in imported(path):
+            if module in sys.stdlib_module_names or module == "minionerec":
+                continue
+            given = {normal(owner) for owner in owners.get(module, [module])}
+            # What an extra brings is imported only where it is used, so that the package works without it.
+            if not given & (needed if early else needed | extra):
+                wrong.append(f"{path.relative_to(ROOT)}: {module}")
+    assert wrong == []
+
+
+def test_every_declared_package_is_used():
+    owners = metadata.packages_distributions()
+    used = {normal(owner) for path in SOURCES for module, _ in imported(path) for owner in owners.get(module, [])}
+    # DeepSpeed is started by accelerate, as a launch file asks; tqdm may be what other libraries show progress with.
+    assert names(PROJECT["dependencies"]) - used <= {"deepspeed"}
+
+
+def defined(module):
+    """Names that a module of the package defines or imports at its top level; None where there is no such module."""
+    place = ROOT.joinpath(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if not file.is_file():
+        return None
+    found = {path.stem for path in place.iterdir()} if place.is_dir() else set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        for inner in ast.walk(node) if isinstance(node, ast.If | ast.Try) else [node]:
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                found |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
+            elif isinstance(inner, ast.Assign):
+                found |= {
+                    part.id for target in inner.targets for part in ast.walk(target) if isinstance(part, ast.Name)
+                }
+            elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                found.add(inner.target.id)
+            elif hasattr(inner, "name"):
+                found.add(inner.name)
+    return found
+
+
+@pytest.mark.parametrize("path", LOOSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_scripts_import_is_there(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minionerec":
+            found = defined(node.module)
+            assert found is not None, f"{path.name}:{node.lineno}: no {node.module}"
+            assert {alias.name for alias in node.names} <= found, f"{path.name}:{node.lineno}: {node.module}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "minionerec":
+                    assert defined(alias.name) is not None, f"{path.name}:{node.lineno}: no {alias.name}"
+
+
+def files(*patterns):
+    found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+    return {path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Names of the files of the wheel, and its metadata."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    folder = tmp_path_factory.mktemp("wheel")
+    (built,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    with zipfile.ZipFile(built) as archive:
+        held = archive.namelist()
+        info = next(name for name in held if name.endswith("METADATA"))
+        entries = next(name for name in held if name.endswith("entry_points.txt"))
+        return set(held), archive.read(info).decode(), archive.read(entries).decode()
+
+
+def test_the_wheel_is_the_whole_product(wheel):
+    held, _, _ = wheel
+    shipped = files("configs/**/*", "ds_configs/*", "data/demo/*")
+    package = {name for name in files("minionerec/**/*") if not name.startswith("minionerec/shipped/")}
+    assert len(shipped) > 90 and len(package) > 100
+    assert {f"minionerec/shipped/{name}" for name in shipped} <= held
+    assert package <= held
+    assert {name for name in package if name.endswith((".yaml", "py.typed"))}  # wordings, published figures, types
+    inner = {name for name in held if ".dist-info/" not in name}
+    assert inner == package | {f"minionerec/shipped/{name}" for name in shipped}  # and nothing else
+
+
+def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
+    _, info, entries = wheel
+    assert "minionerec = minionerec.cli.main:main" in entries
+    declared = names(re.findall(r"^Requires-Dist: (.*)$", info, re.MULTILINE))
+    assert declared == names(PROJECT["dependencies"]) | names(
+        itertools.chain(*PROJECT["optional-dependencies"].values())
+    )
+    assert set(re.findall(r"^Provides-Extra: (.*)$", info, re.MULTILINE)) == {"dev", "plots", "tensorboard", "peft"}
+
+
+def test_what_the_project_names_is_there():
+    for name in (PROJECT["readme"], *PROJECT["license-files"], "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
+        assert (ROOT / name).is_file(), name
+
+
+def test_constraints_pin_one_version_each_and_torch_first():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert re.fullmatch(r"torch==[\d.]+", lines[0])
+    pinned = []
+    for line in lines:
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==[A-Za-z0-9.]+", line)
+        assert match, line
+        pinned.append(normal(match[1]))
+    assert len(pinned) == len(set(pinned))
+    wanted = names(itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
+    assert wanted <= set(pinned)
 
 
 @pytest.mark.parametrize("name", ["cpu.yaml", "single_gpu.yaml", "zero2_4gpu.yaml", "zero2_cpu.yaml"])
@@ -184,34 +196,27 @@ def test_deepspeed_knows_every_setting(name):
     assert all(config[key] == "auto" for key in batch)
 
 
-def test_package_data_are_there():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for pattern in project["tool"]["setuptools"]["package-data"]["minionerec"]:
-        assert list((ROOT / "minionerec").glob(pattern)), pattern
-    for name in (project["project"]["readme"], *project["project"]["license-files"], "CHANGELOG.md", "Makefile"):
-        assert (ROOT / name).is_file(), name
-    assert set(project["project"]["optional-dependencies"]) >= {"dev", "plots", "tensorboard", "peft", "serve"}
+def test_make_and_continuous_integration_run_the_same_tests():
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("exec make test")
+    makefile = (ROOT / "Makefile").read_text()
+    said = set(re.findall(r"make ([\w-]+)", "\n".join(line for line in makefile.splitlines() if line.startswith("#"))))
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    assert said <= targets
+    assert {
+        "quickstart",
+        "test",
+        "test-fast",
+        "slow",
+        "industrial",
+        "industrial-best",
+        "lint",
+        "format",
+        "clean",
+    } <= said
 
 
-def test_constraints_pin_one_version_each_and_torch_first():
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert re.fullmatch(r"torch==[\d.]+", lines[0])
-    names = []
-    for line in lines:
-        match = re.fullmatch(r"([A-Za-z0-9._-]+)==[A-Za-z0-9.]+", line)
-        assert match, line
-        names.append(re.sub(r"[-_.]+", "-", match[1]).lower())
-    assert len(names) == len(set(names))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
-    wanted_names = {re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", word)[0]).lower() for word in wanted}
-    assert wanted_names <= set(names)
-
-
-def test_the_demo_configurations_name_what_the_pipeline_makes():
-    outputs = {stage.output for stage in read_pipeline("configs/demo") if stage.output}
-    assert outputs == {
-        f"runs/demo/{name}" for name in ("corpus", "sids", "sft", "eval_sft", "grpo", "eval_grpo", "report")
-    }
-    for command in COMMANDS.values():
-        assert command.demo is None or read_yaml(ROOT / "configs" / "demo" / command.demo)
+def test_launch_files_say_how_they_are_used():
+    for path in sorted((ROOT / "ds_configs").glob("*.yaml")):
+        first = path.read_text().splitlines()[0]
+        assert f"--config_file ds_configs/{path.name} scripts/sft.py" in first
+        assert isinstance(yaml.safe_load(path.read_text()), dict)
