@@ -128,7 +128,6 @@ class CompareConfig(StageConfig):
         "directory for comparison.md, comparison.html and comparison.json; empty: they are printed alone",
         decides=False,
     )
-    title: str = setting("Recommenders on the same rows", "heading of the comparison")
     seed: int = setting(0, "seed of the bootstrap")
     resamples: int = setting(2000, "bootstrap resamples", least=1)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.config import read_yaml
 from minionerec.core.errors import ConfigError
+from minionerec.core.settings import read_yaml
 
 PLACE = Path(__file__).with_name("reference")
 
@@ -52,9 +52,13 @@ class Reference:
     headline: str
     rows: tuple[ReferenceRow, ...]
 
+    def own_counterparts(self, name: str) -> list[ReferenceRow]:
+        """The rows of the same name or alias as one of our sets."""
+        return [row for row in self.rows if name.lower() in (alias.lower() for alias in (row.name, *row.compare))]
+
     def counterparts(self, name: str) -> list[ReferenceRow]:
         """The rows to compare one of our sets with: its own counterparts, then the headline row."""
-        own = [row for row in self.rows if name.lower() in (alias.lower() for alias in (row.name, *row.compare))]
+        own = self.own_counterparts(name)
         return own + [row for row in self.rows if row.name == self.headline and row not in own]
 
 

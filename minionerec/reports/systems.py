@@ -1,0 +1,139 @@
+"""Named recommenders, each run with one seed or several, as metrics, intervals and paired differences.
+
+Comparisons and reports both read runs here. A row's value is its mean over the seeds, before rows are resampled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.metrics.ranked import FILE, KIND, Ranked, runs_at
+from minionerec.metrics.ranking import Estimate, estimate, ranking_metrics
+from minionerec.metrics.statistics import PairedDifference, paired_differences
+
+_ABOUT = ("parameters", "recipe")
+
+
+@dataclass(frozen=True)
+class System:
+    """A recommender's ranks on the rows of one split.
+
+    Attributes:
+        name: Display name.
+        runs: The ranks of each seed's run; all are of the same R rows.
+        about: Parameters and recipe, where its manifests say so.
+    """
+
+    name: str
+    runs: Sequence[Ranked]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int | None:
+        """Candidates of the shortest lists that ranks were found in; None where the whole catalogue was ranked."""
+        return min((run.width for run in self.runs if run.width is not None), default=None)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Item index of each row's target: int32 (R,)."""
+        return self.runs[0].targets
+
+    def values(self, level: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+        """Metric name to the value of each seed and row, float64 (S, R).
+
+        Raises:
+            ArtefactError: If there are no ranks at this level.
+            ConfigError: If a metric looks further than the lists go.
+        """
+        if not all(level in run.ranks for run in self.runs):
+            raise ArtefactError(
+                f"{self.name}: has no ranks at level {level}. Train with --sids, or compare at level item."
+            )
+        found = {}
+        for name in metrics:
+            k = int(name.partition("@")[2])
+            if self.width is not None and k > self.width:
+                raise ConfigError(f"{name} needs lists of {k}, but those of {self.name} hold {self.width}.")
+            found[name] = np.stack([ranking_metrics(run.ranks[level], [k])[name] for run in self.runs])
+        return found
+
+
+def metrics_at(ks: Sequence[int], every_mrr: bool) -> list[str]:
+    """Names of the metrics at some cut-offs, in the order of tables; MRR at the largest alone, or at every one."""
+    return list(ranking_metrics(np.zeros(0, np.int64), ks, every_mrr=every_mrr))
+
+
+def load_system(name: str, path: Path, split: str) -> System:
+    """The ranks that a predictions artefact, or a run of several seeds, holds for a split.
+
+    Raises:
+        ArtefactError: If there is no such artefact, or it is about other rows.
+    """
+    places = runs_at(path)
+    runs = [Ranked.load(place, split) for place in places]
+    for place, run in zip(places, runs, strict=True):
+        if not np.array_equal(run.targets, runs[0].targets):
+            raise ArtefactError(f"{place}: its {split} rows are not those of {places[0]}. Run all seeds on one split.")
+    return System(name, runs, _about(places[0]))
+
+
+def splits_of(path: Path) -> list[str]:
+    """The splits that a predictions artefact, or a run of several seeds, speaks of; the lists' own comes first."""
+    place = runs_at(path)[0]
+    found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
+    if (place / FILE).is_file():
+        found += pd.read_parquet(place / FILE, columns=["split"])["split"].unique().tolist()
+    return list(dict.fromkeys(found))
+
+
+def _about(place: Path) -> dict[str, Any]:
+    """What the manifest of predictions, or of the model beside them, says of the model."""
+    for folder in (place, place.parent / "model"):
+        if is_artefact(folder):
+            counts = read_manifest(folder)["counts"]
+            found = {key: counts[key] for key in _ABOUT if key in counts}
+            if found:
+                return found
+    return {}
+
+
+def check_same_rows(system: System, first: System, split: str) -> None:
+    """Check that two systems speak of the same rows.
+
+    Raises:
+        ArtefactError: If they do not.
+    """
+    if not np.array_equal(system.targets, first.targets):
+        raise ArtefactError(
+            f"{system.name}: its {len(system.targets)} {split} rows are not the {len(first.targets)} of {first.name}. "
+            "Compare recommenders of the same data, protocol and split."
+        )
+
+
+def estimates(
+    system: System, level: str, metrics: Sequence[str], seed: int = 0, resamples: int = 2000
+) -> dict[str, Estimate]:
+    """Mean, 95 % interval over rows and, of several seeds, standard deviation of each metric."""
+    values = system.values(level, metrics)
+    found = estimate(_by_row(values), seed, resamples)
+    if len(system.runs) == 1:
+        return found
+    return {name: replace(found[name], sd=float(values[name].mean(1).std(ddof=1))) for name in metrics}
+
+
+def differences(
+    system: System, first: System, level: str, metrics: Sequence[str], seed: int = 0, resamples: int = 2000
+) -> dict[str, PairedDifference]:
+    """How far a system lies from another on the same rows, for each metric."""
+    mine, theirs = (_by_row(each.values(level, metrics)) for each in (system, first))
+    return paired_differences(mine, theirs, seed, resamples)
+
+
+def _by_row(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: table.mean(0) for name, table in values.items()}
