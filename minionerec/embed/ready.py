@@ -1,0 +1,133 @@
+"""Ready vectors: files of any origin and artefacts of the embed stage, checked against the items that they are for."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import DataError
+
+VECTORS_FILE = "vectors.npy"
+ITEMS_FILE = "items.json"
+
+
+def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
+    """Check that vectors are a finite table with one row per item.
+
+    Args:
+        vectors: Any array.
+        n_items: Number of items, N.
+        where: What to call the vectors in messages, e.g. the file's path.
+
+    Returns:
+        float32 (N, D).
+
+    Raises:
+        DataError: On another number of axes or rows, a type that is not numeric, or a value that is not finite.
+    """
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or vectors.shape[1] == 0:
+        raise DataError(
+            f"{where}: holds {vectors.dtype} of shape {vectors.shape}; expected numbers of shape ({n_items}, width)."
+        )
+    if len(vectors) != n_items:
+        raise DataError(
+            f"{where}: {len(vectors)} rows for {n_items} items. Row i must be the vector of item i of the corpus; "
+            "make the vectors from this corpus."
+        )
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    bad = np.argwhere(~np.isfinite(vectors))
+    if len(bad):
+        row, column = bad[0].tolist()
+        rows = len(np.unique(bad[:, 0]))
+        raise DataError(
+            f"{where}: row {row}, column {column} is {vectors[row, column]} ({rows} such rows of {n_items}). "
+            "Every value must be a finite float32; mend or leave out these items."
+        )
+    return vectors
+
+
+def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
+    """Read a `.npy` file with one row per item, in item order.
+
+    Args:
+        path: The file; arrays of Python objects are refused.
+        n_items: Number of items, N.
+
+    Returns:
+        float32 (N, D).
+
+    Raises:
+        DataError: If the file is missing or no `.npy`, or as in `check_vectors`; the message names file and row.
+    """
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path}: not a readable .npy file of numbers ({error}). Write it with numpy.save.") from None
+    if not isinstance(vectors, np.ndarray):
+        raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
+    return check_vectors(vectors, n_items, str(path))
+
+
+def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
+    """Read a parquet file with columns `item_id` and `vector` (lists of numbers), one row an item, in any order.
+
+    Rows of other items are passed over.
+
+    Args:
+        path: The file.
+        item_ids: N item ids.
+
+    Returns:
+        float32 (N, D), row i of the i-th item.
+
+    Raises:
+        DataError: If the file cannot be read or lacks a column, an item is missing or comes twice, or vectors differ
+            in length or are not finite.
+    """
+    try:
+        table = pd.read_parquet(path, columns=["item_id", "vector"])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}). Write it with columns item_id and vector."
+        ) from None
+    ids = pd.Index(table["item_id"].astype(str))
+    if ids.has_duplicates:
+        raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
+    places = ids.get_indexer(pd.Index(item_ids))
+    lost = np.flatnonzero(places < 0)
+    if len(lost):
+        raise DataError(
+            f"{path}: has no row for item {item_ids[lost[0]]!r} ({len(lost)} such of {len(item_ids)}). "
+            "Add their vectors."
+        )
+    chosen = table["vector"].iloc[places]
+    try:
+        vectors = np.stack([np.asarray(vector, dtype=np.float64) for vector in chosen])
+    except (ValueError, TypeError):
+        raise DataError(f"{path}: column 'vector' must hold lists of numbers, all of one length.") from None
+    return check_vectors(vectors, len(item_ids), str(path))
+
+
+def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
+    """Read the output of `run_embed` and check that it speaks of these items in this order.
+
+    Raises:
+        ArtefactError: If `path` is not a finished artefact of kind "vectors".
+        DataError: If the items differ (the message names the first), or as in `load_vectors`.
+    """
+    read_manifest(path, "vectors")
+    ours = read_json(Path(path) / ITEMS_FILE)
+    if ours != list(item_ids):
+        pairs = zip(ours, item_ids, strict=False)
+        place = next((i for i, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(item_ids)))
+        raise DataError(
+            f"{path}: its {len(ours)} vectors are not those of the corpus's {len(item_ids)} items; they first differ "
+            f"at item {place}. Make the vectors from this corpus."
+        )
+    return load_vectors(Path(path) / VECTORS_FILE, len(item_ids))
