@@ -89,7 +89,7 @@ class SequentialConfig(StageConfig):
         """Everything that is read; of the text vectors what their source reads."""
         found = super().inputs()
         if self.vectors:
-            from minionerec.embed.vectors import encoder_inputs
+            from minionerec.embed.config import encoder_inputs
 
             found |= encoder_inputs(self.vectors)
         return found

@@ -15,7 +15,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_split
 from minionerec.data.sequences import Split
 from minionerec.data.transitions import Transitions, count_transitions
-from minionerec.embed.vectors import EncoderConfig, make_vectors
+from minionerec.embed.config import EncoderSettings
+from minionerec.embed.vectors import make_vectors
 from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models import build_model, check_hyper, hyper_parameters
@@ -104,7 +105,7 @@ def _read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
         return None
     none = pd.DataFrame()
     items = Corpus(split.catalogue, none, none, none, split="", max_history=0)
-    settings = EncoderConfig(encoder=config.vectors, dimensions=config.vector_width)
+    settings = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
     return torch.from_numpy(make_vectors(items, settings, {}))
 
 

@@ -1,31 +1,38 @@
-"""The stage: artefacts of each seed, resuming, models read back, predictions that agree with ranks, bad input."""
+"""The stage: artefacts of each seed, their life, models read back, predictions that agree with ranks, bad input."""
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
+from minionerec.sid.config import SidConfig
+from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest, verify_files
-from minionerec.core.config import ROOT, parse_config
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import load_settings, parse_settings
+from minionerec.data.config import PrepareConfig
+from minionerec.data.prepare import run_prepare
+from minionerec.data.protocols import read_split
 from minionerec.data.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
-from minionerec.sequential import run, train
+from minionerec.sequential import stage, train
 from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.models import MODELS, build_model
+from minionerec.sequential.models import MODELS, build_model, check_hyper
 from minionerec.sequential.rank import rank_rows
-from minionerec.sequential.run import load_model, parse_hyper, pick_device, read_data, resolve_protocol, run_sequential
-from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.seeds import resolve_protocol
+from minionerec.sequential.stage import pick_device, run_sequential
+from minionerec.sid.build import run_build_sids
 
-TINY = ["hidden_size=16", "inner_size=16", "num_layers=1"]
+TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -55,40 +62,121 @@ def demo(tmp_path_factory):
 
 
 def config_of(file, output, **changes):
-    plain = {"model": "sasrec", "data": str(file), "protocol": "a", "output": str(output), "hyper": TINY,
-             "max_len": 8, "epochs": 2, "resamples": 50}  # fmt: skip
+    plain = {
+        "model": "sasrec",
+        "corpus": str(file),
+        "protocol": "a",
+        "output": str(output),
+        "hyper": TINY,
+        "max_len": 8,
+        "epochs": 2,
+        "resamples": 50,
+    }
     return SequentialConfig(**{**plain, **changes})
+
+
+def never(*_):
+    raise AssertionError("was trained or read again")
+
+
+def die(*_):
+    raise KeyboardInterrupt
 
 
 def test_seeds_metrics_and_predictions(file, tmp_path):
     output = tmp_path / "out"
     result = run_sequential(config_of(file, output, seeds=2, list_length=15))
     assert result.trained == 2
-    assert json.loads((output / "summary.json").read_text()) == result.summary
+    assert json.loads((output / "summary" / "summary.json").read_text()) == result.summary
     found = {}
     for seed in (42, 43):
         folder = output / f"seed-{seed}"
         verify_files(folder / "model")
+        verify_files(folder / "predictions")
         assert read_manifest(folder / "model", "sequential_model")["seed"] == seed
-        assert not (folder / "partial").exists()
-        ranks = pd.read_parquet(folder / "model" / "ranks.parquet")
-        test = ranks[ranks["split"] == "test"]
+        assert read_manifest(folder / "predictions", "predictions")["seed"] == seed
+        assert not list(folder.glob("*.partial"))
+        test = Ranked.load(folder / "predictions", "test")
         assert len(test) == 60
         predictions = Predictions.load(folder / "predictions")
-        assert item_ranks(predictions).tolist() == [r if r <= 15 else 0 for r in test["item_rank"]]
-        assert predictions.users == test["user"].tolist()
+        assert item_ranks(predictions).tolist() == [r if r <= 15 else 0 for r in test.ranks["item"]]
+        assert predictions.users == list(test.users)
+        assert Ranked.load(folder / "predictions", "valid").targets.tolist() != test.targets.tolist()
+        metrics = json.loads((folder / "predictions" / "metrics.json").read_text())
         found[seed] = result.summary["seeds"][str(seed)]["test"]["item"]
-        assert found[seed]["HR@10"] == pytest.approx((test["item_rank"] <= 10).mean())
+        assert found[seed]["HR@10"] == metrics["test"]["item"]["HR@10"][0]
+        assert found[seed]["HR@10"] == pytest.approx((test.ranks["item"] <= 10).mean())
+    assert runs_at(output) == [output / f"seed-{seed}" / "predictions" for seed in (42, 43)]
     both = [found[seed]["NDCG@10"] for seed in (42, 43)]
     mean, sd = result.summary["mean_sd"]["test"]["item"]["NDCG@10"]
     assert (mean, sd) == (pytest.approx(np.mean(both)), pytest.approx(np.std(both, ddof=1)))
     assert found[42] != found[43]
+    assert f"NDCG@10 {mean:.4f} ± {sd:.4f}" in result.lines()[1]
+    assert result.lines()[-1] == f"models and predictions: {output}"
+
+
+def test_what_stands_is_kept_and_one_can_tell_without_starting(file, tmp_path, monkeypatch):
+    config = config_of(file, tmp_path / "out", seeds=2)
+    assert not config.up_to_date()
+    first = run_sequential(config)
+    assert config.up_to_date()
+    monkeypatch.setattr(stage, "read_given", never)
+    again = run_sequential(config)
+    assert (again.trained, again.summary) == (0, first.summary)
+    monkeypatch.undo()
     # A third seed is added; the others stand.
-    assert run_sequential(config_of(file, output, seeds=3, list_length=15)).trained == 1
+    more = config_of(file, tmp_path / "out", seeds=3)
+    assert not more.up_to_date()
+    result = run_sequential(more)
+    assert (result.trained, list(result.summary["seeds"])) == (1, ["42", "43", "44"])
+    # What the settings leave to the protocol is the same as its own value; the device has no say.
+    assert config_of(file, tmp_path / "out", seeds=3, seed=42, seen="mask", batch_size=256, device="cpu").up_to_date()
+    # Lists of another length need no training.
+    monkeypatch.setattr(stage, "fit", never)
+    assert run_sequential(config_of(file, tmp_path / "out", seeds=3, list_length=7)).trained == 0
+    assert max(map(len, Predictions.load(tmp_path / "out" / "seed-44" / "predictions").items)) == 7
+
+
+def test_seed_zero_can_be_chosen(file, tmp_path):
+    result = run_sequential(config_of(file, tmp_path / "out", seed=0, epochs=1))
+    assert list(result.summary["seeds"]) == ["0"]
+    assert read_manifest(tmp_path / "out" / "seed-0" / "model")["seed"] == 0
+
+
+def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
+    shutil.copytree(demo / "corpus", tmp_path / "corpus")
+    config = config_of(tmp_path / "corpus", tmp_path / "out", protocol="rows", epochs=1)
+    run_sequential(config)
+    folder = tmp_path / "out" / "seed-42"
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    (folder / "predictions" / "ranks.parquet").unlink()
+    assert not config.up_to_date()
+    assert run_sequential(config).trained == 0
+    assert "ranks.parquet was changed since it was written" in caplog.text
+    assert Ranked.load(folder / "predictions", "valid").width is None
+    (folder / "model" / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    assert run_sequential(config).trained == 1
+    assert (folder / "model" / "model.safetensors").read_bytes() == weights
+    assert config.up_to_date()
+    with (tmp_path / "corpus" / "items.parquet").open("ab") as items:
+        items.write(b" ")
+    with pytest.raises(ArtefactError, match=r"corpus/items\.parquet: differs from manifest\.json"):
+        run_sequential(config)
+
+
+def test_other_interactions_are_trained_on_anew(file, tmp_path):
+    data = tmp_path / "data.txt"
+    shutil.copy(file, data)
+    run_sequential(config_of(data, tmp_path / "out", epochs=1))
+    data.write_text(file.read_text() + "61 1 2 3 4\n")
+    assert run_sequential(config_of(data, tmp_path / "out", epochs=1)).trained == 1
+    # The same interactions somewhere else are the same.
+    moved = data.rename(tmp_path / "moved.txt")
+    assert config_of(moved, tmp_path / "out", epochs=1).up_to_date()
 
 
 def test_seen_items_are_recommended_only_where_the_protocol_lets_them(file, tmp_path):
-    for seen, some in (("", False), ("keep", True)):
+    for seen, some in ((None, False), ("keep", True)):
         run_sequential(config_of(file, tmp_path / f"out{seen}", seen=seen, list_length=15))
         predictions = Predictions.load(tmp_path / f"out{seen}" / "seed-42" / "predictions")
         lines = [[int(word) - 1 for word in line.split()[1:-1]] for line in file.read_text().splitlines()]
@@ -105,96 +193,164 @@ def test_zero_compatibility_lets_padding_compete(file, tmp_path):
     assert any(-1 in items for items in predictions.items)
 
 
+def cut_off(config, monkeypatch, epoch):
+    """Run until an epoch of the first seed that is trained, counted from 1."""
+    original, calls = train.train_epoch, []
+
+    def epochs(*args):
+        calls.append(args)
+        return die() if len(calls) == epoch else original(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "train_epoch", epochs)
+        run_sequential(config)
+
+
 def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3, seeds=2))
-    calls = []
-
-    def die(*args):
-        calls.append(args)
-        if len(calls) == 5:  # the second epoch of the second seed
-            raise KeyboardInterrupt
-        return original(*args)
-
-    original = train.train_epoch
-    monkeypatch.setattr(train, "train_epoch", die)
-    with pytest.raises(KeyboardInterrupt):
-        run_sequential(config_of(file, tmp_path / "cut", epochs=3, seeds=2))
-    monkeypatch.undo()
-    with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs\. Go on"):
+    cut = config_of(file, tmp_path / "cut", epochs=3, seeds=2)
+    cut_off(cut, monkeypatch, 5)  # the second epoch of the second seed
+    with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Go on"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4, seeds=2, seed=43))
-    assert run_sequential(config_of(file, tmp_path / "cut", epochs=3, seeds=2)).trained == 1
+    # The second seed goes on after its first epoch: two are left.
+    original, made = train.train_epoch, []
+    monkeypatch.setattr(train, "train_epoch", lambda *args: made.append(args[-1]) or original(*args))
+    assert run_sequential(cut).trained == 1
+    assert made == [1, 2]
     for name in (
-        "model/model.safetensors",
-        "model/ranks.parquet",
-        "model/history.json",
-        "predictions/predictions.parquet",
+        "seed-43/model/model.safetensors",
+        "seed-43/model/history.json",
+        "seed-43/predictions/ranks.parquet",
+        "seed-43/predictions/metrics.json",
+        "seed-43/predictions/predictions.parquet",
+        "summary/summary.json",
     ):
-        one, other = (tmp_path / run / "seed-43" / name for run in ("whole", "cut"))
+        one, other = (tmp_path / run / name for run in ("whole", "cut"))
         assert one.read_bytes() == other.read_bytes(), name
 
 
-def test_a_run_killed_between_its_two_artefacts_is_finished(file, tmp_path, monkeypatch):
+def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
+    cut_off(config_of(file, tmp_path / "out", epochs=3), monkeypatch, 2)
+    assert (tmp_path / "out" / "seed-42" / "model.partial" / "state.safetensors").is_file()
+    result = run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
+    assert result.summary["seeds"]["42"]["epochs"] == 2
+    assert not (tmp_path / "out" / "seed-42" / "model.partial").exists()
+
+
+@pytest.mark.parametrize("late", ["rank_splits", "list_predictions", "summarise"])
+def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, tmp_path, monkeypatch, late):
     config = config_of(file, tmp_path / "out")
-    monkeypatch.setattr(run, "list_predictions", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, late, die)
         run_sequential(config)
-    monkeypatch.undo()
-    run_sequential(config)
+    assert not config.up_to_date()
+    monkeypatch.setattr(stage, "fit", never)
+    assert run_sequential(config).trained == 0
+    assert config.up_to_date()
     assert len(Predictions.load(tmp_path / "out" / "seed-42" / "predictions")) == 60
 
 
 def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     config = SequentialConfig(
-        model="causal", data=str(demo / "corpus"), protocol="rows", sids=str(demo / "sids"), vectors="tfidf",
-        vector_width=8, all_positions=True, epochs=2, output=str(tmp_path / "out"), resamples=50,
-        hyper=["hidden_size=16", "inner_size=16", "num_heads=2", "pointer=true", "reach=3"],
-    )  # fmt: skip
-    run_sequential(config)
+        model="causal",
+        corpus=str(demo / "corpus"),
+        protocol="rows",
+        sids=str(demo / "sids"),
+        vectors="tfidf",
+        vector_width=8,
+        all_positions=True,
+        epochs=2,
+        output=str(tmp_path / "out"),
+        resamples=50,
+        hyper={"hidden_size": 16, "inner_size": 16, "num_heads": 2, "pointer": True, "reach": 3},
+    )
+    result = run_sequential(config)
+    assert [line.split()[:2] for line in result.lines()[:-1]] == [
+        ["valid", "item"],
+        ["valid", "sid"],
+        ["test", "item"],
+        ["test", "sid"],
+    ]
     folder = tmp_path / "out" / "seed-42"
-    ranks = pd.read_parquet(folder / "model" / "ranks.parquet")
-    test = ranks[ranks["split"] == "test"]
+    test = Ranked.load(folder / "predictions", "test").ranks
     predictions = Predictions.load(folder / "predictions")
-    assert item_ranks(predictions).tolist() == [rank if rank <= 50 else 0 for rank in test["item_rank"]]
+    assert item_ranks(predictions).tolist() == [rank if rank <= 50 else 0 for rank in test["item"]]
     shown, listed = sid_ranks(predictions), item_ranks(predictions) > 0
-    assert (shown[listed] == test["sid_rank"].to_numpy()[listed]).all()
-    assert (test["sid_rank"] <= test["item_rank"]).all() and (test["sid_rank"] < test["item_rank"]).any()
-    model = load_model(folder / "model")
+    assert (shown[listed] == test["sid"][listed]).all()
+    assert (test["sid"] <= test["item"]).all() and (test["sid"] < test["item"]).any()
+    model = load_sequential(folder / "model")
     protocol = resolve_protocol(config)
-    again = rank_rows(model, read_data(config, protocol).test, protocol.seen, pick_device("cpu"))
-    assert again["item"].tolist() == test["item_rank"].tolist()
+    split = read_split(config.corpus, protocol)
+    again = rank_rows(model, split.test, protocol.seen, pick_device("cpu"))
+    assert again["item"].tolist() == test["item"].tolist()
     assert model.text[1:].abs().sum() > 0
-    windows = read_data(config, protocol).windows
+    windows = split.windows
     assert model.pairs.counts.sum() == pytest.approx(
         count_transitions(windows.histories, windows.targets, model.num_items, 3, 0.6, 0.3).counts.sum()
     )
     assert read_manifest(folder / "model")["counts"]["recipe"] == "all positions"
+    inputs = read_manifest(folder / "predictions")["inputs"]
+    assert set(inputs) == {"corpus", "sids", "model"}
 
 
 def test_titles_of_a_file_become_text_vectors(file, tmp_path):
-    config = config_of(file, tmp_path / "out", model="causal", items=str(file.parent / "titles.json"), vectors="tfidf",
-                       vector_width=4, hyper=["hidden_size=16", "inner_size=16"], epochs=1)  # fmt: skip
+    config = config_of(
+        file,
+        tmp_path / "out",
+        model="causal",
+        items=str(file.parent / "titles.json"),
+        vectors="tfidf",
+        vector_width=4,
+        hyper={"hidden_size": 16, "inner_size": 16},
+        epochs=1,
+    )
     run_sequential(config)
-    text = load_model(tmp_path / "out" / "seed-42" / "model").text
+    text = load_sequential(tmp_path / "out" / "seed-42" / "model").text
     assert text.shape == (16, 4)
     assert not text[0].any() and text[1:].norm(dim=1).numpy() == pytest.approx(np.full(15, 2), abs=1e-5)  # √width
 
 
+def test_ready_vectors_are_an_input(file, tmp_path):
+    vectors = tmp_path / "vectors.npy"
+    changes = {"model": "causal", "vectors": str(vectors), "hyper": {"hidden_size": 16, "inner_size": 16}, "epochs": 1}
+    config = config_of(file, tmp_path / "out", **changes)
+    with pytest.raises(DataError, match=r"vectors\.npy: no such file"):
+        run_sequential(config)
+    np.save(vectors, np.eye(15, 4, dtype=np.float32))
+    run_sequential(config)
+    assert load_sequential(tmp_path / "out" / "seed-42" / "model").text.shape == (16, 4)
+    np.save(vectors, np.eye(15, 4, 1, dtype=np.float32))
+    assert not config.up_to_date()
+
+
 def test_users_of_caser_and_the_item_range_of_protocol_b(file, tmp_path):
-    run_sequential(config_of(file, tmp_path / "out", model="caser", protocol="b", hyper=["hidden_size=8"], epochs=1))
-    model = load_model(tmp_path / "out" / "seed-2026" / "model")
+    run_sequential(config_of(file, tmp_path / "out", model="caser", protocol="b", hyper={"hidden_size": 8}, epochs=1))
+    model = load_sequential(tmp_path / "out" / "seed-2026" / "model")
     assert model.users.num_embeddings == 61
     predictions = Predictions.load(tmp_path / "out" / "seed-2026" / "predictions")
     assert {item for row in predictions.items for item in row} == set(range(15))
 
 
 def test_hyper_parameters_have_the_type_of_their_default():
-    assert parse_hyper("trm4rec", ["full_backprop=true", "num_blocks=2"]) == {"full_backprop": True, "num_blocks": 2}
+    words = parse_settings(
+        SequentialConfig,
+        ["--corpus", "x", "--output", "y", "--hyper", "full_backprop=true", "num_blocks=2"],
+    ).hyper
+    assert words == {"full_backprop": True, "num_blocks": 2}
+    assert check_hyper("trm4rec", words) == words
+    found = check_hyper("causal", {"dropout": "1e-1", "hidden_size": 64.0, "positions": "none", "attention_dropout": 0})
+    assert found == {"dropout": 0.1, "hidden_size": 64, "positions": "none", "attention_dropout": 0.0}
+    assert [type(value) for value in found.values()] == [float, int, str, float]
     with pytest.raises(ConfigError, match=r"hyper: model sasrec has no hyper-parameter 'depth'; known: hidden_size, "):
-        parse_hyper("sasrec", ["depth=2"])
-    with pytest.raises(ConfigError, match=r"'hidden_size=wide'; expected hidden_size=VALUE with a value like 64"):
-        parse_hyper("sasrec", ["hidden_size=wide"])
+        check_hyper("sasrec", {"depth": 2})
+    with pytest.raises(ConfigError, match=r"no hyper-parameter 'padding'"):  # set by the data
+        check_hyper("sasrec", {"padding": "left"})
+    with pytest.raises(ConfigError, match=r"hyper: hidden_size is 'wide'; expected a whole number, such as 64\."):
+        check_hyper("sasrec", {"hidden_size": "wide"})
+    with pytest.raises(ConfigError, match=r"hyper: pointer is 1; expected true or false, such as False\."):
+        check_hyper("causal", {"pointer": 1})
     with pytest.raises(ConfigError, match="unknown model 'x'"):
-        parse_hyper("x", [])
+        check_hyper("x", {})
 
 
 def test_what_the_settings_refuse(file, tmp_path):
@@ -202,10 +358,12 @@ def test_what_the_settings_refuse(file, tmp_path):
         return config_of(file, tmp_path / "out", **changes)
 
     for changes, message in [
-        ({"data": ""}, "data is empty"),
+        ({"corpus": ""}, "corpus is empty"),
+        ({"output": ""}, "output is empty"),
         ({"protocol": "c"}, "unknown protocol 'c'; known: a, b, rows"),
         ({"seen": "hide"}, "unknown seen 'hide'; known: mask, zero, keep"),
         ({"seeds": 0}, "seeds is 0; it must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"sids": "x"}, "protocol is 'a', whose items have no SIDs"),
         ({"protocol": "rows", "items": "x"}, "a corpus has its own titles"),
@@ -215,10 +373,21 @@ def test_what_the_settings_refuse(file, tmp_path):
             of(**changes)
     with pytest.raises(ConfigError, match="model sasrec reads no text"):
         run_sequential(of(vectors="tfidf"))
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=r"none\.txt: no such file"):
         run_sequential(config_of(tmp_path / "none.txt", tmp_path / "out"))
+    with pytest.raises(ArtefactError, match=r"none: no such directory; expected .* \(corpus\)"):
+        run_sequential(config_of(tmp_path / "none", tmp_path / "out", protocol="rows"))
     with pytest.raises(ConfigError, match="device 'abacus' cannot be used"):
         run_sequential(of(device="abacus"))
+    assert not (tmp_path / "out" / "seed-42" / "model").exists()
+
+
+def test_what_a_model_does_not_read_is_refused():
+    model = build_model("sasrec", num_items=5)
+    with pytest.raises(ConfigError, match="SASRec reads no text vectors"):
+        model.set_text(None)
+    with pytest.raises(ConfigError, match="SASRec reads no counts of pairs"):
+        model.set_transitions(None)
 
 
 def test_monitor_and_patience_reach_the_protocol(file, tmp_path):
@@ -231,33 +400,21 @@ def test_monitor_and_patience_reach_the_protocol(file, tmp_path):
 
 
 def test_a_user_on_the_command_line(file, tmp_path):
-    words = [
-        "--model",
-        "sasrec",
-        "--data",
-        str(file),
-        "--protocol",
-        "a",
-        "--epochs",
-        "1",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train_sequential.py"), *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    def run(model):
+        words = ["--model", model, "--corpus", str(file), "--protocol", "a", "--epochs", "1"]
+        words += ["--hyper", "hidden_size=16", "--output", str(tmp_path / "out")]
+        return subprocess.run(
+            [sys.executable, "-m", "minionerec.cli", "train-sequential", *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+
+    done = run("sasrec")
     assert done.returncode == 0, done.stderr
     assert "test  item HR@5" in done.stdout
-    words[1] = "sasrek"
-    wrong = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train_sequential.py"), *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    assert done.stdout.endswith(f"models and predictions: {tmp_path / 'out'}\n")
+    wrong = run("sasrek")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "error: unknown model 'sasrek'; known models: " in wrong.stderr
 
@@ -265,7 +422,7 @@ def test_a_user_on_the_command_line(file, tmp_path):
 @pytest.mark.parametrize("model", ["wearec", "gru4rec"])
 def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, capsys):
     monkeypatch.setattr(
-        sys, "argv", ["x", "--model", model, "--data", str(file), "--steps", "1", "--repeats", "1", "--json"]
+        sys, "argv", ["x", "--model", model, "--corpus", str(file), "--steps", "1", "--repeats", "1", "--json"]
     )
     runpy.run_path(str(ROOT / "benchmarks" / "sequential_epoch.py"), run_name="__main__")
     figures = json.loads(capsys.readouterr().out)
@@ -277,18 +434,26 @@ def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, c
         assert "field" not in figures and "ratio" not in figures
 
 
-CONFIGS = sorted((ROOT / "configs" / "sequential").glob("*.yaml"))
+CONFIGS = sorted(
+    path
+    for path in (ROOT / "configs").glob("*/sequential/*.yaml")
+    if set(yaml.safe_load(path.read_text())) & {"model", "hyper"}
+)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_there_are_configurations():
+    assert len(CONFIGS) > 30
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.parent.name}/{path.stem}")
 def test_every_configuration_builds_its_model(path):
-    config = parse_config(SequentialConfig, "", args=["--config", str(path)])
-    hyper = parse_hyper(config.model, config.hyper)
+    config = load_settings(SequentialConfig, path)
+    hyper = check_hyper(config.model, config.hyper)
     protocol = resolve_protocol(config)
     given = {"num_users": 9} if config.model == "caser" else {}
     model = build_model(
         config.model, num_items=20, max_len=protocol.max_len, padding=protocol.padding, **hyper, **given
     )
     assert model.causal or not config.all_positions
-    assert Path(config.output).name == path.stem
-    assert yaml.safe_load(path.read_text())["model"] in MODELS
+    assert Path(config.output).name == f"{path.parent.parent.name}_{path.stem}"
+    assert config.model in MODELS
