@@ -1,0 +1,74 @@
+"""A catalogue model with random weights, from a corpus, its SIDs and the text of its items."""
+
+import numpy as np
+from transformers import set_seed
+
+from minionerec.backbone.build import train_tokenizer
+from minionerec.backbone.bundle import Bundle
+from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids
+from minionerec.data.corpus import Corpus
+from minionerec.data.transitions import count_transitions
+from minionerec.embed.config import EncoderSettings
+from minionerec.embed.vectors import make_vectors
+from minionerec.prompts.wording import load_wording
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.windows import Windows
+from minionerec.training.config import CatalogueTrainConfig
+
+_TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
+
+
+def sid_text(corpus: Corpus, table: SidTable, encoder: str, width: int) -> np.ndarray:
+    """Text vectors of the distinct SIDs, means over their items, of length about the square root of their width.
+
+    Args:
+        corpus: The corpus.
+        table: SIDs of its items.
+        encoder: See `minionerec.embed.config.EncoderSettings`.
+        width: Width of TF-IDF vectors.
+
+    Returns:
+        float32 (N, T).
+    """
+    vectors = make_vectors(corpus, EncoderSettings(encoder=encoder, dimensions=width), {})
+    numbers = table.sid_numbers
+    text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
+    np.add.at(text, numbers, vectors)
+    return text / np.bincount(numbers)[:, None].astype(np.float32) * np.sqrt(vectors.shape[1], dtype=np.float32)
+
+
+def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: Windows) -> Bundle:
+    """A model with random weights, with all it needs to recommend."""
+    wording = load_wording("compact")
+    words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
+    tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
+    add_code_tokens(tokenizer, table)
+    text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
+    counts = None
+    if config.transitions:
+        targets = np.maximum(windows["labels"], 0)
+        counts = count_transitions(
+            windows["histories"], targets, table.n_unique, config.reach, config.decay, config.reverse
+        )
+    shape = CatalogueConfig(
+        vocab_size=len(tokenizer),
+        max_history=corpus.max_history,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.inner_size,
+        towers=config.towers,
+        learned_vectors=config.learned_vectors,
+        code_vectors=config.code_vectors,
+        pointer=config.pointer,
+        reach=config.reach,
+        decay=config.decay,
+        reverse=config.reverse,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    set_seed(config.seed)
+    model = build_catalogue(shape, table.codes, code_token_ids(tokenizer, table), text, counts)
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length)

@@ -1,0 +1,94 @@
+"""What a catalogue model can be trained for: likelihood, or a reward.
+
+Rewards need no rollouts here, for the model's distribution over the whole catalogue is at hand at every position:
+
+- `expected`: the loss is minus the reward that the model expects, E[r] = sum over SIDs of p(s) r(s). With a reward of
+  1 for the target that is minus the target's probability (the rule reward of MiniOneRec; Williams, 1992, without
+  sampling);
+- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.rewards.ranking`); each one's
+  advantage is its reward less the group's mean, over the group's standard deviation (Shao et al., "DeepSeekMath",
+  2024, section 4.1), and the loss is minus the mean of advantage times log-probability: one step a group, whose
+  probability ratio is 1.
+
+Both add `beta` times the exact KL divergence from the starting checkpoint.
+"""
+
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.rewards.advantages import group_advantages
+from minionerec.rewards.ranking import ranking
+from minionerec.rewards.rollouts import Rollouts
+from minionerec.sid.table import SidTable
+from minionerec.training.trainer import RankingEvaluation
+
+
+def expected_loss(log_probs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Minus the reward that the model expects at each position, where the target alone has one: float32 (P,).
+
+    Args:
+        log_probs: float32 (P, N), of every SID.
+        wanted: int64 (P,), SID numbers of the targets.
+    """
+    return -log_probs.gather(1, wanted[:, None])[:, 0].exp()
+
+
+def grpo_loss(log_probs: torch.Tensor, wanted: torch.Tensor, generations: int, table: SidTable) -> torch.Tensor:
+    """Minus the mean of advantage times log-probability in each position's group: float32 (P,).
+
+    Args:
+        log_probs: float32 (P, N), of every SID.
+        wanted: int64 (P,), SID numbers of the targets.
+        generations: Group size G.
+        table: The SIDs of the catalogue.
+    """
+    best = log_probs.detach().topk(generations, dim=1)
+    rollouts = Rollouts(
+        best.indices.cpu().numpy(), wanted.cpu().numpy(), best.values.cpu().numpy(), [None] * len(wanted), table
+    )
+    advantages = torch.from_numpy(group_advantages(ranking(rollouts))).to(log_probs.device)
+    return -(advantages * log_probs.gather(1, best.indices)).mean(1)
+
+
+class CatalogueTrainer(RankingEvaluation, Trainer):
+    """The trainer of transformers on histories, with validation by ranking and, beside likelihood, rewards.
+
+    Attributes:
+        objective: "likelihood", "expected" or "grpo".
+        generations: Group size of "grpo".
+        table: The SIDs of the catalogue.
+        beta: Weight of the KL divergence from the reference.
+        reference: The starting model, where `beta` is above 0.
+    """
+
+    objective: str = "likelihood"
+    generations: int = 16
+    table: SidTable
+    beta: float = 0.0
+    reference: CatalogueModel | None = None
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The objective's loss; in evaluation the likelihood's."""
+        inputs = {**inputs, "leave_out": model.training}
+        if self.objective == "likelihood" or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        log_probs = model(**inputs, distribution=True).log_probs
+        labelled = inputs["labels"] > 0
+        wanted, weights = inputs["labels"][labelled] - 1, inputs["weights"][labelled]
+        if self.objective == "expected":
+            loss = expected_loss(log_probs, wanted)
+        else:
+            loss = grpo_loss(log_probs, wanted, self.generations, self.table)
+        if self.reference is not None:
+            with torch.no_grad():
+                before = self.reference(**inputs, distribution=True).log_probs
+            loss = loss + self.beta * (log_probs.exp() * (log_probs - before)).sum(1)
+        loss = (weights * loss).sum()
+        if num_items_in_batch is None:
+            return loss / max(1, len(wanted))
+        return loss * self.accelerator.num_processes / num_items_in_batch
