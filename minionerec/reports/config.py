@@ -7,7 +7,7 @@ from typing import ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, deciding_settings, declared_inputs, setting
 from minionerec.core.stage import Stage
-from minionerec.embed.vectors import EncoderConfig, encoder_inputs
+from minionerec.embed.config import EncoderConfig, encoder_inputs
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")

@@ -189,7 +189,7 @@ class CatalogueTrainConfig(RunConfig):
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""
-        from minionerec.embed.vectors import encoder_inputs
+        from minionerec.embed.config import encoder_inputs
 
         vectors = {} if self.checkpoint or not self.vectors else encoder_inputs(self.vectors)
         return super().inputs() | {name: Path(path) for name, path in vectors.items()}

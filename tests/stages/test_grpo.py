@@ -35,7 +35,8 @@ from support.training import (
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.embed.config import EmbedConfig
+from minionerec.embed.stage import run_embed
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import sid_ranks
 from minionerec.rewards.advantages import sibling_advantages

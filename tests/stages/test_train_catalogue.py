@@ -18,7 +18,8 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.embed.vectors import EmbedConfig, run_embed
+from minionerec.embed.config import EmbedConfig
+from minionerec.embed.stage import run_embed
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.predict import run_eval
 from minionerec.nn.dropout import Dropout

@@ -29,7 +29,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts, length_batches
 from minionerec.decoding.sampling import sample_search
 from minionerec.decoding.trie import Trie
-from minionerec.embed.vectors import load_vector_artefact
+from minionerec.embed.ready import load_vector_artefact
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import COMPLETION_FIELD
 from minionerec.rewards.advantages import sibling_advantages
