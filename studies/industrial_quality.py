@@ -28,7 +28,8 @@ from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
-from minionerec.recommenders.floors import transition_predictions
+from minionerec.recommenders.floors import FOLLOWED, make_floors
+from minionerec.recommenders.lists import Rows, recommend_rows
 from minionerec.reports.plots import quality_against_cost
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
@@ -86,7 +87,7 @@ def what_followed(split: str, output: Path) -> Path:
     """Predictions of the floor "what followed"."""
     place, corpus = output / f"what_followed_{split}", Corpus.load(CORPUS)
     table = SidTable.load_index("runs/industrial/sids_published", corpus.items["item_id"].tolist())
-    found = transition_predictions(corpus, table, corpus.rows(split), 50)
+    found = recommend_rows(make_floors(corpus, table)[FOLLOWED], Rows.of(corpus, split), 50, table=table)
     found.save(place, config={"split": split}, inputs={"corpus": CORPUS}, counts={"beams": 50})
     return place
 

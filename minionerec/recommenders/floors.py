@@ -1,160 +1,220 @@
 """Three recommenders that need no training: whatever learns must beat them."""
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
 
 import numpy as np
-import pandas as pd
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.metrics.predictions import Predictions
+from minionerec.data.protocols import corpus_windows
+from minionerec.data.sequences import Split, Windows
+from minionerec.data.transitions import count_transitions
+from minionerec.recommenders.candidates import list_items, ranked_items
+from minionerec.recommenders.protocol import Ranking, Recommender
 from minionerec.sid.table import SidTable
 
-
-def popularity_order(corpus: Corpus) -> np.ndarray:
-    """All items by how often they are a training target, ties by item index: int64 (N,)."""
-    return np.argsort(-corpus.popularity(), kind="stable")
-
-
-def _first_candidates(items: Iterable[int], sids: list[str], k: int) -> list[int]:
-    """Distinct items in order until they bear `k` distinct SIDs."""
-    chosen: dict[int, None] = {}
-    seen: set[str] = set()
-    for item in items:
-        if sids[item] not in seen and len(seen) == k:
-            break
-        seen.add(sids[item])
-        chosen[item] = None
-    return list(chosen)
-
-
-def _predictions(table: SidTable, rows: pd.DataFrame, lists: list[list[int]]) -> Predictions:
-    targets = rows["target"].to_numpy(np.int32)
-    sids = table.sids
-    return Predictions(
-        users=rows["user"].tolist(),
-        targets=targets,
-        target_sids=[sids[target] for target in targets],
-        items=lists,
-        sids=[[sids[item] for item in row] for row in lists],
-        scores=[[-float(place) for place in range(1, len(row) + 1)] for row in lists],
-    )
-
-
-def _check_k(k: int, table: SidTable) -> None:
-    if not 1 <= k <= table.n_unique:
-        raise ConfigError(
-            f"k is {k}; expected 1 to {table.n_unique}, the number of distinct semantic IDs. Give a smaller K."
-        )
-
-
-def popularity_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, k: int) -> Predictions:
-    """The same list for everybody: the items that are most often a training target, ties by item index.
-
-    Args:
-        corpus: Where popularity is counted (training rows alone).
-        table: Semantic IDs of the corpus's items.
-        rows: R rows of a split, with `user`, `history` and `target`.
-        k: Number of distinct SIDs in each list; a list is longer than `k` where items share one.
-
-    Raises:
-        ConfigError: If there are fewer than `k` distinct SIDs.
-    """
-    _check_k(k, table)
-    popular = _first_candidates(popularity_order(corpus).tolist(), table.sids, k)
-    return _predictions(table, rows, [list(popular) for _ in range(len(rows))])
-
-
-def last_item_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, k: int) -> Predictions:
-    """The floor "same as last item": each user's history, most recent first, then the popular items.
-
-    Args:
-        corpus: Where popularity is counted (training rows alone).
-        table: Semantic IDs of the corpus's items.
-        rows: R rows of a split, with `user`, `history` and `target`.
-        k: Number of distinct SIDs in each list; a list is longer than `k` where items share one.
-
-    Raises:
-        ConfigError: If there are fewer than `k` distinct SIDs.
-    """
-    _check_k(k, table)
-    popular = popularity_order(corpus).tolist()
-
-    def order(history: np.ndarray) -> Iterator[int]:
-        yield from reversed(np.asarray(history).tolist())
-        yield from popular
-
-    return _predictions(table, rows, [_first_candidates(order(h), table.sids, k) for h in rows["history"]])
-
+POPULARITY, LAST_ITEM, FOLLOWED = "popularity", "same as last item", "what followed"
+"""Names of the floors, in tables and in files."""
 
 _ROWS_AT_ONCE = 1024
-_DECAY, _REVERSE = 0.6, 0.3
+_REACH, _DECAY, _REVERSE = 10, 0.6, 0.3
 
 
-def transition_predictions(corpus: Corpus, table: SidTable, rows: pd.DataFrame, k: int) -> Predictions:
-    """The floor "what followed": SIDs by how often they came after those of the history, then the popular ones.
+@dataclass(frozen=True)
+class TrainingRows:
+    """What floors are counted from: training rows alone.
+
+    Attributes:
+        popularity: int64 (N,), how often each item is a training target.
+        windows: Training targets with what came before them, items from 1.
+        numbers: int64 (N,), candidate of each item: the number of its SID, or its own where there are no SIDs.
+        what: What the candidates are, for messages.
+    """
+
+    popularity: np.ndarray
+    windows: Windows
+    numbers: np.ndarray
+    what: str
+
+    @classmethod
+    def of(cls, data: Corpus | Split, table: SidTable | None = None) -> "TrainingRows":
+        """The training rows of a corpus, or of the split that a protocol made.
+
+        Args:
+            data: The data.
+            table: SIDs of the same items; without them every item is a candidate of its own.
+        """
+        if isinstance(data, Corpus):
+            windows = corpus_windows(data, data.max_history, "right")
+        else:
+            windows = data.windows
+        popularity = data.popularity()
+        if table is None:
+            return cls(popularity, windows, np.arange(len(popularity)), "items")
+        return cls(popularity, windows, table.sid_numbers, "distinct semantic IDs")
+
+    @cached_property
+    def popular_items(self) -> list[int]:
+        """All items by how often they are a training target, ties by item index."""
+        order: list[int] = np.argsort(-self.popularity, kind="stable").tolist()
+        return order
+
+    def check_k(self, k: int) -> None:
+        """Check the number of candidates that lists are to hold.
+
+        Raises:
+            ConfigError: If there are fewer.
+        """
+        known = int(self.numbers.max()) + 1
+        if not 1 <= k <= known:
+            raise ConfigError(f"k is {k}; expected 1 to {known}, the number of {self.what}. Give a smaller K.")
+
+    def first_candidates(self, items: Iterable[int], k: int, without: Collection[int]) -> list[int]:
+        """Distinct items in order until they bear `k` distinct candidates."""
+        chosen: dict[int, None] = {}
+        seen: set[int] = set()
+        for item in items:
+            if item in without:
+                continue
+            number = int(self.numbers[item])
+            if number not in seen and len(seen) == k:
+                break
+            seen.add(number)
+            chosen[item] = None
+        return list(chosen)
+
+
+def _by_place(lists: Sequence[Sequence[int]]) -> Ranking:
+    """Lists whose scores say the place and nothing else."""
+    return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
+
+
+def _left_out(without: Sequence[Collection[int]] | None, rows: int) -> Sequence[Collection[int]]:
+    return [()] * rows if without is None else [frozenset(np.asarray(list(items)).tolist()) for items in without]
+
+
+@dataclass(frozen=True)
+class Popularity:
+    """The same list for everybody: the items that are most often a training target, ties by item index.
+
+    Attributes:
+        rows: What it is counted from.
+    """
+
+    rows: TrainingRows
+
+    def recommend(
+        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
+    ) -> Ranking:
+        """See `minionerec.recommenders.protocol.Recommender`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        popular = self.rows.popular_items
+        if without is None:
+            return _by_place([self.rows.first_candidates(popular, k, ())] * len(histories))
+        gone = _left_out(without, len(histories))
+        return _by_place([self.rows.first_candidates(popular, k, left_out) for left_out in gone])
+
+
+@dataclass(frozen=True)
+class SameAsLastItem:
+    """Each user's history, most recent first, then the popular items.
+
+    Attributes:
+        rows: What popularity is counted from.
+    """
+
+    rows: TrainingRows
+
+    def recommend(
+        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
+    ) -> Ranking:
+        """See `minionerec.recommenders.protocol.Recommender`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        popular = self.rows.popular_items
+        lists = [
+            self.rows.first_candidates(chain(reversed(np.asarray(history).tolist()), popular), k, left_out)
+            for history, left_out in zip(histories, _left_out(without, len(histories)), strict=True)
+        ]
+        return _by_place(lists)
+
+
+class WhatFollowed:
+    """Candidates by how often they came after those of the history, then the popular ones.
 
     A pair of training items counts 1, times 0.6 for each item between them, up to ten items back, and 0.3 of that in
     the other direction. A history's items count 1, times 0.6 for each step back, and each is divided by the square root
-    of how often it was counted. Of equal scores the SID with the more popular items comes first.
+    of how often it was counted. Of equal scores the candidate with the more popular items comes first.
 
     Args:
-        corpus: Where pairs and popularity are counted (training rows alone).
-        table: Semantic IDs of the corpus's items.
-        rows: R rows of a split, with `user`, `history` and `target`.
-        k: Number of distinct SIDs in each list; a list is longer than `k` where items share one.
-
-    Raises:
-        ConfigError: If there are fewer than `k` distinct SIDs.
+        rows: What pairs and popularity are counted from.
     """
-    # Imported late: torch comes along, for which a stage's --help need not wait.
-    from minionerec.data.protocols import corpus_windows
-    from minionerec.data.transitions import count_transitions
 
-    _check_k(k, table)
-    number, size = table.sid_numbers, table.n_unique
-    windows = corpus_windows(corpus, corpus.max_history, "right")
-    sid_of = np.concatenate([[0], number + 1])  # by item from 1; 0 is padding
-    reach = 10
-    pairs = count_transitions(sid_of[windows.histories], sid_of[windows.targets], size, reach, _DECAY, _REVERSE)
-    followed = csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(size, size))
-    rarity = 1 / np.sqrt(np.asarray(followed.sum(1)).ravel() + 1)
-    popularity = np.bincount(number, corpus.popularity(), size)
-    behind = ranked_items(table, corpus.popularity())
-    by_popularity = np.argsort(-popularity, kind="stable")
-    lists: list[list[int]] = []
-    newest = [number[np.asarray(history)[::-1][:reach]] for history in rows["history"]]
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = newest[start : start + _ROWS_AT_ONCE]
-        lengths = np.array([len(history) for history in part])
-        sids = np.concatenate([*part, np.zeros(0, np.int64)])
+    def __init__(self, rows: TrainingRows):
+        self.rows = rows
+        size = int(rows.numbers.max()) + 1
+        of_item = np.concatenate([[0], rows.numbers + 1])  # by item from 1; 0 is padding
+        histories, targets = of_item[rows.windows.histories], of_item[rows.windows.targets]
+        pairs = count_transitions(histories, targets, size, _REACH, _DECAY, _REVERSE)
+        self.followed = csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(size, size))
+        self.rarity = 1 / np.sqrt(np.asarray(self.followed.sum(1)).ravel() + 1)
+        self.popularity = np.bincount(rows.numbers, rows.popularity, size)
+        self.by_popularity = np.argsort(-self.popularity, kind="stable")
+        self.behind = ranked_items(rows.numbers, rows.popularity)
+
+    def recommend(
+        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
+    ) -> Ranking:
+        """See `minionerec.recommenders.protocol.Recommender`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        gone = _left_out(without, len(histories))
+        newest = [self.rows.numbers[np.asarray(history, dtype=np.int64)[::-1][:_REACH]] for history in histories]
+        lists: list[list[int]] = []
+        for start in range(0, len(newest), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            scores = self._scores(newest[part])
+            for left_out, (first, end) in zip(gone[part], pairwise(scores.indptr), strict=True):
+                ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k + len(left_out))
+                lists.append(list_items(ranked.tolist(), self.behind, k, left_out)[0])
+        return _by_place(lists)
+
+    def _scores(self, newest: Sequence[np.ndarray]) -> csr_array:
+        """Scores of what followed: (rows, candidates), nothing stored where nothing followed."""
+        lengths = np.array([len(history) for history in newest])
+        known = np.concatenate([*newest, np.zeros(0, np.int64)])
         back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
-        row = np.repeat(np.arange(len(part)), lengths)
-        asked = csr_array((_DECAY**back * rarity[sids], (row, sids)), shape=(len(part), size))
-        scores = asked @ followed
-        for first, end in pairwise(scores.indptr):
-            found, values = scores.indices[first:end], scores.data[first:end]
-            best = found[np.lexsort((found, -popularity[found], -values))[:k]]
-            popular = by_popularity[: k + len(best)]
-            filled = np.concatenate([best, popular[~np.isin(popular, best)]])[:k]
-            lists.append([item for sid in filled.tolist() for item in behind[sid]])
-    return _predictions(table, rows, lists)
+        row = np.repeat(np.arange(len(newest)), lengths)
+        asked = csr_array((_DECAY**back * self.rarity[known], (row, known)), shape=(len(newest), len(self.rarity)))
+        return asked @ self.followed
+
+    def _ranked(self, found: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+        """The best candidates of a row, filled up with popular ones: int64 (width,)."""
+        best = found[np.lexsort((found, -self.popularity[found], -values))[:width]]
+        popular = self.by_popularity[: width + len(best)]
+        return np.concatenate([best, popular[~np.isin(popular, best)]])[:width]
 
 
-def ranked_items(table: SidTable, popularity: np.ndarray) -> list[list[int]]:
-    """Items behind each distinct SID, the more popular first, then the lower item index.
+def make_floors(data: Corpus | Split, table: SidTable | None = None) -> dict[str, Recommender]:
+    """The three floors by name.
 
     Args:
-        table: SIDs.
-        popularity: int64 (N,).
-
-    Returns:
-        One list for each SID number of the trie (distinct SIDs in order of their codes).
+        data: A corpus, or the split that a protocol made: its training rows are counted.
+        table: SIDs of the same items; with them lists hold distinct SIDs, without them items.
     """
-    numbers = table.sid_numbers
-    lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
-    for item in np.lexsort((np.arange(len(table)), -popularity)):
-        lists[numbers[item]].append(int(item))
-    return lists
+    rows = TrainingRows.of(data, table)
+    return {POPULARITY: Popularity(rows), LAST_ITEM: SameAsLastItem(rows), FOLLOWED: WhatFollowed(rows)}

@@ -40,7 +40,8 @@ from minionerec.metrics.tables import (
     metric_names,
     transition_label,
 )
-from minionerec.recommenders.floors import last_item_predictions, popularity_predictions, transition_predictions
+from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.recommenders.lists import Rows, recommend_rows
 from minionerec.reports import plots
 from minionerec.reports.document import (
     Block,
@@ -61,9 +62,6 @@ from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
 
-POPULARITY = "popularity"
-LAST_ITEM = "same as last item"
-FOLLOWED = "what followed"
 HTML_FILE, MARKDOWN_FILE, METRICS_FILE, TABLE_FILE = "report.html", "report.md", "metrics.json", "table.txt"
 MINUS = "\N{MINUS SIGN}"
 _TITLE_LENGTH = 110
@@ -223,9 +221,8 @@ def _gather(config: ReportConfig) -> _Material:
         ks = check_ks(config.ks, widths[narrowest])
     reach = min(ks[-1], table.n_unique)
     floors = {
-        POPULARITY: popularity_predictions(corpus, table, rows, reach),
-        LAST_ITEM: last_item_predictions(corpus, table, rows, reach),
-        FOLLOWED: transition_predictions(corpus, table, rows, reach),
+        name: recommend_rows(floor, Rows.of(corpus, config.split), reach, table=table)
+        for name, floor in make_floors(corpus, table).items()
     }
     valid = set(table.sids)
     evaluations, levels = {}, {}

@@ -6,7 +6,11 @@ import pytest
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.recommenders.floors import last_item_predictions, popularity_predictions, transition_predictions
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.sequences import Sequences
+from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.recommenders.lists import Rows, recommend_rows
+from minionerec.recommenders.protocol import Recommender
 from minionerec.sid.table import SidTable
 
 
@@ -18,6 +22,12 @@ def rows(*pairs):
             "target": np.array([target for _, target in pairs], dtype=np.int32),
         }
     )
+
+
+def lists_of(floor, corpus, table, frame, k, without=None):
+    recommender = make_floors(corpus, table)[floor]
+    asked = Rows(frame["user"].tolist(), frame["history"].tolist(), frame["target"].to_numpy(), corpus.n_items)
+    return recommend_rows(recommender, asked, k, table=table, without=without)
 
 
 @pytest.fixture
@@ -33,7 +43,7 @@ def table():
 
 
 def test_popularity_breaks_ties_by_index_and_fills_k_distinct_sids(corpus, table):
-    found = popularity_predictions(corpus, table, corpus.test, 3)
+    found = lists_of(POPULARITY, corpus, table, corpus.test, 3)
     assert found.items == [[3, 1, 4, 0]] * 2
     assert found.sids[0] == ["<a_0><b_3>", "<a_0><b_1>", "<a_0><b_1>", "<a_0><b_0>"]
     assert found.target_sids == ["<a_0><b_2>", "<a_0><b_1>"] and found.targets.tolist() == [2, 4]
@@ -42,9 +52,9 @@ def test_popularity_breaks_ties_by_index_and_fills_k_distinct_sids(corpus, table
 
 
 def test_last_item_then_earlier_history_then_popularity(corpus, table):
-    found = last_item_predictions(corpus, table, corpus.test, 4)
+    found = lists_of(LAST_ITEM, corpus, table, corpus.test, 4)
     assert found.items == [[2, 0, 3, 1, 4], [3, 1, 4, 0, 2]]
-    assert last_item_predictions(corpus, table, corpus.test, 1).items == [[2], [3]]
+    assert lists_of(LAST_ITEM, corpus, table, corpus.test, 1).items == [[2], [3]]
 
 
 def test_what_followed_against_plain_loops():
@@ -67,7 +77,7 @@ def test_what_followed_against_plain_loops():
                 counts[number[sequence[earlier]], number[item]] += weight
                 counts[number[item], number[sequence[earlier]]] += 0.3 * weight
     popular = np.bincount(number, corpus.popularity(), 11)
-    found = transition_predictions(corpus, table, test, 6)
+    found = lists_of(FOLLOWED, corpus, table, test, 6)
     for history, sids in zip(test["history"], found.sids, strict=True):
         scores = np.zeros(11)
         for back, item in enumerate(history[::-1].tolist()):
@@ -79,6 +89,59 @@ def test_what_followed_against_plain_loops():
 
 
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
-    for floor in (popularity_predictions, last_item_predictions, transition_predictions):
-        with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4"):
-            floor(corpus, table, corpus.test, 5)
+    for name, floor in make_floors(corpus, table).items():
+        assert isinstance(floor, Recommender)
+        with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct semantic IDs"):
+            lists_of(name, corpus, table, corpus.test, 5)
+        with pytest.raises(ConfigError, match=r"k is 6; expected 1 to 5, the number of items"):
+            lists_of(name, corpus, None, corpus.test, 6)
+
+
+def test_without_sids_every_item_is_a_candidate(corpus):
+    assert lists_of(POPULARITY, corpus, None, corpus.test, 2).items == [[3, 1]] * 2
+    assert lists_of(LAST_ITEM, corpus, None, corpus.test, 4).items == [[2, 0, 3, 1], [3, 1, 4, 0]]
+    found = lists_of(FOLLOWED, corpus, None, rows(([3], 0)), 3)
+    assert found.items == [[3, 1, 4]]  # 3 followed itself
+    assert found.sids == [["", "", ""]] and found.target_sids == [""]
+
+
+def test_items_left_out_make_room_for_the_next_candidates(corpus, table):
+    gone = [[3, 1], [2]]
+    for name in (POPULARITY, LAST_ITEM, FOLLOWED):
+        everything = lists_of(name, corpus, table, corpus.test, 4)
+        found = lists_of(name, corpus, table, corpus.test, 2, gone)
+        for row, items, left_out in zip(everything.items, found.items, gone, strict=True):
+            wanted = [item for item in row if item not in left_out]
+            kept = list(dict.fromkeys(table.sids[item] for item in wanted))[:2]
+            assert items == [item for item in wanted if table.sids[item] in kept]
+
+
+@pytest.mark.parametrize("protocol", ["a", "b"])
+def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(8, 20, 30)
+    flat = rng.integers(1, 9, lengths.sum()).astype(np.int32)
+    names = pd.DataFrame({"item_id": [str(n) for n in range(8)], "title": ["t"] * 8, "description": [""] * 8})
+    sequences = Sequences(flat, np.concatenate([[0], np.cumsum(lengths)]), [f"u{n}" for n in range(30)], names)
+    split = PROTOCOLS[protocol].split(sequences)
+    histories = split.histories("test")
+    popular = np.argsort(-np.bincount(split.train.targets - 1, minlength=split.num_items), kind="stable").tolist()
+    floors = make_floors(split)
+    found = {name: recommend_rows(floor, Rows.of(split, "test"), 8) for name, floor in floors.items()}
+    assert found[POPULARITY].targets.tolist() == split.targets("test").tolist()
+    assert found[POPULARITY].items == [popular] * 30
+    for history, row in zip(histories, found[LAST_ITEM].items, strict=True):
+        assert row == list(dict.fromkeys([*reversed(history.tolist()), *popular]))
+    counts = np.zeros((8, 8))
+    for before, after in zip(split.windows.histories, split.windows.targets, strict=True):
+        for place in np.flatnonzero(after):
+            for back in range(min(10, place + 1)):
+                if before[place - back]:
+                    pair = before[place - back] - 1, after[place] - 1
+                    counts[pair] += 0.6**back
+                    counts[pair[::-1]] += 0.3 * 0.6**back
+    for history, row in zip(histories, found[FOLLOWED].items, strict=True):
+        scores = np.zeros(8)
+        for back, item in enumerate(history[::-1][:10].tolist()):
+            scores += 0.6**back * counts[item] / np.sqrt(counts[item].sum() + 1)
+        assert row == sorted(range(8), key=lambda item: (-round(scores[item], 5), popular.index(item)))
