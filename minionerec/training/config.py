@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
+from minionerec.embed.config import encoder_inputs
 
 SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
@@ -189,7 +190,5 @@ class CatalogueTrainConfig(RunConfig):
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""
-        from minionerec.embed.config import encoder_inputs
-
-        vectors = {} if self.checkpoint or not self.vectors else encoder_inputs(self.vectors)
-        return super().inputs() | {name: Path(path) for name, path in vectors.items()}
+        read = encoder_inputs(self.vectors) if self.vectors and not self.checkpoint else {}
+        return super().inputs() | read

@@ -3,6 +3,7 @@
 from typing import Any
 
 from transformers import PreTrainedModel
+from transformers.utils import is_peft_available
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
@@ -43,9 +44,19 @@ def lora_config(bundle: Bundle, rank: int) -> Any:
 
 def plain_model(model: Any) -> PreTrainedModel:
     """The language model itself, with its updates in place where it has some."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain: PreTrainedModel = model.get_base_model() if _has_updates(model) else model
+    return plain
 
 
 def merged_model(model: Any) -> PreTrainedModel:
     """The language model with its updates added to its weights, where it has some: an ordinary model again."""
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    merged: PreTrainedModel = model.merge_and_unload() if _has_updates(model) else model
+    return merged
+
+
+def _has_updates(model: Any) -> bool:
+    if not is_peft_available():
+        return False
+    from peft import PeftModel
+
+    return isinstance(model, PeftModel)

@@ -1,11 +1,7 @@
 """What memory a training step needs, computed from the model's shape before the first step."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
-
-import psutil
-import torch
 
 _GB = 1e9
 _FLOAT = 4
@@ -127,10 +123,3 @@ def estimate_memory(
         activations=tokens * kept,
         logits=labels * config.vocab_size * logit + config.vocab_size * config.hidden_size * size,
     )
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take: of its GPU, or its share of the machine's."""
-    if torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[0]
-    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
