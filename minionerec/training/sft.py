@@ -14,6 +14,7 @@ from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
+from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import SidTable
@@ -21,7 +22,7 @@ from minionerec.training.arguments import trainer_arguments
 from minionerec.training.config import SftConfig
 from minionerec.training.finish import TrainingResult
 from minionerec.training.lora import lora_config, plain_model
-from minionerec.training.memory import estimate_memory, free_memory
+from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.plan import plan_steps
 from minionerec.training.regularise import add_dropout
