@@ -167,9 +167,16 @@ def check_settings(config: Any) -> None:
             raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
         if said.known:
             _check_known(each.name, value, said.known)
-        for number in value if isinstance(value, list) else [value]:
+        for name, number in _entries_of(each.name, value):
             if isinstance(number, int | float) and not isinstance(number, bool):
-                _check_range(each.name, number, said)
+                _check_range(name, number, said)
+
+
+def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
+    """A value, or the entries of a list or mapping, with what messages call each."""
+    if isinstance(value, Mapping):
+        return [(f"{name} {key}", entry) for key, entry in value.items()]
+    return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
 
 
 def _check_known(name: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -29,7 +29,7 @@ class Cups(StageConfig):
     steps: int = setting(3, "how many", least=1, grows=True)
     share: float = setting(0.5, "how full", above=0, most=1)
     ks: list[int] = setting([1, 3], "cut-offs", least=1)
-    weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"))
+    weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"), above=0)
     free: dict[str, Any] = setting({}, "anything")
     glaze: str = setting("blue", "its colour", known=("blue", "white"))
     stamp: str | None = setting(None, "text on the bottom")
@@ -106,6 +106,7 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
         ("share: 0\n", [], r"share is 0.0; it must be above 0 and at most 1\."),
         ("glaze: red\n", [], r"unknown glaze 'red'; known: blue, white\."),
         ("weights: {gold: 1}\n", [], r"unknown weights 'gold'; known: rule, ndcg\."),
+        ("weights: {rule: 0}\n", [], r"weights rule is 0.0; it must be above 0\."),
         ("output: ''\n", [], r"output is empty; give --output: where they are put\."),
     ],
 )
