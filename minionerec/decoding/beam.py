@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding.branches import SearchModel, check_search, open_branches
+from minionerec.core.errors import ConfigError
+from minionerec.decoding.branches import BrokenScores, SearchModel, check_scores, check_search, open_branches
+from minionerec.decoding.names import SCORES
 from minionerec.decoding.trie import Trie
-
-SCORES = ("full", "renormalised")
 
 
 @dataclass(frozen=True)
@@ -65,20 +64,12 @@ def beam_search(
         return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
     try:
         result = _search(model, list(place_of), trie, num_beams, normaliser)
-    except _NotANumber as error:
-        raise DataError(
-            f"the model's scores for prompt {places.index(error.place)} of the batch are not numbers; "
-            "its weights may be broken."
-        ) from None
+    except BrokenScores as error:
+        raise BrokenScores(places.index(error.row)) from None
     if len(place_of) == len(places):
         return result
     order = torch.tensor(places, device=result.sids.device)
     return BeamResult(result.sids[order], result.scores[order])
-
-
-class _NotANumber(Exception):
-    def __init__(self, place: int):
-        self.place = place
 
 
 def _search(
@@ -96,8 +87,7 @@ def _search(
         children, present = trie.children(nodes)  # (B, K, W)
         width = children.shape[-1]
         scores = branches.scores(hidden, trie.tokens(children, depth + 1), present, normaliser)
-        if torch.isnan(scores).any():
-            raise _NotANumber(int(torch.isnan(scores).flatten(1).any(1).nonzero()[0]))
+        check_scores(scores)
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
         flat_children = torch.where(present, children, -1).flatten(1)
         ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)

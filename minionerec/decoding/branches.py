@@ -146,6 +146,34 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
     return trie.to(model.device)
 
 
+class BrokenScores(DataError):
+    """A model gave scores that are not numbers.
+
+    Attributes:
+        row: The first prompt of the batch with such a score.
+    """
+
+    def __init__(self, row: int):
+        super().__init__(
+            f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
+        )
+        self.row = row
+
+
+def check_scores(scores: torch.Tensor) -> None:
+    """Check scores of candidates.
+
+    Args:
+        scores: float (B, K, W).
+
+    Raises:
+        BrokenScores: If one is not a number.
+    """
+    broken = torch.isnan(scores)
+    if broken.any():
+        raise BrokenScores(int(broken.flatten(1).any(1).nonzero()[0]))
+
+
 @contextmanager
 def evaluating(model: SearchModel) -> Iterator[None]:
     """Hold a model in evaluation mode, and leave it in the mode that it was in."""

@@ -1,12 +1,12 @@
 """The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from minionerec.core.log import progress
+from minionerec.core.processes import local_rank
 from minionerec.decoding.beam import beam_search
 from minionerec.decoding.branches import SearchModel, evaluating
 from minionerec.decoding.trie import Trie
@@ -79,5 +79,5 @@ def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def decoding_device() -> torch.device:
     """This process's GPU where there is one (the first, outside of a distributed launch), else the CPU."""
     if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        return torch.device("cuda", local_rank() % torch.cuda.device_count())
     return torch.device("cpu")

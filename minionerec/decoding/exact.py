@@ -12,10 +12,12 @@ import torch
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
-from minionerec.decoding.beam import SCORES, BeamResult, best
-from minionerec.decoding.branches import SearchModel, check_search, evaluating, open_branches
+from minionerec.decoding.beam import BeamResult, best
+from minionerec.decoding.branches import SearchModel, check_scores, check_search, evaluating, open_branches
 from minionerec.decoding.decoder import length_batches, target_ranks
+from minionerec.decoding.names import SCORES
 from minionerec.decoding.trie import Trie
+from minionerec.metrics.ranking import ranking_metrics
 
 # Rounding may lift a score a little over its prefix's.
 _SLACK = 1e-5
@@ -64,55 +66,104 @@ def exact_search(
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     trie = check_search(model, prompts, trie)
-    batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
-    bounds = torch.tensor(trie.level_start[1:], device=device)
-    done_scores = torch.full((batch, k), -torch.inf, device=device)
-    done_sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
-    # Prefixes not yet opened: score, node, and the slot of the token before theirs.
-    waiting = torch.full((batch, 0), -torch.inf, device=device)
-    waiting_nodes = waiting_slots = torch.zeros(batch, 0, dtype=torch.long, device=device)
-    opened = torch.ones(batch, dtype=torch.long, device=device)
-    scores = torch.zeros(batch, 1, device=device)
-    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
-    slots = torch.full((batch, 1), -1, dtype=torch.long, device=device)
+    done = _Complete.none(len(prompts), k, model.device)
+    waiting = _Waiting.none(len(prompts), model.device)
+    bounds = torch.tensor(trie.level_start[1:], device=model.device)
+    opened = torch.ones(len(prompts), dtype=torch.long, device=model.device)
+    # The prefixes opened now, at first the empty one: score, node, and the slot of their own token.
+    scores = torch.zeros(len(prompts), 1, device=model.device)
+    nodes = torch.zeros(len(prompts), 1, dtype=torch.long, device=model.device)
+    slots = torch.full_like(nodes, -1)
     hidden = branches.hidden.unsqueeze(1)
     while True:
         children, present = trie.children(nodes)  # (B, K, W)
         fan = children.shape[-1]
         steps = branches.scores(hidden, _tokens(trie, children), present, normaliser)
-        if torch.isnan(steps).any():
-            row = int(torch.isnan(steps).flatten(1).any(1).nonzero()[0])
-            raise DataError(
-                f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
-            )
+        check_scores(steps)
         totals = (scores.unsqueeze(-1) + steps).flatten(1)
         children, present = children.flatten(1), present.flatten(1)
-        ends = trie.sid[children].long().masked_fill(~present, -1)
-        done_scores, order = best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), k)
-        done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
-        bar = done_scores[:, -1:] - _SLACK
+        done.add(totals, trie.sid[children].long().masked_fill(~present, -1))
         inner = present & (trie.first_child[children + 1] > trie.first_child[children])
-        waiting = torch.cat([waiting, totals.masked_fill(~inner, -torch.inf)], 1)
-        waiting_nodes = torch.cat([waiting_nodes, children], 1)
-        waiting_slots = torch.cat([waiting_slots, slots.repeat_interleave(fan, dim=1)], 1)
-        hopeful = waiting > bar
-        most = int(hopeful.sum(1).max())
-        if most == 0:
-            break
-        waiting, order = best(waiting.masked_fill(~hopeful, -torch.inf), most)
-        waiting_nodes, waiting_slots = waiting_nodes.gather(1, order), waiting_slots.gather(1, order)
-        scores, waiting = waiting.tensor_split([width], dim=1)
-        nodes, waiting_nodes = waiting_nodes.tensor_split([width], dim=1)
-        parents, waiting_slots = waiting_slots.tensor_split([width], dim=1)
+        waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
+        if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
+            return ExactResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
+        scores, nodes, parents = waiting.take(width)
         nodes = nodes.masked_fill(scores == -torch.inf, -1)
         opened = opened + (nodes >= 0).sum(1)
         safe = nodes.clamp(min=0)
         depth = (torch.bucketize(safe, bounds, right=True) - 1).clamp(min=0)
-        slots = branches.count + torch.arange(nodes.shape[1], device=device).expand_as(nodes)
+        slots = branches.count + torch.arange(nodes.shape[1], device=nodes.device).expand_as(nodes)
         hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
-    done_sids = done_sids.masked_fill(done_scores == -torch.inf, -1)
-    return ExactResult(done_sids, done_scores, opened)
+
+
+@dataclass
+class _Complete:
+    """The best complete SIDs so far.
+
+    Attributes:
+        scores: float32 (B, K), descending; minus infinity where there is none yet.
+        sids: int64 (B, K).
+    """
+
+    scores: torch.Tensor
+    sids: torch.Tensor
+
+    @classmethod
+    def none(cls, batch: int, k: int, device: torch.device) -> "_Complete":
+        """No SID yet."""
+        sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
+        return cls(torch.full((batch, k), -torch.inf, device=device), sids)
+
+    def add(self, scores: torch.Tensor, sids: torch.Tensor) -> None:
+        """Let (B, W) more compete; -1 is no SID."""
+        competing = torch.cat([self.scores, scores.masked_fill(sids < 0, -torch.inf)], 1)
+        self.scores, order = best(competing, self.scores.shape[1])
+        self.sids = torch.cat([self.sids, sids], 1).gather(1, order)
+
+
+@dataclass
+class _Waiting:
+    """Prefixes not yet opened.
+
+    Attributes:
+        scores: float32 (B, W), minus infinity where there is none.
+        nodes: int64 (B, W).
+        slots: int64 (B, W), slots of the tokens before theirs.
+    """
+
+    scores: torch.Tensor
+    nodes: torch.Tensor
+    slots: torch.Tensor
+
+    @classmethod
+    def none(cls, batch: int, device: torch.device) -> "_Waiting":
+        """No prefix yet."""
+        empty = torch.zeros(batch, 0, dtype=torch.long, device=device)
+        return cls(torch.full((batch, 0), -torch.inf, device=device), empty, empty)
+
+    def add(self, scores: torch.Tensor, nodes: torch.Tensor, slots: torch.Tensor) -> None:
+        """Put (B, W) more behind."""
+        self.scores = torch.cat([self.scores, scores], 1)
+        self.nodes = torch.cat([self.nodes, nodes], 1)
+        self.slots = torch.cat([self.slots, slots], 1)
+
+    def keep_above(self, bar: torch.Tensor) -> bool:
+        """Drop what does not exceed (B, 1); whether anything is left. What is left stands in the order of scores."""
+        hopeful = self.scores > bar
+        most = int(hopeful.sum(1).max())
+        if most == 0:
+            return False
+        self.scores, order = best(self.scores.masked_fill(~hopeful, -torch.inf), most)
+        self.nodes, self.slots = self.nodes.gather(1, order), self.slots.gather(1, order)
+        return True
+
+    def take(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The first `width`, which wait no longer: scores, nodes, slots."""
+        scores, self.scores = self.scores.tensor_split([width], dim=1)
+        nodes, self.nodes = self.nodes.tensor_split([width], dim=1)
+        slots, self.slots = self.slots.tensor_split([width], dim=1)
+        return scores, nodes, slots
 
 
 def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:
@@ -200,14 +251,9 @@ def search_error(
     hr: dict[int, float] = {}
     ndcg: dict[int, float] = {}
     if targets is not None:
-        ranks = [target_ranks(lists, targets) for lists in (found, exact)]
-        for k in ks:
-            hits = [(rank > 0) & (rank <= k) for rank in ranks]
-            gains = [
-                np.where(hit, 1 / np.log2(1 + np.maximum(rank, 1)), 0.0) for hit, rank in zip(hits, ranks, strict=True)
-            ]
-            hr[k] = float(hits[0].mean() - hits[1].mean())
-            ndcg[k] = float(gains[0].mean() - gains[1].mean())
+        ours, best_ones = (ranking_metrics(target_ranks(lists, targets), ks) for lists in (found, exact))
+        hr = {k: float(ours[f"HR@{k}"].mean() - best_ones[f"HR@{k}"].mean()) for k in ks}
+        ndcg = {k: float(ours[f"NDCG@{k}"].mean() - best_ones[f"NDCG@{k}"].mean()) for k in ks}
     return SearchError(
         rows=len(found),
         lists_differ=float((found != exact).any(1).mean()),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError
 from minionerec.decoding.beam import best
-from minionerec.decoding.branches import SearchModel, check_search, open_branches
+from minionerec.decoding.branches import SearchModel, check_scores, check_search, open_branches
 from minionerec.decoding.trie import Trie
 
 
@@ -67,7 +67,18 @@ def sample_search(
             "some SIDs begin other SIDs, so a step has no probability of ending there; sample over "
             "trie.with_tail([end token])."
         )
-    trie = check_search(model, prompts, trie)
+    return _draw(model, prompts, check_search(model, prompts, trie), k, temperature, generator)
+
+
+def _draw(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    temperature: float,
+    generator: torch.Generator | None,
+) -> SampleResult:
+    """The search itself, for settings that were checked."""
     batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)
@@ -81,11 +92,7 @@ def sample_search(
         fan = children.shape[-1]
         tokens = trie.tokens(children, depth + 1)
         steps = branches.scores(hidden, tokens, present, "renormalised", temperature)
-        if (torch.isnan(steps) & present).any():
-            row = int((torch.isnan(steps) & present).flatten(1).any(1).nonzero()[0])
-            raise DataError(
-                f"the model's scores for prompt {row} of the batch are not numbers; its weights may be broken."
-            )
+        check_scores(steps)
         below = (log_probs.unsqueeze(-1) + steps).masked_fill(~present, -torch.inf)
         perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
         # SIDs that are already complete compete on with the keys they have.

@@ -1,0 +1,116 @@
+"""Beam search by `generate` of transformers over the same trie: slow, and a check that anyone can run."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
+
+from minionerec.core.errors import ConfigError
+from minionerec.decoding.beam import BeamResult
+from minionerec.decoding.branches import SearchModel, check_prompts
+from minionerec.decoding.logits_processor import TrieLogitsProcessor
+from minionerec.decoding.masks import pad_left
+from minionerec.decoding.trie import Trie
+
+# What stock search gives to beams for which there is no candidate.
+_NO_CANDIDATE = -1e8
+
+
+@torch.no_grad()
+def stock_search(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    num_beams: int,
+    end: Sequence[int] = (),
+) -> BeamResult:
+    """Rank SIDs by stock beam search: the lists of `beam_search`, with the prompt paid for by every beam.
+
+    Args:
+        model: A model that can `generate`, in evaluation mode.
+        prompts: B token id lists, none empty.
+        trie: SIDs of the catalogue.
+        num_beams: Beam width K.
+        end: Token ids that follow every SID and are scored too, the last of which ends a completion; empty to stop by
+            length.
+
+    Returns:
+        Up to K distinct SIDs a prompt.
+
+    Raises:
+        ConfigError: If the model cannot generate, or SIDs differ in length and there is no end token.
+        DataError: If a prompt is empty or foreign.
+    """
+    if not isinstance(model, GenerationMixin):
+        raise ConfigError(f"{type(model).__name__} cannot generate, so stock search does not apply. Take search beam.")
+    if not end and len(set((trie.codes() >= 0).sum(1).tolist())) > 1:
+        raise ConfigError(
+            "SIDs of this table differ in length, so stock search needs an end token to tell where one ends. Take "
+            "search beam, or a wording whose completions end in a token, with score_end true."
+        )
+    check_prompts(prompts, model.config.vocab_size)
+    device = torch.device(model.device)
+    trie = trie.to(device)
+    ids, mask = pad_left(prompts, device)
+    output = model.generate(
+        ids,
+        attention_mask=mask.long(),
+        generation_config=_settings(num_beams, trie.levels + len(end), end[-1] if end else None),
+        logits_processor=LogitsProcessorList([TrieLogitsProcessor(trie, ids.shape[1], end, num_beams)]),
+    )
+    tokens = output.sequences[:, ids.shape[1] :]
+    scores = output.sequences_scores if num_beams > 1 else _greedy_scores(tokens, output.logits, end)
+    numbers = _sid_numbers(tokens, trie, end).view(len(prompts), -1)
+    scores = scores.float().view(numbers.shape)
+    return _without_fillers(numbers.masked_fill(scores < _NO_CANDIDATE, -1), scores)
+
+
+def _settings(num_beams: int, steps: int, end: int | None) -> GenerationConfig:
+    """Every field that ranks, so that nothing of the checkpoint's own file has a say."""
+    return GenerationConfig(
+        num_beams=num_beams,
+        num_return_sequences=num_beams,
+        max_new_tokens=steps,
+        do_sample=False,
+        length_penalty=0.0,
+        early_stopping=False,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        eos_token_id=end,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=num_beams == 1,
+    )
+
+
+def _behind_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:
+    """Which generated tokens are padding behind an end token: bool (R, T)."""
+    if not end:
+        return torch.zeros_like(tokens, dtype=torch.bool)
+    ended = (tokens == end[-1]).long()
+    return ended.cumsum(1) > ended
+
+
+def _greedy_scores(tokens: torch.Tensor, logits: Sequence[torch.Tensor], end: Sequence[int]) -> torch.Tensor:
+    """Summed log-probabilities of generated tokens, float32 (R,): with one beam stock search does not give them."""
+    steps = torch.stack(list(logits), 1).float().log_softmax(-1)  # (R, T, V)
+    chosen = steps.gather(2, tokens.unsqueeze(-1)).squeeze(-1)
+    return chosen.masked_fill(_behind_end(tokens, end), 0).sum(1)
+
+
+def _sid_numbers(tokens: torch.Tensor, trie: Trie, end: Sequence[int]) -> torch.Tensor:
+    """The SID that each row of generated tokens begins with: int64 (R,), -1 where there is none."""
+    tokens = tokens.masked_fill(_behind_end(tokens, end), -1)
+    nodes = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
+    for token in tokens[:, : trie.levels].unbind(1):
+        onward = trie.find(nodes, token)
+        nodes = torch.where(onward >= 0, onward, nodes)  # behind a shorter SID its end follows
+    return trie.sid[nodes].long()
+
+
+def _without_fillers(numbers: torch.Tensor, scores: torch.Tensor) -> BeamResult:
+    """Lists in which empty places stand last."""
+    scores = scores.masked_fill(numbers < 0, -torch.inf)
+    order = (numbers < 0).long().argsort(dim=1, stable=True)
+    return BeamResult(numbers.gather(1, order), scores.gather(1, order))
