@@ -1,8 +1,10 @@
 """README and docs: commands work, links and paths lead somewhere, computed numbers are those of the computation.
 
-A fenced block marked bash or console is run in a copy of the project, in the order of its page. Blocks of README.md
-and docs/results, and those behind the line `<!-- test: parse -->`, take long or need a GPU: each of their commands is
-taken apart instead. Scripts, files and make targets must exist, and every flag and setting must fit the stage.
+A fenced block marked bash or console is run in a copy of the project, in the order of its page. So is one marked diff,
+which is applied to the copy, and one marked python whose first line is `# path/of/a/file.py`, which is written there.
+Blocks of README.md and docs/results, and those behind the line `<!-- test: parse -->`, take long or need a GPU: each of
+their commands is taken apart instead. Scripts, files, recipes and make targets must exist, and every flag and setting
+must fit the stage.
 """
 
 import ast
@@ -14,20 +16,24 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
+from support.paths import ROOT
 from support.scripts import benchmark
 
-from minionerec.cli.main import run_arguments
-from minionerec.cli.pipeline import read_pipeline
-from minionerec.cli.stages import COMMANDS
-from minionerec.core.config import ROOT, parse_config
+from minionerec.cli.main import recipe_arguments, run_arguments
+from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
+from minionerec.cli.stages import STAGES, stage_spec
+from minionerec.core.settings import parse_settings
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
+PAGES = [*GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-BY_SCRIPT = {command.script: command for command in COMMANDS.values()}
+BY_SCRIPT = {"calc_level.py": "calc-level", "scripts/eval_beam.py": "eval-beam"}
+BY_SCRIPT |= {f"scripts/{name}.py": name for name in ("sft", "grpo")}
 FENCE = re.compile(r"(<!-- test: (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HARMLESS = {"cd", "export", "git", "source", ".", "mkdir", "ls", "cat", "cp", "diff", "less", "open", "xdg-open", "pip"}
 BLOCK_SECONDS = 1000  # far more than any block needs on an idle machine
@@ -39,6 +45,7 @@ class Block:
     line: int
     way: str
     text: str
+    language: str = "bash"
 
 
 def blocks(page):
@@ -46,13 +53,25 @@ def blocks(page):
     found = []
     for match in FENCE.finditer(text):
         _, way, language, body = match.groups()
-        if language not in ("bash", "console", "sh"):
+        named = language == "python" and re.match(r"# [\w/]+\.py\n", body)
+        if language not in ("bash", "console", "sh", "diff") and not named:
             continue
         if language == "console":
             body = "\n".join(line[2:] for line in body.splitlines() if line.startswith("$ "))
         default = "parse" if page == "README.md" or page.startswith("docs/results/") else "run"
-        found.append(Block(page, text[: match.start(4)].count("\n") + 1, way or default, body))
+        found.append(Block(page, text[: match.start(4)].count("\n") + 1, way or default, body, language))
     return found
+
+
+def prose(page):
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def indented(page):
+    """Commands that stand indented on a page, as one text."""
+    text = re.sub(r"\\\n +", "", prose(page))
+    return "\n".join(re.findall(r"^    ((?:minionerec|python|accelerate|make|export) .*)$", text, re.MULTILINE))
 
 
 def commands(text):
@@ -73,13 +92,13 @@ def commands(text):
     return found
 
 
-def check_stage(script, words):
-    command = BY_SCRIPT[script]
+def check_stage(name, words):
+    spec = stage_spec(name)
     if "--help" in words or "-h" in words:
         return
-    given = {word.split("=")[0] for word in words}
-    demo = None if command.demo is None or given & {"--path", "--predictions"} else f"configs/demo/{command.demo}"
-    parse_config(command.config_class(), command.summary, demo=demo, args=words)
+    given = {word.split("=")[0].removeprefix("--") for word in words}
+    demo = None if spec.demo is None or given & set(spec.alone) else ROOT / DEMO_RECIPE / spec.demo
+    parse_settings(spec.config_class(), words, fallback=demo)
 
 
 def check_python(words):
@@ -87,12 +106,14 @@ def check_python(words):
         if words[1] == "pytest":
             return check_pytest(words[2:])
         assert importlib.util.find_spec(words[1]) is not None, f"no module {words[1]}"
+        if words[1] == "minionerec.cli":
+            check_minionerec(words[2:])
     elif words[:1] == ["-c"]:
         ast.parse(words[1])
     elif words[0] != "-":
         assert (ROOT / words[0]).is_file(), f"no script {words[0]}"
         if words[0] in BY_SCRIPT:
-            check_stage(words[0], words[1:])
+            check_stage(BY_SCRIPT[words[0]], words[1:])
 
 
 def check_accelerate(words):
@@ -106,7 +127,7 @@ def check_accelerate(words):
         content = yaml.safe_load((ROOT / launch.config_file).read_text(encoding="utf-8"))
         inner = content.get("deepspeed_config", {}).get("deepspeed_config_file")
         assert inner is None or (ROOT / inner).is_file(), f"{launch.config_file}: no file {inner}"
-    check_python([launch.training_script, *launch.training_script_args])
+    check_python(["-m"] * bool(launch.module) + [launch.training_script, *launch.training_script_args])
 
 
 def check_make(words):
@@ -122,16 +143,26 @@ def check_pytest(words):
         assert word.startswith("-") or "/" not in path or (ROOT / path).exists(), f"no tests at {path}"
 
 
-def check_minionerec(words):
+def check_minionerec(words, copies=None):
+    """The command's own words; `copies` holds the recipes that a page has copied so far, by their folders."""
+    copies = {} if copies is None else copies
+    if not words or words[0] in ("-h", "--help"):
+        return
     if words[0] == "run":
         given = run_arguments("minionerec run").parse_args(words[1:])
-        for stage in read_pipeline(given.pipeline):
-            check_stage(str(stage.path.relative_to(ROOT)), ["--config", str(stage.config)])
-    elif words[0] not in ("-h", "--help"):
-        check_stage(COMMANDS[words[0]].script, words[1:])
+        recipe = copies.get(os.path.normpath(given.recipe), given.recipe)
+        if not os.path.normpath(given.recipe).startswith("shop"):  # made by the page itself, which is run
+            between(read_recipe(recipe), given.first, given.last, recipe)
+    elif words[0] == "recipes":
+        given = recipe_arguments("minionerec recipes").parse_args(words[1:])
+        if given.action == "copy":
+            find_recipe(given.recipe)
+            copies[os.path.normpath(given.folder)] = given.recipe
+    else:
+        check_stage(words[0], words[1:])
 
 
-def check_command(words):
+def check_command(words, copies=None):
     """Raise where a command names something that does not exist."""
     while words and re.fullmatch(r"\w+=.*", words[0]):
         words = words[1:]
@@ -144,7 +175,7 @@ def check_command(words):
         "accelerate": check_accelerate,
         "make": check_make,
         "pytest": check_pytest,
-        "minionerec": check_minionerec,
+        "minionerec": partial(check_minionerec, copies=copies),
     }
     if head in known:
         known[head](rest)
@@ -152,12 +183,12 @@ def check_command(words):
         assert head in HARMLESS, f"{words[0]!r} is not known here: correct it, or add it to HARMLESS"
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
+@pytest.fixture
+def project(tmp_path):
     """A copy of the project without what runs have made."""
-    copy = tmp_path_factory.mktemp("project") / "copy"
+    copy = tmp_path / "copy"
     copy.mkdir()
-    for name in ("minionerec", "scripts", "configs", "ds_configs", "data", "docs", "benchmarks"):
+    for name in ("minionerec", "scripts", "configs", "ds_configs", "data", "docs", "benchmarks", "studies"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.iterdir():
@@ -193,6 +224,9 @@ def test_commands_run(page, project):
     for block in blocks(page):
         if block.way != "run":
             continue
+        if block.language in ("python", "diff"):
+            change(project, block)
+            continue
         try:
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", block.text],
@@ -210,6 +244,19 @@ def test_commands_run(page, project):
         outputs.append(done.stdout)
     if page == "docs/your-own-data.md":
         check_walk(project, outputs)
+
+
+def change(project, block):
+    """Write the file, or apply the change, that a page shows."""
+    if block.language == "python":
+        path = project / block.text.split("\n", 1)[0].removeprefix("# ")
+        assert not path.exists(), f"{block.page}:{block.line}: {path.name} is there already"
+        path.write_text(block.text.split("\n", 1)[1])
+        return
+    done = subprocess.run(
+        ["git", "apply", "--recount", "-"], input=block.text, cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{block.page}:{block.line} does not fit the files: {done.stderr}"
 
 
 def check_walk(project, outputs):
@@ -234,7 +281,21 @@ def test_commands_that_are_not_run_fit_their_stages(block, monkeypatch):
     assert block.way == "parse", f"unknown mark {block.way!r}"
     found = commands(block.text)
     assert found, "the block holds no command"
+    copies = copied(block.page)
     for words in found:
+        check_command(words, copies)
+
+
+def copied(page):
+    """The recipes that a page copies, by the folders that it copies them to."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return {os.path.normpath(to): name for name, to in re.findall(r"minionerec recipes copy (\S+) ([\w./-]+)", text)}
+
+
+@pytest.mark.parametrize("page", [name for name in NAMES if indented(name)])
+def test_indented_commands_fit_their_stages(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for words in commands(indented(page)):
         check_command(words)
 
 
@@ -242,12 +303,18 @@ def test_commands_that_are_not_run_fit_their_stages(block, monkeypatch):
     "text",
     [
         "python scripts/no_such_script.py",
-        "python scripts/sft.py --config configs/demo/sft.yaml --no_such_flag 1",
-        "python scripts/sft.py --config configs/demo/sft.yaml --select_by nothing",
-        "python scripts/eval_beam.py --config configs/demo/no_such.yaml",
+        "python scripts/sft.py --config configs/demo/language/sft.yaml --no_such_flag 1",
+        "python scripts/sft.py --config configs/demo/language/sft.yaml --select_by nothing",
+        "python scripts/eval_beam.py --config configs/demo/language/no_such.yaml",
         "accelerate launch --config_file ds_configs/no_such.yaml scripts/sft.py",
-        "accelerate launch scripts/grpo.py --config configs/demo/grpo.yaml --generations 1",
+        "accelerate launch scripts/grpo.py --config configs/demo/language/grpo.yaml --generations 1",
+        "accelerate launch -m minionerec.cli sft --no_such_flag 1",
+        "minionerec build-sids --config configs/demo/language/sids.yaml --method nothing",
+        "minionerec no_such-stage --config configs/demo/language/sids.yaml",
         "minionerec run configs/nowhere",
+        "minionerec run demo --from no_such_step",
+        "minionerec recipes copy nowhere here",
+        "python -m minionerec.cli sft --no_such_flag 1",
         "ls && no_such_program",
         "pytest tests/no_such_test.py",
     ],
@@ -275,11 +342,6 @@ def test_blocks_are_taken_apart():
     ]
 
 
-def prose(page):
-    """A page without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
 def anchors(path):
     """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", prose(path.relative_to(ROOT)), re.MULTILINE)
@@ -300,11 +362,12 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(place), f"{page}: no heading for {target}"
 
 
-FOLDERS = "scripts|configs|ds_configs|docs|data|minionerec|tests|benchmarks"
+FOLDERS = "scripts|configs|ds_configs|docs|data|minionerec|tests|benchmarks|studies"
 
 
 @pytest.mark.parametrize("page", NAMES)
 def test_named_paths_and_modules_exist(page):
+    copies = copied(page)
     for span in re.findall(r"`([^`]+)`", prose(page)):
         name = " ".join(span.split())
         if re.fullmatch(rf"(?:{FOLDERS})/[\w./*-]*", name):
@@ -313,8 +376,8 @@ def test_named_paths_and_modules_exist(page):
             check_module(page, name)
         elif re.match(r"(python|accelerate|minionerec|make|pytest) ", name):
             for words in commands(name):
-                if "…" not in name and not any("shop/" in word for word in words):
-                    check_command(words)
+                if not re.search("…|STAGE|NAME|FILE", name) and not any("shop/" in word for word in words):
+                    check_command(words, copies)
 
 
 def check_module(page, name):
@@ -339,8 +402,20 @@ def test_every_page_is_in_the_index():
         )
 
 
+def test_the_table_of_stages_is_the_registry():
+    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == list(STAGES)
+
+
+def test_the_drawing_names_stages():
+    text = (ROOT / "docs" / "images" / "way-of-the-data.svg").read_text(encoding="utf-8")
+    named = [name for name in re.findall(r'<text class="code"[^>]*>([^<]+)<', text) if "&lt;" not in name]
+    assert len(named) == 7
+    assert set(named) <= set(STAGES)
+
+
 def test_every_setting_that_the_own_data_page_names_exists():
-    fields = {name for command in COMMANDS.values() for name in command.config_class().__dataclass_fields__}
+    fields = {name for spec in STAGES.values() for name in spec.config_class().__dataclass_fields__}
     page = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\w+):[ `]", page) + re.findall(r"`(\w+_column)`", page)
     assert len(named) > 8
