@@ -1,4 +1,4 @@
-"""Rewards by name, with weights, what each of them reads, and a user's own by the dotted path of a function."""
+"""Rewards by name, what each of them reads, and a user's own by the dotted path of a function."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_at
 from minionerec.rewards.items import Scorer, make_collaborative, make_semantic
 from minionerec.rewards.ranking import ndcg, position, rule
-from minionerec.rewards.rollouts import Reward, Rollouts
+from minionerec.rewards.rollouts import Reward
 from minionerec.sid.table import SidTable
 
 REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
@@ -113,60 +113,3 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
         return make_collaborative(sources.table, sources.scorer)
     own: Reward = function_at(name, "rewards")
     return own
-
-
-def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
-    """What a reward says of rollouts.
-
-    Args:
-        name: Its name, for messages.
-        reward: The function.
-        rollouts: The completions.
-
-    Returns:
-        float64 (P, G); NaN where it does not apply.
-
-    Raises:
-        DataError: If the answer has another shape, holds no numbers, or an infinite one.
-    """
-    expected = rollouts.sids.shape
-    answer = reward(rollouts)
-    try:
-        found = np.asarray(answer, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError(
-            f"reward {name!r} gave a {type(answer).__name__}; expected numbers in an array of {expected[0]} prompts x "
-            f"{expected[1]} completions."
-        ) from None
-    if found.shape != expected:
-        raise DataError(
-            f"reward {name!r} gave an array of shape {found.shape}; expected {expected}: {expected[0]} prompts x "
-            f"{expected[1]} completions."
-        )
-    if np.isinf(found).any():
-        row, column = np.argwhere(np.isinf(found))[0]
-        raise DataError(
-            f"reward {name!r} gave {found[row, column]} for completion {column} of prompt {row}; give a finite number, "
-            "or NaN where it does not apply."
-        )
-    return found
-
-
-def ask_rewards(rewards: Mapping[str, Reward], rollouts: Rollouts) -> np.ndarray:
-    """What every reward says of rollouts: float64 (F, P, G), in the order of the rewards; see `ask_reward`."""
-    return np.stack([ask_reward(name, reward, rollouts) for name, reward in rewards.items()])
-
-
-def weighted_sum(found: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """The reward of each completion: the weighted sum of those that apply to it.
-
-    Args:
-        found: float (F, P, G).
-        weights: F weights.
-
-    Returns:
-        float32 (P, G); NaN where none applies.
-    """
-    parts = found.astype(np.float32) * np.array(weights, dtype=np.float32)[:, None, None]
-    total: np.ndarray = np.where(np.isnan(parts).all(0), np.float32(np.nan), np.nansum(parts, axis=0))
-    return total

@@ -1,0 +1,197 @@
+"""One step of GRPO: roll out, reward, compare, ask the reference, and the loss of each slice.
+
+Everything that a step needs is given when the trainer is made. What one part finds reaches the next as an argument:
+`make_step` is the way from rows to what the loss takes, `compute_loss` the way from there to the loss.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig
+
+from minionerec.core.errors import ArtefactError
+from minionerec.rewards.advantages import group_advantages, has_signal, sibling_advantages
+from minionerec.rewards.combined import WeightedRewards
+from minionerec.rewards.rollouts import Rollouts
+from minionerec.training.grpo.figures import (
+    Figures,
+    completion_figures,
+    reward_figures,
+    rollout_figures,
+    token_figures,
+)
+from minionerec.training.grpo.loss import policy_loss
+from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut
+from minionerec.training.grpo.rows import Row
+from minionerec.training.grpo.scoring import Groups, completion_logps, completions_of, make_groups
+from minionerec.training.grpo.trl_adapter import StepTrainer
+from minionerec.training.trainer import RankingEvaluation
+from minionerec.training.validation import ValidationSet
+
+REFERENCE_FILE = "reference.safetensors"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a step is to make better.
+
+    Attributes:
+        rewards: Rewards with weights.
+        loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
+        sibling_alpha: Share of the group's advantage, the rest is that among siblings.
+        keep_zero_variance: Whether groups without advantage are computed.
+    """
+
+    rewards: WeightedRewards
+    loss: str = "grpo"
+    sibling_alpha: float = 1.0
+    keep_zero_variance: bool = False
+
+    def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
+        """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
+
+        Args:
+            rewards: float32 (P, G), the rewards' weighted sum.
+            rollouts: The completions.
+        """
+        found = group_advantages(rewards)
+        if self.sibling_alpha < 1:
+            codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
+            siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
+            found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
+        return np.where(has_signal(rewards)[:, None], found, np.float32(0))
+
+
+class SidGrpoTrainer(RankingEvaluation, StepTrainer):
+    """GRPO on ranked SIDs, with shared-prefix scoring and validation by ranking.
+
+    Args:
+        model: The policy.
+        args: TRL's settings.
+        rows: What is trained on.
+        tokenizer: The model's tokenizer.
+        roll_out: Answers prompts.
+        objective: Rewards, advantages and loss.
+        sid_tokens: Token ids of each SID number.
+        validation: What is ranked at each validation; nothing if None.
+        callbacks: Beside the trainer's own.
+    """
+
+    measures_loss = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: GRPOConfig,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        roll_out: RollOut,
+        objective: Objective,
+        sid_tokens: Sequence[list[int]],
+        validation: ValidationSet | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ):
+        super().__init__(model, args, rows, tokenizer, callbacks)
+        self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
+        self.validation = validation
+        self.figures = Figures(self.accelerator)
+        self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
+
+    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[Groups]:
+        """Roll out the rows of a step, reward and compare them, and ask the reference about the groups that matter."""
+        every = [row for part in rows for row in part]
+        with self.accelerator.autocast():
+            rollouts = self.roll_out(self.accelerator.unwrap_model(self.model), every)
+        found = self.objective.rewards.ask(rollouts)  # (F, P, G)
+        rewards = self.objective.rewards.total(found)  # (P, G)
+        signal = has_signal(rewards)  # (P,)
+        completions = completions_of(rollouts, every, self.sid_tokens)
+        tokens = sum(len(ids) for group in completions for ids in group)
+        groups = make_groups(
+            every,
+            completions,
+            advantages=self.objective.advantages(rewards, rollouts),
+            scored=signal | self.objective.keep_zero_variance,
+            tokens=int(self._sum(tokens)),
+            device=self.accelerator.device,
+        )
+        self.figures.add(rollout_figures(rollouts, self.accelerator))
+        self.figures.add(reward_figures(self.objective.rewards, found, self.accelerator))
+        self.figures.add(completion_figures(completions, self.ends, self.accelerator))
+        self.figures.add({"zero_variance": 1 - self._sum(signal.mean()) / self.accelerator.num_processes})
+        if self.args.beta:
+            groups = replace(groups, reference=self.reference_logps(groups, len(rows)))
+        return groups.parts(len(rows[0]))
+
+    def _sum(self, value: float) -> float:
+        """A number summed over all devices."""
+        total: torch.Tensor = self.accelerator.reduce(torch.tensor(float(value), device=self.accelerator.device), "sum")
+        return total.item()
+
+    def reference_logps(self, groups: Groups, slices: int) -> torch.Tensor:
+        """Log-probabilities of a step's completions under the reference model, float32 (P * G, C).
+
+        Without gradient there is room for more prompts at a time than in the policy pass.
+        """
+        at_once = max(PROMPTS_AT_ONCE, len(groups) // slices)
+        with torch.no_grad():
+            return torch.cat([self.score(self.ref_model, part)[0] for part in groups.parts(at_once)])
+
+    def score(self, model: Any, groups: Groups) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probabilities and entropies of the completions, see `completion_logps`."""
+        with self.accelerator.autocast():
+            return completion_logps(model, self.accelerator.unwrap_model(model), groups)
+
+    def compute_loss(
+        self, model: Any, inputs: Groups, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
+        logps, entropies = self.score(model, inputs)
+        terms = policy_loss(
+            logps,
+            inputs,
+            kind=self.objective.loss,
+            beta=self.args.beta,
+            slices=self.args.gradient_accumulation_steps,
+            processes=self.accelerator.num_processes,
+        )
+        self.figures.add_tokens(token_figures(terms, entropies, inputs))
+        if self.accelerator.sync_gradients:  # the last slice
+            self.figures.end_step()
+        return terms.loss
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Log what the steps since the last time told, beside the trainer's own numbers."""
+        logs.update(self.figures.take())
+        super().log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the reference model too, which syncing changes during a run; before the checkpoint counts as whole."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.sync_ref_model and output_dir is not None and self.args.should_save:
+            save_model(self.accelerator.unwrap_model(self.ref_model), str(Path(output_dir) / REFERENCE_FILE))
+
+    def set_reference(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Measure the KL term against these weights."""
+        self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights)
+
+    def restore_reference(self, checkpoint: str) -> None:
+        """Take the reference model of the checkpoint that training goes on from.
+
+        Raises:
+            ArtefactError: If the checkpoint has none.
+        """
+        path = Path(checkpoint) / REFERENCE_FILE
+        if not path.is_file():
+            raise ArtefactError(
+                f"{path}: the reference of the unfinished run is not there. Give --restart true to begin again."
+            )
+        reference = self.accelerator.unwrap_model(self.ref_model)
+        load_model(reference, path, device=str(reference.device))

@@ -1,0 +1,175 @@
+"""The one place where GRPO touches TRL: what its trainer is asked for, what is put in its place, and what is private.
+
+TRL's `GRPOTrainer` makes the reference model (also for DeepSpeed), moves it towards the policy, gives both models a head
+that computes log-probabilities of chosen tokens, and, as a `Trainer` of transformers, runs, logs, validates and saves.
+A step of ours does not go through TRL's rollouts, rewards, advantages and loss; see docs/decisions/trl.md.
+
+An optimiser step asks for its rows once, through the published `get_batch_samples`; they are turned into what the loss
+takes when the first of its slices is computed, so after the random state of an unfinished run is back:
+
+    get_train_dataloader   rows of one slice after the other, in an order that follows from seed and epoch
+    get_batch_samples      all slices of a step ─▶ a `Step`
+    _prepare_inputs        `Step.slices[n]`: the first one asked for makes all of them
+    compute_loss           the loss of one slice
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader, Sampler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from minionerec.training.grpo.rows import Row
+from minionerec.training.grpo.scoring import Groups
+
+# Methods of TRL's trainer that ours overrides, with their parameters: the first is private, the others are published
+# by `Trainer`. No other private method or attribute of TRL is overridden, called or read.
+OVERRIDDEN: dict[str, tuple[str, ...]] = {
+    "_prepare_inputs": ("self", "generation_batch"),
+    "get_train_dataloader": ("self",),
+    "get_batch_samples": ("self", "epoch_iterator", "num_batches", "device"),
+    "compute_loss": ("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+    "log": ("self", "logs", "start_time"),
+    "save_model": ("self", "output_dir", "_internal_call"),
+}
+# Attributes of TRL's trainer that ours reads, all without an underscore.
+READ = ("ref_model", "eos_token_ids", "loss_is_scaled_for_ga", "accelerator", "args", "model", "train_dataset")
+
+
+class EpochSampler(Sampler[int]):
+    """Rows in an order that follows from seed and epoch alone, so that a resumed run has it too.
+
+    A step's rows are dealt out in blocks, one a device, and a device computes its block slice by slice. The trainer
+    takes slices in the order of first slice of each device, second slice of each device, and so on:
+
+        a step's rows     0 1 | 2 3 || 4 5 | 6 7      two devices, each with two slices of two rows
+        as they are given 0 1   4 5    2 3   6 7
+
+    Args:
+        count: Number of rows, filled up to whole steps.
+        processes: Devices.
+        slices: Slices of a step on each.
+        size: Rows of a slice.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, count: int, processes: int, slices: int, size: int, seed: int):
+        self.count, self.shape, self.seed, self.epoch = count, (processes, slices, size), seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of an epoch, from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Rows of whole steps."""
+        step = torch.Size(self.shape).numel()
+        return self.count // step * step
+
+    def __iter__(self) -> Iterator[int]:
+        """The rows of an epoch."""
+        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.seed + self.epoch))
+        yield from order[: len(self)].view(-1, *self.shape).transpose(1, 2).flatten().tolist()
+
+
+class Step:
+    """The rows of an optimiser step on this device, and the slices that are made of them when the first is asked for.
+
+    Args:
+        rows: The rows of each slice.
+        make: Makes the slices.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[Row]], make: Callable[[Sequence[Sequence[Row]]], list[Groups]]):
+        self.rows, self.make = rows, make
+
+    @cached_property
+    def slices(self) -> list[Groups]:
+        """What the loss is computed of, one slice after the other."""
+        return self.make(self.rows)
+
+
+class StepTrainer(GRPOTrainer):
+    """TRL's trainer on steps: a subclass says what a step is made of, and what its loss is.
+
+    Args:
+        model: The policy.
+        args: TRL's settings; batch sizes count completions there.
+        rows: What is trained on.
+        tokenizer: The model's tokenizer.
+        callbacks: Beside the trainer's own.
+    """
+
+    args: GRPOConfig
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: GRPOConfig,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        callbacks: Sequence[TrainerCallback] = (),
+    ):
+        super().__init__(
+            model=model,
+            args=args,
+            reward_funcs=_ask_no_reward,
+            train_dataset=Dataset.from_list(list(rows)),
+            eval_dataset=Dataset.from_dict({"prompt": ["-"]}),  # validation ranks rows of its own
+            processing_class=tokenizer,
+            callbacks=list(callbacks),
+        )
+
+    @abstractmethod
+    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[Groups]:
+        """What the loss is computed of, one slice after the other.
+
+        Args:
+            rows: The rows of each slice of a step, on this device.
+        """
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Rows of one slice after the other; TRL would repeat each for each of its completions."""
+        args, processes = self.args, self.accelerator.num_processes
+        size = args.per_device_train_batch_size // args.num_generations
+        sampler = EpochSampler(len(self.train_dataset), processes, args.gradient_accumulation_steps, size, args.seed)
+        loader: DataLoader[Any] = self.accelerator.prepare(
+            DataLoader(self.train_dataset, batch_size=size, sampler=sampler, collate_fn=list)
+        )
+        return loader
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The slices of a step, which know their step."""
+        rows, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        step = Step(rows, self.make_step)
+        return [{"step": step, "place": place} for place in range(len(rows))], count
+
+    def _prepare_inputs(self, generation_batch: dict[str, Any]) -> Groups:
+        """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
+        groups: Groups = generation_batch["step"].slices[generation_batch["place"]]
+        return groups
+
+
+def _ask_no_reward(**_: Any) -> list[float]:
+    """TRL insists on a reward function; ours are functions of rollouts and are asked in `make_step`."""
+    raise NotImplementedError
+
+
+def check_trl(trainer: type = GRPOTrainer) -> list[str]:
+    """What TRL's trainer no longer has as this module knows it, one sentence each; empty where all is well."""
+    import inspect
+
+    wrong = []
+    for name, wanted in OVERRIDDEN.items():
+        method = getattr(trainer, name, None)
+        if method is None:
+            wrong.append(f"{trainer.__name__} has no method {name} any more, which minionerec overrides.")
+        elif (found := tuple(inspect.signature(method).parameters)) != wanted:
+            wrong.append(f"{trainer.__name__}.{name} takes {found}, but minionerec overrides it for {wanted}.")
+    return wrong
