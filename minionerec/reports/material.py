@@ -1,0 +1,283 @@
+"""What a report draws on: predictions checked against data and SIDs, floors, and everything measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
+from minionerec.metrics.levels import LevelAnalysis, level_analysis
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranked import KIND, Ranked, runs_at
+from minionerec.metrics.ranking import (
+    Evaluation,
+    check_ks,
+    coverage,
+    invalid_count,
+    item_ranks,
+    list_width,
+    sid_ranks,
+)
+from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.recommenders.protocol import Ranking
+from minionerec.reports.config import ReportConfig
+from minionerec.reports.reference import Reference, load_reference
+from minionerec.reports.rows import Rows, read_rows
+from minionerec.reports.systems import System, estimates, load_system, metrics_at
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One recommender of a report.
+
+    Attributes:
+        system: Ranks of all its seeds, at SID level too where the report has SIDs.
+        lists: What its first seed recommended, with SIDs where the report has them; None where it has lists of other
+            rows alone.
+        width: Candidates that those lists hold; 0 without lists.
+    """
+
+    system: System
+    lists: Predictions | None
+    width: int
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything that the sections draw on.
+
+    Attributes:
+        config: The report's settings.
+        rows: The rows that all recommenders were measured on.
+        table: SIDs of the items; None where there are none.
+        ks: Cut-offs.
+        recommended: The user's recommenders by name, in the order of the tables.
+        floors: The floors.
+        evaluations: All of them, measured.
+        levels: Their hit rates by level; of those that have lists, and only with SIDs.
+        ceiling: What the best possible ranking of items may expect, by metric; empty where it is not known.
+        reference: Published figures, if any are wanted.
+    """
+
+    config: ReportConfig
+    rows: Rows
+    table: SidTable | None
+    ks: tuple[int, ...]
+    recommended: Mapping[str, Shown]
+    floors: Mapping[str, Shown]
+    evaluations: Mapping[str, Evaluation]
+    levels: Mapping[str, LevelAnalysis]
+    ceiling: Mapping[str, float]
+    reference: Reference | None
+
+    @property
+    def everyone(self) -> dict[str, Shown]:
+        """The user's recommenders, then the floors."""
+        return {**self.recommended, **self.floors}
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The readings of a hit, the main one first."""
+        return ("item",) if self.table is None else ("sid", "item")
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics, in the order of tables."""
+        return metrics_at(self.ks, self.rows.protocol.mrr)
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether some recommender was run with more than one seed."""
+        return any(len(shown.system.runs) > 1 for shown in self.recommended.values())
+
+
+def gather(config: ReportConfig) -> Material:
+    """Read and check everything, and measure.
+
+    Raises:
+        ArtefactError: If an input is missing, or the inputs do not belong together.
+        ConfigError: If a K is larger than the lists of some recommender, or a name is taken by a floor.
+        DataError: If a file is malformed.
+    """
+    taken = [name for name in config.predictions if name in (POPULARITY, LAST_ITEM, FOLLOWED)]
+    if taken:
+        raise ConfigError(f"predictions names {taken[0]!r}, as one of the floors. Give each its own name.")
+    rows, table = read_rows(config), None
+    if config.sids:
+        read_manifest(find_path(config.sids), "sids")
+        table = SidTable.load_index(find_path(config.sids), rows.items["item_id"].astype(str).tolist())
+    recommended = {
+        name: load_shown(name, find_path(path), config, rows, table) for name, path in config.predictions.items()
+    }
+    ks = choose_ks(config.ks, rows.protocol.ks, [shown.system for shown in recommended.values()])
+    floors = make_shown_floors(rows, table, ks)
+    everyone = {**recommended, **floors}
+    return Material(
+        config=config,
+        rows=rows,
+        table=table,
+        ks=ks,
+        recommended=recommended,
+        floors=floors,
+        evaluations={name: evaluate(shown, config, rows, table, ks) for name, shown in everyone.items()},
+        levels={} if table is None else _levels(everyone, ks),
+        ceiling=load_ceiling(config, rows, ks),
+        reference=load_reference(config.reference) if config.reference else None,
+    )
+
+
+def with_sids(predictions: Predictions, table: SidTable | None) -> Predictions:
+    """Fill in the SIDs of a recommender that ranks items alone."""
+    if table is None or any(predictions.target_sids):
+        return predictions
+    sids = table.sids
+    return replace(
+        predictions,
+        target_sids=[sids[target] if target >= 0 else "" for target in predictions.targets],
+        sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
+    )
+
+
+def load_shown(name: str, path: Path, config: ReportConfig, rows: Rows, table: SidTable | None) -> Shown:
+    """One recommender, its seeds checked against data and SIDs.
+
+    Raises:
+        ArtefactError: If it is about other rows, or was made with another SID table.
+    """
+    system, places = load_system(name, path, config.split), runs_at(path)
+    for place, run in zip(places, system.runs, strict=True):
+        _check_rows(f"{place} ({name})", run.targets, config, rows)
+    if str(read_manifest(places[0], KIND)["counts"].get("split", config.split)) != config.split:
+        return Shown(system, None, 0)  # its ranks are of more splits than its lists
+    lists = [_load_lists(name, place, config, rows, table) for place in places[: _needed(system, table)]]
+    if table is not None:
+        runs = [_with_sid_ranks(run, made) for run, made in zip(system.runs, lists, strict=False)]
+        system = replace(system, runs=[*runs, *system.runs[len(runs) :]])
+    return Shown(system, lists[0], list_width(lists[0], places[0]))
+
+
+def _needed(system: System, table: SidTable | None) -> int:
+    """Of how many seeds the lists are read: of the first, or of all where SID-level ranks come from lists."""
+    return 1 if table is None or all("sid" in run.ranks for run in system.runs) else len(system.runs)
+
+
+def _with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
+    """The same ranks with those at SID level, which lists give where there are no full ones."""
+    if "sid" in run.ranks:
+        return run
+    width = list_width(lists) if run.width is None else run.width
+    return replace(run, ranks={**run.ranks, "sid": sid_ranks(lists)}, width=width)
+
+
+def _load_lists(name: str, place: Path, config: ReportConfig, rows: Rows, table: SidTable | None) -> Predictions:
+    predictions = Predictions.load(place)
+    _check_rows(f"{place} ({name})", predictions.targets, config, rows)
+    predictions = with_sids(predictions, table)
+    if table is not None:
+        sids = table.sids
+        for row, (target, sid) in enumerate(zip(rows.targets, predictions.target_sids, strict=True)):
+            if sid != sids[target]:
+                raise ArtefactError(
+                    f"{place} ({name}): the target of row {row} has SID {sid!r}, in {config.sids} it is "
+                    f"{sids[target]!r}. The predictions were made with another SID table: point sids at theirs."
+                )
+    return predictions
+
+
+def _check_rows(where: str, targets: np.ndarray, config: ReportConfig, rows: Rows) -> None:
+    if len(targets) != len(rows):
+        raise ArtefactError(
+            f"{where}: {len(targets)} rows, but the {config.split} split of {config.corpus} has {len(rows)}. "
+            "Predict for this corpus and split, or set split."
+        )
+    other = np.flatnonzero(np.asarray(targets) != rows.targets)
+    if len(other):
+        raise ArtefactError(
+            f"{where}: row {other[0]} has target {targets[other[0]]}, in the {config.split} split of {config.corpus} "
+            f"it is {rows.targets[other[0]]}. Predict for this corpus and split, or set split."
+        )
+
+
+def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], systems: Sequence[System]) -> tuple[int, ...]:
+    """The cut-offs: those wanted, or the protocol's within all lists.
+
+    Raises:
+        ConfigError: If one that is wanted is larger than the lists of some recommender.
+    """
+    narrowest = min((system.width for system in systems if system.width is not None), default=None)
+    if wanted is not None:
+        return check_ks(wanted, narrowest)
+    within = tuple(k for k in usual if narrowest is None or k <= max(1, narrowest))
+    return within or (max(1, narrowest or 1),)
+
+
+def make_shown_floors(rows: Rows, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
+    """The floors on the report's rows; where seen items are masked, theirs are too, and the last item is no floor."""
+    masked = rows.protocol.seen == "mask"
+    reach = min(ks[-1], rows.n_items if table is None else table.n_unique)
+    found = {}
+    for name, floor in make_floors(rows.data, table).items():
+        if masked and name == LAST_ITEM:
+            continue
+        ranking = floor.recommend(rows.histories, reach, [set(h.tolist()) for h in rows.histories] if masked else None)
+        lists = with_sids(_bare(ranking, rows), table)
+        ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
+        found[name] = Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
+    return found
+
+
+def _bare(ranking: Ranking, rows: Rows) -> Predictions:
+    """Ranked items as predictions without SIDs."""
+    no_sids = [[""] * len(items) for items in ranking.items]
+    return Predictions(rows.users, rows.targets, [""] * len(rows), ranking.items, no_sids, ranking.scores)
+
+
+def evaluate(shown: Shown, config: ReportConfig, rows: Rows, table: SidTable | None, ks: tuple[int, ...]) -> Evaluation:
+    """All metrics of one recommender: of the ranks of all seeds, and of the lists of the first."""
+    names = metrics_at(ks, rows.protocol.mrr)
+    lists, n_items = shown.lists, rows.n_items
+    valid = None if table is None else set(table.sids)
+    counted = lists if valid is not None else None
+    within = [k for k in ks if k <= shown.width]
+    return Evaluation(
+        rows=len(rows),
+        ks=ks,
+        width=n_items if shown.system.width is None else shown.system.width,
+        sid=None if table is None else estimates(shown.system, "sid", names, config.seed, config.resamples),
+        item=estimates(shown.system, "item", names, config.seed, config.resamples),
+        predictions=sum(len(row) for row in lists.items) if lists else 0,
+        invalid=invalid_count(counted, valid or ()) if counted else None,
+        invalid_until_hit=invalid_count(counted, valid or (), stop_at_hit=True) if counted else None,
+        empty=sum(len(row) == 0 for row in lists.items) if lists else 0,
+        coverage={k: coverage(lists, k, n_items) for k in within} if lists else None,
+    )
+
+
+def _levels(everyone: Mapping[str, Shown], ks: Sequence[int]) -> dict[str, LevelAnalysis]:
+    return {
+        name: level_analysis(
+            shown.lists, [k for k in ks if k <= shown.width] or [max(1, shown.width)], width=shown.width, where=name
+        )
+        for name, shown in everyone.items()
+        if shown.lists is not None
+    }
+
+
+def load_ceiling(config: ReportConfig, rows: Rows, ks: Sequence[int]) -> dict[str, float]:
+    """The ceiling's metrics by name, empty where there is none for this split."""
+    if config.ceiling is None or not find_path(config.ceiling).is_file():
+        return {}
+    content = read_json(find_path(config.ceiling))
+    values = content.get("ceiling", {}) if isinstance(content, dict) else {}
+    for key, ours in (("split", rows.title), ("rows", len(rows))):
+        if content.get(key, ours) != ours:
+            logger.warning("%s: is for %s %r, the report for %r: left out.", config.ceiling, key, content[key], ours)
+            return {}
+    return {name.upper(): float(value) for name, value in values.items() if int(name.partition("@")[2] or 0) in ks}

@@ -1,0 +1,75 @@
+"""Where a report's numbers come from: the inputs, and what these were made from."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import file_sha256, fingerprint, read_manifest
+from minionerec.core.errors import MinioneRecError
+from minionerec.metrics.tables import MISSING
+from minionerec.reports.document import Block, Cell, Details, Section, Table
+
+_KEPT = ("config", "inputs", "counts", "seed", "versions")
+
+
+def manifests(inputs: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Manifests of the inputs and of what they were made from, as far as it still lies there unchanged.
+
+    Args:
+        inputs: Name to path of what a stage reads; plain files are passed over.
+
+    Returns:
+        Path to (fingerprint, manifest), inputs first.
+    """
+    queue = [str(path) for path in inputs.values()]
+    wanted: dict[str, str | None] = dict.fromkeys(queue)
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    while queue:
+        path = queue.pop(0)
+        if path in found or not Path(path).is_dir():
+            continue
+        try:
+            digest, manifest = fingerprint(path), read_manifest(path)
+        except MinioneRecError:
+            continue
+        if wanted[path] not in (None, digest):
+            continue
+        found[path] = (digest, manifest)
+        for record in manifest["inputs"].values():
+            wanted.setdefault(record["path"], record["sha256"])
+            queue.append(record["path"])
+    return found
+
+
+def configuration(inputs: Mapping[str, Path]) -> Section:
+    """Every artefact and file behind a report: kind, seed, hash, packages, and the whole configuration."""
+    found = manifests(inputs)
+    rows: list[list[str | Cell]] = [
+        [path, str(manifest["kind"]), MISSING if manifest["seed"] is None else str(manifest["seed"]), digest[:16]]
+        for path, (digest, manifest) in found.items()
+    ]
+    rows += [
+        [str(path), "file", MISSING, file_sha256(path)[:16]]
+        for name, path in inputs.items()
+        if path.is_file() and name != "reference"
+    ]
+    versions: dict[str, set[str]] = {}
+    for _, manifest in found.values():
+        for package, version in manifest["versions"].items():
+            versions.setdefault(package, set()).add(version)
+    details: list[Block] = []
+    for path, (_, manifest) in found.items():
+        kept = {key: manifest[key] for key in _KEPT}
+        details.append(
+            Details(f"{manifest['kind']}: {path}", json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False))
+        )
+    packages = [[name, " and ".join(sorted(known))] for name, known in sorted(versions.items())]
+    return Section(
+        "Configuration",
+        [
+            Table(["Artefact", "Kind", "Seed", "SHA-256 (first 16)"], rows, text_columns=2),
+            Table(["Package", "Version"], packages),
+            *details,
+        ],
+    )

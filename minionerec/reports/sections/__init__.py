@@ -1,0 +1,1 @@
+"""Sections of the report: each takes the `Material` and gives a `Section`."""

@@ -1,0 +1,70 @@
+"""What a reader looks for first: one number for each recommender, and what was measured."""
+
+import numpy as np
+
+from minionerec.metrics.tables import format_interval, format_mean
+from minionerec.reports.document import Paragraph, Section, Table, Tiles
+from minionerec.reports.material import Material
+from minionerec.sid.table import SidTable
+
+
+def headline(material: Material) -> Section:
+    """One metric of everyone, as tiles."""
+    name = "NDCG@10" if 10 in material.ks else f"NDCG@{material.ks[-1]}"
+    level, tiles = material.readings[0], []
+    for who, evaluation in material.evaluations.items():
+        estimate = evaluation.metrics(level)[name]
+        tiles.append((who, format_mean(estimate), format_interval(estimate)))
+    unique = material.table is None or material.table.n_unique == len(material.table)
+    if name in material.ceiling and unique:  # else a SID-level hit is easier than the item
+        tiles.append(("ceiling", f"{material.ceiling[name]:.4f}", "expected of the best possible ranking"))
+    counted = "semantic ID" if level == "sid" else "item"
+    text = f"{name} on the {material.config.split} rows, counted by {counted}, with its 95 % bootstrap interval."
+    if material.several_seeds:
+        text += " ± is the standard deviation over seeds."
+    return Section("In short", [Tiles(tiles), Paragraph(text)])
+
+
+def facts(material: Material) -> Section:
+    """Data, SIDs, candidates and seeds."""
+    rows, table = material.rows, material.table
+    lines = [
+        ["Split", f"{rows.title}; {material.config.split} rows"],
+        ["Rows", ", ".join(f"{size:,} {split}" for split, size in rows.sizes.items())],
+        ["Items", f"{rows.n_items:,}"],
+        ["Longest history", f"{rows.max_history} items"],
+    ]
+    if rows.protocol.seen == "mask":
+        lines.append(["Items of a row's own history", "never recommended"])
+    if table is not None:
+        lines += [
+            ["Semantic IDs", f"{table.n_unique:,} distinct, {table.levels} levels"],
+            ["SID table", table.fingerprint],
+        ]
+    widths = {name: shown.system.width for name, shown in material.recommended.items()}
+    ranked = ", ".join(f"{name} {'whole catalogue' if width is None else width}" for name, width in widths.items())
+    lines.append(["Beams (candidates a row)" if table is not None else "Candidates a row", ranked])
+    if material.several_seeds:
+        seeds = ", ".join(f"{name} {len(shown.system.runs)}" for name, shown in material.recommended.items())
+        lines.append(["Seeds", seeds])
+    about = {name: shown.system.about.get("parameters") for name, shown in material.recommended.items()}
+    if any(about.values()):
+        lines.append(["Parameters", ", ".join(f"{name} {count:,}" for name, count in about.items() if count)])
+    note = "A hit is the target item itself."
+    if table is not None:
+        lines += _shared(material, table)
+        note = (
+            "A SID-level hit is the target's semantic ID: items that share an ID count for one another. An item-level "
+            "hit is the target itself; items that share an ID are ranked by popularity in training, then by item index."
+        )
+    return Section("What was measured", [Table(["", ""], lines, text_columns=2), Paragraph(note)])
+
+
+def _shared(material: Material, table: SidTable) -> list[list[str]]:
+    """How many items, and targets, share their SID."""
+    shared = np.array([len(table.items_of(sid)) > 1 for sid in table.sids])
+    hidden = int(shared[material.rows.targets.astype(np.int64)].sum())
+    return [
+        ["Items that share their SID", f"{int(shared.sum()):,} of {len(table):,}"],
+        ["Rows whose target shares its SID", f"{hidden:,} of {len(material.rows):,}"],
+    ]
