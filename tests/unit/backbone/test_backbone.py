@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from support.checkpoints import save_checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer

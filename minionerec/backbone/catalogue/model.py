@@ -1,0 +1,253 @@
+"""The catalogue model: towers, their average, and the language that it speaks to searches and to stock `generate`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.utils import ModelOutput
+
+from minionerec.backbone.catalogue.branches import CatalogueBranches
+from minionerec.backbone.catalogue.config import CatalogueConfig
+from minionerec.backbone.catalogue.prefixes import newest_items, node_log_probs, prefixes_of, read_tokens
+from minionerec.backbone.catalogue.tower import Tower
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.decoding.branches import OpensBranches
+from minionerec.decoding.masks import pad_left
+from minionerec.decoding.trie import Trie
+from minionerec.nn.causal import CausalLayer
+from minionerec.nn.dropout import Dropout
+from minionerec.nn.history import PairCounts, Places
+from minionerec.nn.layers import check_heads
+
+INIT_STD = 0.02
+
+
+@dataclass
+class CatalogueOutput(ModelOutput):
+    """What the model says of histories.
+
+    Attributes:
+        loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
+        log_probs: float32 (P, N), of every SID, averaged over towers: after the newest item of each history, or with
+            `distribution` at each label, row by row.
+    """
+
+    loss: torch.Tensor | None = None
+    log_probs: torch.Tensor | None = None
+
+
+class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
+    """The model; see the package. It is built by `build_catalogue`, and read by `AutoModelForCausalLM`.
+
+    Args:
+        config: Shape.
+    """
+
+    config_class = CatalogueConfig
+    config: CatalogueConfig
+    main_input_name = "input_ids"
+    text: torch.Tensor
+    codes: torch.Tensor
+    code_tokens: torch.Tensor
+    code_rows: torch.Tensor
+
+    def __init__(self, config: CatalogueConfig):
+        super().__init__(config)
+        check_heads(config.hidden_size, config.num_attention_heads)
+        size = config.num_sids
+        if config.text_width:
+            self.register_buffer("text", torch.zeros(size, config.text_width))
+        self.register_buffer("codes", torch.zeros(size, config.levels, dtype=torch.int32))
+        self.register_buffer("code_tokens", torch.full((config.levels, config.max_code + 1), -1))
+        if config.code_vectors:
+            self.register_buffer("code_rows", torch.zeros(config.levels, size, dtype=torch.int64))
+        self.pairs = None
+        if config.num_transitions:
+            self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
+        sizes = config.code_sizes if config.code_vectors else []
+        self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
+        self.post_init()
+
+    def each_tower(self) -> Iterator[Tower]:
+        """The towers, one after another."""
+        for tower in self.towers:
+            yield cast(Tower, tower)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=INIT_STD)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    @property
+    def trie(self) -> Trie:
+        """The SIDs that the model speaks, on its device."""
+        return self._trie.to(self.device)
+
+    @cached_property
+    def _trie(self) -> Trie:
+        return Trie.build(self.codes.cpu().numpy(), self.code_tokens.cpu().numpy())
+
+    def set_dropout(self, probability: float) -> None:
+        """Set the dropout of item vectors at the input and behind each part of a layer; checkpoints do not keep it."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = probability
+        for module in self.modules():
+            if isinstance(module, CausalLayer):
+                module.attention_dropout.p = 0.0
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        histories: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        distribution: bool = False,
+        leave_out: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **_: Any,
+    ) -> CausalLMOutput | CatalogueOutput:
+        """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
+
+        Args:
+            input_ids: int64 (B, T), token ids; SIDs in them are read, other tokens are passed over.
+            attention_mask: int64 (B, T), 0 at padding.
+            histories: int64 (B, T), numbers of SIDs from 1, padded with 0 on the right; instead of `input_ids`.
+            labels: int64 (B, T), number from 1 of the SID after each position, -100 where there is none; with
+                `histories`.
+            weights: float32 (B, T), weight of each label's loss; all 1 if None.
+            distribution: With labels: give log-probabilities instead of the loss.
+            leave_out: With labels: whether these are windows that were counted, so that each position leaves out what
+                its own label and later ones added to the counts.
+            num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
+
+        Returns:
+            For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
+            lowest float elsewhere. For `histories`: `CatalogueOutput`.
+
+        Raises:
+            ValueError: If there is neither.
+        """
+        if histories is None:
+            if input_ids is None:
+                raise ValueError("give input_ids or histories.")
+            return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
+        if labels is None:
+            return CatalogueOutput(log_probs=self.leaf_log_probs(histories))
+        row, slot = (labels > 0).nonzero(as_tuple=True)
+        places = self._places(histories, row, slot, labels if leave_out else None)
+        if distribution:
+            return CatalogueOutput(log_probs=self._log_probs(histories, places))
+        wanted = labels[row, slot] - 1
+        losses = torch.stack(
+            [
+                nn.functional.cross_entropy(scores.float(), wanted, reduction="none")
+                for scores in self._scores(histories, places)
+            ]
+        ).mean(0)
+        total = losses.sum() if weights is None else losses @ weights[row, slot]
+        return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any
+    ) -> dict[str, Any]:
+        """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def leaf_log_probs(self, histories: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of all SIDs after the newest item.
+
+        Args:
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
+                biases alone, but for what the layers make of nothing.
+
+        Returns:
+            float32 (B, N), in the order of SID numbers.
+        """
+        slot = ((histories > 0).sum(1) - 1).clamp(min=0)
+        return self._log_probs(histories, self._places(histories, torch.arange(len(slot), device=slot.device), slot))
+
+    def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
+        found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
+        return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
+
+    def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
+        text = self.text if self.config.text_width else None
+        rows = self.code_rows if self.config.code_vectors else None
+        return [tower.scores(histories, places, text, rows) for tower in self.each_tower()]
+
+    def _places(
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> Places:
+        """Positions and their counts; with labels, without what a position's own and later ones added."""
+        return Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+
+    def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of all nodes of the trie, the root's being 0.
+
+        Args:
+            leaf_log_probs: float32 (B, N).
+
+        Returns:
+            float32 (B, M).
+        """
+        return node_log_probs(self.trie, self.prefixes.to(leaf_log_probs.device), leaf_log_probs)
+
+    @cached_property
+    def prefixes(self) -> torch.Tensor:
+        """Nodes from the root to the leaf of each SID: int64 (N, L + 1), on the CPU."""
+        return prefixes_of(self._trie, self.codes.cpu())
+
+    def _token_logits(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        sids, nodes = read_tokens(self.trie, ids, mask)
+        logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
+        trie = self.trie
+        for place in range(ids.shape[1]):
+            masses = self.node_log_probs(
+                self.leaf_log_probs(newest_items(sids[:, : place + 1], self.config.max_history))
+            )
+            children, present = trie.children(nodes[:, place])
+            steps = masses.gather(1, children) - masses.gather(1, nodes[:, place, None])
+            row, which = present.nonzero(as_tuple=True)
+            logits[row, place, trie.tokens(children[row, which])] = steps[row, which]
+        return logits
+
+    def histories_of(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """The SIDs that prompts speak of: int64 (B, H), numbers from 1, 0 behind the end.
+
+        Raises:
+            DataError: If a prompt ends inside an SID.
+        """
+        sids, nodes = read_tokens(self.trie, *pad_left(prompts, self.device))
+        inside = nodes[:, -1].nonzero().flatten().tolist()
+        if inside:
+            raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
+        return newest_items(sids, self.config.max_history)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary that prompts and tries speak in."""
+        return self.config.vocab_size
+
+    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> CatalogueBranches:
+        """What the project's searches grow prefixes on (`minionerec.decoding.branches.open_branches`).
+
+        Raises:
+            ConfigError: If the trie holds SIDs that the model does not speak.
+        """
+        if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
+            raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
+        return CatalogueBranches(self.trie, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
+
+
+AutoConfig.register(CatalogueConfig.model_type, CatalogueConfig)
+AutoModelForCausalLM.register(CatalogueConfig, CatalogueModel)

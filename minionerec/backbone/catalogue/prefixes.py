@@ -1,0 +1,80 @@
+"""Prefixes of SIDs as nodes of the trie: which a text has reached, and how probable each is."""
+
+import torch
+
+from minionerec.decoding.trie import Trie
+
+
+def prefixes_of(trie: Trie, codes: torch.Tensor) -> torch.Tensor:
+    """Nodes from the root to the leaf of each SID.
+
+    Args:
+        trie: SIDs of the catalogue.
+        codes: int (N, L), codes of the distinct SIDs, all of one length.
+
+    Returns:
+        int64 (N, L + 1).
+    """
+    nodes = torch.zeros(len(codes), codes.shape[1] + 1, dtype=torch.int64)
+    for depth in range(codes.shape[1]):
+        nodes[:, depth + 1] = trie.find(nodes[:, depth], trie.code_tokens[depth][codes[:, depth].long()])
+    return nodes
+
+
+def node_log_probs(trie: Trie, prefixes: torch.Tensor, leaf_log_probs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of all nodes of a trie, the root's being 0: of each, the sum of the leaves below it.
+
+    Args:
+        trie: SIDs of the catalogue, M nodes.
+        prefixes: int64 (N, L + 1), nodes above each leaf (`prefixes_of`).
+        leaf_log_probs: float32 (B, N).
+
+    Returns:
+        float32 (B, M).
+    """
+    highest = leaf_log_probs.detach().amax(1, keepdim=True)
+    leaves = (leaf_log_probs - highest).exp()
+    mass = leaves.new_zeros(len(leaves), len(trie.code))
+    for depth in range(prefixes.shape[1]):
+        mass = mass.index_add(1, prefixes[:, depth], leaves)
+    return mass.log() + highest
+
+
+def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read tokens from the left; those that are no codes are passed over.
+
+    Args:
+        trie: SIDs of the catalogue.
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+
+    Returns:
+        The SID that is complete at each token (-1 for none), and the prefix reached with it; both int64 (B, T).
+    """
+    node = torch.zeros(len(ids), dtype=torch.int64, device=ids.device)
+    sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
+    for place in range(ids.shape[1]):
+        token = ids[:, place].masked_fill(~mask[:, place], -1)
+        onward, anew = trie.find(node, token), trie.find(torch.zeros_like(node), token)
+        node = torch.where(onward >= 0, onward, anew).clamp(min=0)
+        sids[:, place] = torch.where(node > 0, trie.sid[node].long(), -1)
+        node = node.masked_fill(sids[:, place] >= 0, 0)
+        nodes[:, place] = node
+    return sids, nodes
+
+
+def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
+    """The newest SIDs of rows with gaps.
+
+    Args:
+        sids: int64 (B, T), SID numbers, -1 in gaps.
+        count: Most SIDs of a row.
+
+    Returns:
+        int64 (B, H), numbers from 1, 0 behind the end.
+    """
+    order = (sids < 0).long().argsort(dim=1, stable=True)
+    kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
+    places = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
+    return kept.gather(1, places)
