@@ -1,126 +1,98 @@
 """Settings of the preference stage; light to import, so that `--help` answers at once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
+from minionerec.core.settings import StageConfig, deciding_settings, setting
 
 UNITS = ("pair", "row", "item", "user", "time")
 FLOORS = ("majority", "agreeing_user", "bt_global", "bt_user")
 MODELS = (*FLOORS, "bt_lowrank", "bt_hier", "mlp_concat", "mlp_siamese")
 WORLDS = ("halo", "no_halo", "one_taste", "permuted")
 ACTIVATIONS = ("leaky_relu", "relu", "gelu", "silu")
+SCALES = ("none", "standardize", "l2")
+MONITORS = ("pooled", "macro_target")
 ANSWERS = ("a", "b", "tie", "")
 COMPAT = "blink-2025-09"
+# What says which runs there are, and decides nothing within one of them.
+_OF_THE_STUDY = frozenset({"worlds", "items", "control_items", "control_models", "splits", "models", "seeds"})
 
 
 @dataclass
-class PreferenceConfig:
-    """Settings of `run_preference`; paths are relative to the current directory."""
+class PreferenceConfig(StageConfig):
+    """Settings of the stage; paths are relative to the current directory."""
 
-    output: str = field(default="runs/preference", metadata={"help": "directory for all runs and reports"})
-    comparisons: str = field(
-        default="",
-        metadata={
-            "help": "csv, parquet or jsonl with comparison_id, user_id, item_a, item_b and one column per target; "
-            "empty: synthetic data"
-        },
+    kind: ClassVar[str] = "preference_study"
+
+    output: str = setting("runs/preference", "directory for all runs and reports", required=True, decides=False)
+    comparisons: str = setting(
+        "",
+        "csv, parquet or jsonl with comparison_id, user_id, item_a, item_b and one column per target; "
+        "empty: synthetic data",
+        reads="any",
     )
-    features: str = field(
-        default="", metadata={"help": "npz (arrays item_id, features) or parquet (columns item_id, vector)"}
+    features: str = setting("", "npz (arrays item_id, features) or parquet (columns item_id, vector)", reads="any")
+    targets: list[str] = setting(
+        ["attractive", "smart", "trustworthy"], "columns of the answers, one question each", required=True
     )
-    targets: list[str] = field(
-        default_factory=lambda: ["attractive", "smart", "trustworthy"],
-        metadata={"help": "columns of the answers, one question each"},
+    label_map: dict[str, str] = setting(
+        {}, "what each raw code means, as CODE=a, CODE=b or CODE=tie; required for numeric codes"
     )
-    label_map: list[str] = field(
-        default_factory=list,
-        metadata={"help": "what each raw code means, as CODE=a, CODE=b or CODE=tie; required for numeric codes"},
+    worlds: list[str] = setting(
+        ["halo"],
+        "synthetic data: halo, no_halo, one_taste (all users alike), permuted (labels shuffled); "
+        "the first and no_halo on every split, the others on the first split",
+        known=WORLDS,
+        required=True,
     )
-    worlds: list[str] = field(
-        default_factory=lambda: ["halo"],
-        metadata={
-            "help": "synthetic data: halo, no_halo, one_taste (all users alike), permuted (labels shuffled); "
-            "the first and no_halo on every split, the others on the first split"
-        },
+    items: int = setting(4602, "synthetic data: items, and as many pairs", least=20)
+    width: int = setting(512, "synthetic data: width of the feature vectors")
+    control_items: int = setting(0, "synthetic data: items of every world but the first; 0: as many as items")
+    control_models: list[str] = setting(
+        [], "models, beside the floors, run in worlds but the first; empty: all", known=MODELS
     )
-    items: int = field(default=4602, metadata={"help": "synthetic data: items, and as many pairs"})
-    width: int = field(default=512, metadata={"help": "synthetic data: width of the feature vectors"})
-    control_items: int = field(
-        default=0, metadata={"help": "synthetic data: items of every world but the first; 0: as many as items"}
+    halo: float = setting(
+        0.6, "synthetic data: share of the choice noise that a pair's targets have in common", least=0, below=1
     )
-    control_models: list[str] = field(
-        default_factory=list, metadata={"help": "models, beside the floors, run in worlds but the first; empty: all"}
+    nonlinear: float = setting(0.15, "synthetic data: non-linear share of utility's variance", least=0, below=1)
+    lapse: float = setting(0.0, "synthetic data: share of answers given by tossing a coin", least=0, below=1)
+    splits: list[str] = setting(
+        ["pair"],
+        "unit that stays in one fold: pair, item, user, time, or row (leaks; for comparison only)",
+        known=UNITS,
+        required=True,
     )
-    halo: float = field(
-        default=0.6, metadata={"help": "synthetic data: share of the choice noise that a pair's targets have in common"}
+    models: list[str] = setting(["bt_hier"], "models to fit; floors always run", known=MODELS)
+    seeds: list[int] = setting([42], "one run per seed: synthetic data, split, weights, bootstrap", required=True)
+    shots: list[int] = setting([0, 5, 20, 100], "user split: answers a new user gives before the test")
+    compat: str = setting(
+        "",
+        f"'{COMPAT}': train mlp_concat as the published report does (raw features, N(0,1) user vectors, "
+        "one full batch per target, targets weighted equally), and show its last epoch too",
+        known=("", COMPAT),
     )
-    nonlinear: float = field(default=0.15, metadata={"help": "synthetic data: non-linear share of utility's variance"})
-    lapse: float = field(default=0.0, metadata={"help": "synthetic data: share of answers given by tossing a coin"})
-    splits: list[str] = field(
-        default_factory=lambda: ["pair"],
-        metadata={"help": "unit that stays in one fold: pair, item, user, time, or row (leaks; for comparison only)"},
-    )
-    models: list[str] = field(
-        default_factory=lambda: ["bt_hier"],
-        metadata={"help": f"models to fit, of {', '.join(MODELS)}; floors always run"},
-    )
-    seeds: list[int] = field(
-        default_factory=lambda: [42], metadata={"help": "one run per seed: synthetic data, split, weights, bootstrap"}
-    )
-    shots: list[int] = field(
-        default_factory=lambda: [0, 5, 20, 100],
-        metadata={"help": "user split: answers a new user gives before the test"},
-    )
-    compat: str = field(
-        default="",
-        metadata={
-            "help": f"'{COMPAT}': train mlp_concat as the published report does (raw features, N(0,1) user vectors, "
-            "one full batch per target, targets weighted equally), and show its last epoch too"
-        },
-    )
-    activation: str = field(default="leaky_relu", metadata={"help": f"MLPs: {', '.join(ACTIVATIONS)}"})
-    dropout: float = field(default=0.15, metadata={"help": "MLPs: share of units dropped after every block"})
-    scale: str = field(default="standardize", metadata={"help": "MLPs: features none, standardize or l2"})
-    embedding_std: float = field(default=0.1, metadata={"help": "MLPs: spread of the user vectors at the start"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "MLPs: AdamW's step"})
-    weight_decay: float = field(default=1e-3, metadata={"help": "MLPs: AdamW's decay, on all parameters"})
-    batch_size: int = field(default=1024, metadata={"help": "MLPs: comparisons an optimiser step, all targets at once"})
-    full_batch: bool = field(
-        default=False, metadata={"help": "MLPs: one step per target on all its rows instead of batches"}
-    )
-    monitor: str = field(default="pooled", metadata={"help": "MLPs: validation CE over rows, or macro_target"})
-    max_epochs: int = field(default=200, metadata={"help": "MLPs: most epochs"})
-    patience: int = field(default=10, metadata={"help": "MLPs: epochs without improvement before the stop"})
-    min_delta: float = field(default=1e-3, metadata={"help": "MLPs: fall of validation CE, in nats, that counts"})
-    position_bias: bool = field(
-        default=True, metadata={"help": "let a user prefer the first place; off: antisymmetric"}
-    )
-    min_user_rows: int = field(default=10, metadata={"help": "test rows that a user needs to be shown by name"})
-    resamples: int = field(default=1000, metadata={"help": "bootstrap resamples, drawn over pairs"})
-    workers: int = field(default=2, metadata={"help": "processes, of one thread each"})
-    document: str = field(
-        default="", metadata={"help": "Markdown file that shows all runs side by side; none if empty"}
-    )
+    activation: str = setting("leaky_relu", "MLPs: activation", known=ACTIVATIONS)
+    dropout: float = setting(0.15, "MLPs: share of units dropped after every block", least=0, below=1)
+    scale: str = setting("standardize", "MLPs: what is done to the features", known=SCALES)
+    embedding_std: float = setting(0.1, "MLPs: spread of the user vectors at the start")
+    learning_rate: float = setting(1e-3, "MLPs: AdamW's step")
+    weight_decay: float = setting(1e-3, "MLPs: AdamW's decay, on all parameters")
+    batch_size: int = setting(1024, "MLPs: comparisons an optimiser step, all targets at once", least=2)
+    full_batch: bool = setting(False, "MLPs: one step per target on all its rows instead of batches")
+    monitor: str = setting("pooled", "MLPs: validation CE over rows, or the mean of the targets'", known=MONITORS)
+    max_epochs: int = setting(200, "MLPs: most epochs", least=1)
+    patience: int = setting(10, "MLPs: epochs without improvement before the stop", least=1)
+    min_delta: float = setting(1e-3, "MLPs: fall of validation CE, in nats, that counts")
+    position_bias: bool = setting(True, "let a user prefer the first place; off: antisymmetric")
+    min_user_rows: int = setting(10, "test rows that a user needs to be shown by name")
+    resamples: int = setting(1000, "bootstrap resamples, drawn over pairs")
+    workers: int = setting(2, "processes, of one thread each", least=1, decides=False)
+    document: str = setting("", "Markdown file that shows all runs side by side; none if empty", decides=False)
 
     def __post_init__(self) -> None:
         """Check the settings against one another."""
-        if isinstance(self.label_map, Mapping):
-            self.label_map = [f"{code}={answer}" for code, answer in self.label_map.items()]
-        known: tuple[str, ...]
-        for name, known in (("worlds", WORLDS), ("splits", UNITS), ("models", MODELS), ("control_models", MODELS)):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise ConfigError(f"{name} has {value!r}; known: {', '.join(known)}.")
-        for name, known in (
-            ("activation", ACTIVATIONS),
-            ("scale", ("none", "standardize", "l2")),
-            ("monitor", ("pooled", "macro_target")),
-            ("compat", ("", COMPAT)),
-        ):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; known: {', '.join(map(repr, known))}.")
+        super().__post_init__()
         if bool(self.comparisons) != bool(self.features):
             raise ConfigError(
                 f"comparisons is {self.comparisons!r} and features {self.features!r}: give both, or neither for "
@@ -129,35 +101,39 @@ class PreferenceConfig:
         if not self.comparisons and "time" in self.splits:
             raise ConfigError("splits has 'time', but synthetic data have no time. Leave it out or give comparisons.")
         for name in ("targets", "splits", "seeds", "worlds"):
-            if not getattr(self, name) or len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least one, and none twice.")
-        for name, least in (("batch_size", 2), ("max_epochs", 1), ("patience", 1), ("workers", 1), ("items", 20)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least {least}.")
-        for name in ("halo", "nonlinear", "lapse", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 to below 1.")
-        self.answers  # noqa: B018 - checks label_map
-
-    @property
-    def answers(self) -> dict[str, str]:
-        """What each raw code means.
-
-        Raises:
-            ConfigError: If an entry is malformed, or neither answer has a code.
-        """
-        meaning: dict[str, str] = {}
-        for entry in self.label_map:
-            code, _, answer = str(entry).partition("=")
-            if answer not in ANSWERS or not code or code in meaning:
-                raise ConfigError(f"label_map has {entry!r}; expected CODE=a, CODE=b or CODE=tie, each code once.")
-            meaning[code] = answer
-        if meaning and not {"a", "b"} <= set(meaning.values()):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected none twice.")
+        for code, answer in self.label_map.items():
+            if answer not in ANSWERS or not code:
+                raise ConfigError(f"label_map has '{code}={answer}'; expected CODE=a, CODE=b or CODE=tie.")
+        if self.label_map and not {"a", "b"} <= set(self.label_map.values()):
             raise ConfigError(f"label_map is {self.label_map}; expected a code for 'a' and one for 'b'.")
-        return meaning
 
     def settings(self) -> dict[str, Any]:
         """What decides a run's numbers, as plain values: everything but the lists of runs and the way of running."""
-        apart = {"output", "worlds", "items", "control_items", "control_models", "splits", "models", "seeds", "workers",
-                 "document", "comparisons", "features"}  # fmt: skip
-        return {name: value for name, value in vars(self).items() if name not in apart}
+        return {name: value for name, value in deciding_settings(self).items() if name not in _OF_THE_STUDY}
+
+    def up_to_date(self) -> bool:
+        """Whether every run stands and the reports of these runs lie there."""
+        from minionerec.preference.jobs import study_stands
+
+        return study_stands(self, say=False)
+
+
+@dataclass
+class WorldConfig(StageConfig):
+    """Settings of one synthetic data set; those of `PreferenceConfig` under the same names.
+
+    Attributes:
+        kind: The kind of artefact.
+    """
+
+    kind: ClassVar[str] = "preference_world"
+
+    world: str = setting("halo", "which one", known=WORLDS)
+    items: int = setting(4602, "items, and as many pairs", least=20)
+    width: int = setting(512, "width of the feature vectors")
+    halo: float = setting(0.6, "share of the choice noise that a pair's targets have in common", least=0, below=1)
+    nonlinear: float = setting(0.15, "non-linear share of utility's variance", least=0, below=1)
+    lapse: float = setting(0.0, "share of answers given by tossing a coin", least=0, below=1)
+    seed: int = setting(42, "seed of everything")

@@ -19,7 +19,9 @@ def majority(data: Comparisons, folds: np.ndarray) -> np.ndarray:
     cell = data.user * len(data.targets) + data.target
     size = len(data.users) * len(data.targets)
     ones, count = np.bincount(cell[train], data.y[train], size), np.bincount(cell[train], minlength=size)
-    return ((ones + _PRIOR / 2) / (count + _PRIOR))[cell]
+    share = (ones + _PRIOR / 2) / (count + _PRIOR)
+    p: np.ndarray = share[cell]
+    return p
 
 
 def agreeing_user(data: Comparisons, folds: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ prior); leaving blocks out gives the simpler models. `bt_lowrank` instead holds 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -15,6 +16,7 @@ from scipy.special import expit
 
 from minionerec.preference.data import Comparisons
 from minionerec.preference.measures import cross_entropy
+from minionerec.preference.model import About, FeatureModel
 from minionerec.preference.splits import TRAIN, VALID
 
 PENALTIES = (300.0, 1000.0, 3000.0, 10000.0)
@@ -25,7 +27,7 @@ _BIAS_PENALTY = 10.0
 
 
 @dataclass(frozen=True)
-class LinearModel:
+class LinearModel(FeatureModel):
     """Fitted weights.
 
     Attributes:
@@ -44,24 +46,25 @@ class LinearModel:
     bias: np.ndarray
     basis: np.ndarray
     basis_penalty: float
-    chosen: dict = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a part is shared by all, from which an unseen user may differ."""
+        return bool(self.weights[-1].any())
 
     def utilities(self, features: np.ndarray) -> np.ndarray:
         """Score of each item for each user and target, float64 (U + 1, T, N)."""
-        return self.weights @ ((features - self.mean) / self.scale).T.astype(np.float64)
+        scores: np.ndarray = self.weights @ ((features - self.mean) / self.scale).T.astype(np.float64)
+        return scores
 
     def predict(self, data: Comparisons, user: np.ndarray | None = None, swap: bool = False) -> np.ndarray:
-        """P(first item is chosen) for every row, float64 (R,).
-
-        Args:
-            data: The rows.
-            user: int64 (R,), users to predict for, -1 for an unseen one; those of `data` if None.
-            swap: Show the two items the other way round, and give the probability of the one now first.
-        """
+        """P(first item is chosen) for every row, float64 (R,); see `FeatureModel.predict`."""
         user = data.user if user is None else user
         score = self.utilities(data.features)
         gap = score[user, data.target, data.a] - score[user, data.target, data.b]
-        return expit((-gap if swap else gap) + self.bias[user])
+        p: np.ndarray = expit((-gap if swap else gap) + self.bias[user])
+        return p
 
     def adapt(self, data: Comparisons, rows: np.ndarray) -> "LinearModel":
         """This model with the unseen user's weights fitted to a few answers, all else frozen.
@@ -84,6 +87,17 @@ class LinearModel:
         weights = self.weights.copy()
         weights[-1] += self.basis @ step
         return LinearModel(self.mean, self.scale, weights, self.bias, self.basis, self.basis_penalty, self.chosen)
+
+    def at_last_epoch(self) -> None:
+        """None: there are no epochs."""
+
+    def about(self) -> About:
+        """Its numbers without those of the unseen user, and what was chosen."""
+        return About(
+            parameters=self.weights[:-1].size + self.bias[:-1].size,
+            chosen=self.chosen,
+            basis_penalty=self.basis_penalty,
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What is stored."""
@@ -132,7 +146,8 @@ def _problem(data: Comparisons, rows: np.ndarray, mean: np.ndarray, scale: np.nd
 
 
 def _minimise(loss: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, steps: int) -> np.ndarray:
-    return minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": 1e-7}).x
+    found: np.ndarray = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": 1e-7}).x
+    return found
 
 
 def _fit_blocks(
@@ -163,6 +178,74 @@ def _fit_blocks(
     return x
 
 
+class _Fits:
+    """Fits of one grid, each measured on validation.
+
+    Args:
+        data: All rows.
+        folds: int8 (R,).
+        mean: float32 (D,).
+        scale: float32 (D,).
+    """
+
+    def __init__(self, data: Comparisons, folds: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
+        self.data, self.mean, self.scale = data, mean, scale
+        self.trained = np.unique(data.user[folds == TRAIN])
+        self._valid = folds == VALID
+        self._user = np.where(np.isin(data.user, self.trained), data.user, -1)
+        self._models: list[LinearModel] = []
+        self._tried: list[dict[str, Any]] = []
+
+    def keep(
+        self,
+        weights: np.ndarray,
+        crowd: np.ndarray,
+        bias: np.ndarray,
+        basis: np.ndarray,
+        penalty: float,
+        settings: dict[str, Any],
+    ) -> None:
+        """Take in one fit.
+
+        Args:
+            weights: float64 (U * T, D), one row a user and target.
+            crowd: float64 (T, D), for users without answers in train.
+            bias: float64 (U,).
+            basis: float64 (D, B), directions in which an unseen user may differ.
+            penalty: L2 penalty on those differences.
+            settings: What was tried.
+        """
+        users, targets, width = len(self.data.users), len(self.data.targets), len(self.mean)
+        every = np.broadcast_to(crowd, (users + 1, targets, width)).copy()
+        every[self.trained] = weights.reshape(users, targets, width)[self.trained]
+        pull = np.zeros(users + 1)
+        pull[self.trained] = bias[self.trained]
+        model = LinearModel(self.mean, self.scale, every, pull, basis, penalty, settings)
+        p = model.predict(self.data, self._user)
+        ce = float(cross_entropy(self.data.y[self._valid], p[self._valid]).mean())
+        self._models.append(model)
+        self._tried.append({**settings, "validation_ce": ce})
+
+    def best(self) -> LinearModel:
+        """The fit of least validation CE, with the table of what was tried."""
+        best = self._models[int(np.argmin([row["validation_ce"] for row in self._tried]))]
+        best.chosen["tried"] = self._tried
+        return best
+
+
+def _blocks(kind: str, users: int, targets: int) -> dict[str, np.ndarray]:
+    """The blocks of a model by name, each float (U * T, K): which of its K weights each user and target has."""
+    user, target = np.divmod(np.arange(users * targets), targets)
+    blocks = {
+        "shared": np.ones((users * targets, 1)),
+        "target": np.eye(targets)[target],
+        "user": np.eye(users)[user],
+        "cell": np.eye(users * targets),
+    }
+    names = {"bt_global": ["shared", "target"], "bt_user": ["cell"]}.get(kind, list(blocks))
+    return {name: blocks[name] for name in names}
+
+
 def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_bias: bool = True) -> LinearModel:
     """Fit one of the linear models; its penalties are those of least validation CE on a small grid.
 
@@ -177,52 +260,27 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
     mean, scale = standardisation(data, train)
     problem = _problem(data, train, mean, scale)
     users, targets, width = len(data.users), len(data.targets), data.features.shape[1]
-    user, target = np.divmod(np.arange(users * targets), targets)
-    blocks = {
-        "shared": np.ones((users * targets, 1)),
-        "target": np.eye(targets)[target],
-        "user": np.eye(users)[user],
-        "cell": np.eye(users * targets),
-    }
-    names = {"bt_global": ["shared", "target"], "bt_user": ["cell"]}.get(kind, list(blocks))
-    mixing = np.concatenate([blocks[name] for name in names], axis=1)
-    sizes = [blocks[name].shape[1] for name in names]
-    trained = np.unique(data.user[train])
-    tried: list[dict] = []
-    fits: list[LinearModel] = []
-    grid = list(product(PENALTIES, POOLING if "user" in names else (1.0,)))
+    blocks = _blocks(kind, users, targets)
+    mixing = np.concatenate(list(blocks.values()), axis=1)
+    fits = _Fits(data, folds, mean, scale)
     x: np.ndarray | None = None
-
-    def keep(weights: np.ndarray, crowd: np.ndarray, bias: np.ndarray, basis: np.ndarray, penalty: float,
-             settings: dict) -> None:  # fmt: skip
-        every = np.broadcast_to(crowd, (users + 1, targets, width)).copy()
-        every[trained] = weights.reshape(users, targets, width)[trained]
-        pull = np.zeros(users + 1)
-        pull[trained] = bias[trained]
-        fits.append(LinearModel(mean, scale, every, pull, basis, penalty, settings))
-        p = fits[-1].predict(data, np.where(np.isin(data.user, trained), data.user, -1))
-        valid = folds == VALID
-        tried.append({**settings, "validation_ce": float(cross_entropy(data.y[valid], p[valid]).mean())})
-
-    for shared, pooling in grid:
-        scales = {"shared": 1.0, "target": 2.0, "user": pooling, "cell": 2 * pooling if len(names) > 1 else 1.0}
-        penalty = np.repeat([shared * scales[name] for name in names], sizes)
+    for shared, pooling in product(PENALTIES, POOLING if "user" in blocks else (1.0,)):
+        scales = {"shared": 1.0, "target": 2.0, "user": pooling, "cell": 2 * pooling if len(blocks) > 1 else 1.0}
+        penalty = np.repeat([shared * scales[name] for name in blocks], [block.shape[1] for block in blocks.values()])
         x = _fit_blocks(problem, mixing, penalty, position_bias, x)
         theta, bias = x[:-users].reshape(-1, width), x[-users:]
-        crowd = theta[0] + theta[1 : 1 + targets] if names[0] == "shared" else np.zeros((targets, width))
-        keep(mixing @ theta, crowd, bias, np.eye(width), shared * pooling, {"penalty": shared, "pooling": pooling})
-    if kind == "bt_lowrank":
-        parent = fits[int(np.argmin([row["validation_ce"] for row in tried]))]
-        fits, tried = [], []
-        for rank, strength in product(RANKS, STRENGTHS):
-            _fit_lowrank(problem, parent, rank, strength, position_bias, trained, keep)
-    best = fits[int(np.argmin([row["validation_ce"] for row in tried]))]
-    best.chosen["tried"] = tried
-    return best
+        crowd = theta[0] + theta[1 : 1 + targets] if "shared" in blocks else np.zeros((targets, width))
+        settings = {"penalty": shared, "pooling": pooling}
+        fits.keep(mixing @ theta, crowd, bias, np.eye(width), shared * pooling, settings)
+    if kind != "bt_lowrank":
+        return fits.best()
+    parent, fits = fits.best(), _Fits(data, folds, mean, scale)
+    for rank, strength in product(RANKS, STRENGTHS):
+        _fit_lowrank(problem, parent, rank, strength, position_bias, fits)
+    return fits.best()
 
 
-def _fit_lowrank(problem: _Problem, parent: LinearModel, rank: int, strength: float, biased: bool, trained: np.ndarray,
-                 keep: Callable[..., None]) -> None:  # fmt: skip
+def _fit_lowrank(problem: _Problem, parent: LinearModel, rank: int, strength: float, biased: bool, fits: _Fits) -> None:
     """From the leading directions of a pooled fit, search on over V (D, B) and all c (C, B) at once."""
     users, targets, width = parent.weights[:-1].shape[0], *parent.weights.shape[1:]
     left, size, right = np.linalg.svd(parent.weights[:-1].reshape(-1, width), full_matrices=False)
@@ -242,12 +300,6 @@ def _fit_lowrank(problem: _Problem, parent: LinearModel, rank: int, strength: fl
     x = _minimise(loss, np.concatenate([mine.ravel(), basis.ravel(), parent.bias[:-1]]), 100)
     c, v = x[: mine.size].reshape(mine.shape), x[mine.size : mine.size + basis.size].reshape(basis.shape)
     of_user = c.reshape(users, targets, -1)
-    crowd = of_user[trained].mean(axis=0) @ v
-    keep(
-        c @ v,
-        crowd,
-        x[mine.size + basis.size :],
-        v.T,
-        penalty,
-        {"rank": rank, "strength": strength, "penalty": penalty},
-    )
+    crowd = of_user[fits.trained].mean(axis=0) @ v
+    settings = {"rank": rank, "strength": strength, "penalty": penalty}
+    fits.keep(c @ v, crowd, x[mine.size + basis.size :], v.T, penalty, settings)

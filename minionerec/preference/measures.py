@@ -14,12 +14,14 @@ BINS = 15
 def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     """Cross-entropy of each row, in nats; probabilities are clipped to [1e-7, 1 - 1e-7]."""
     p = np.clip(p, CLIP, 1 - CLIP)
-    return -(y * np.log(p) + (1 - y) * np.log1p(-p))
+    loss: np.ndarray = -(y * np.log(p) + (1 - y) * np.log1p(-p))
+    return loss
 
 
 def correct(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     """1.0 where p > 0.5 says what y says; an undecided 0.5 stands for the second item, as in the published report."""
-    return ((p > 0.5) == (y == 1)).astype(np.float64)
+    right: np.ndarray = (p > 0.5) == (y == 1)
+    return right.astype(np.float64)
 
 
 def calibration_bins(y: np.ndarray, p: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
@@ -60,9 +62,14 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
 
 
 def summary(
-    y: np.ndarray, p: np.ndarray, target: np.ndarray, pair: np.ndarray, swapped: np.ndarray | None = None,
-    seed: int = 0, resamples: int = 1000,
-) -> dict[str, Any]:  # fmt: skip
+    y: np.ndarray,
+    p: np.ndarray,
+    target: np.ndarray,
+    pair: np.ndarray,
+    swapped: np.ndarray | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> dict[str, Any]:
     """All measures over rows.
 
     Args:
@@ -120,9 +127,14 @@ def by_target(
 
 
 def user_table(
-    hit: np.ndarray, target: np.ndarray, user: np.ndarray, total: np.ndarray, targets: Sequence[str],
-    users: Sequence[str], min_rows: int = 10,
-) -> dict[str, Any]:  # fmt: skip
+    hit: np.ndarray,
+    target: np.ndarray,
+    user: np.ndarray,
+    total: np.ndarray,
+    targets: Sequence[str],
+    users: Sequence[str],
+    min_rows: int = 10,
+) -> dict[str, Any]:
     """Accuracy per user, each number under its own name.
 
     Args:
@@ -153,11 +165,20 @@ def user_table(
         cells = {name: hit[mine & (target == t)] for t, name in enumerate(targets)}
         accuracies = {name: {"accuracy": float(c.mean()), "n": len(c)} for name, c in cells.items() if len(c)}
         low, high = binomtest(right, n).proportion_ci(method="wilson")
-        shown.append({
-            "index": int(number), "user": short[number], "total": int(total[number]), "n": n, "right": right,
-            "macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])), "pooled": right / n,
-            "low": float(low), "high": float(high), "targets": accuracies,
-        })  # fmt: skip
+        shown.append(
+            {
+                "index": int(number),
+                "user": short[number],
+                "total": int(total[number]),
+                "n": n,
+                "right": right,
+                "macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])),
+                "pooled": right / n,
+                "low": float(low),
+                "high": float(high),
+                "targets": accuracies,
+            }
+        )
     return {"users": shown, "hidden_users": hidden_users, "hidden_rows": hidden_rows, "min_rows": min_rows}
 
 

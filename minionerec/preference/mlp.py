@@ -25,6 +25,7 @@ from minionerec.core.log import get_logger
 from minionerec.preference.data import Comparisons
 from minionerec.preference.linear import standardisation
 from minionerec.preference.measures import cross_entropy
+from minionerec.preference.model import About, FeatureModel
 from minionerec.preference.splits import TRAIN, VALID
 
 logger = get_logger(__name__)
@@ -54,9 +55,17 @@ class PairNetwork(nn.Module):
     """
 
     def __init__(
-        self, width: int, users: int, targets: int, *, siamese: bool = False, activation: str = "leaky_relu",
-        dropout: float = 0.15, embedding_std: float = 1.0, position_bias: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        width: int,
+        users: int,
+        targets: int,
+        *,
+        siamese: bool = False,
+        activation: str = "leaky_relu",
+        dropout: float = 0.15,
+        embedding_std: float = 1.0,
+        position_bias: bool = False,
+    ) -> None:
         super().__init__()
         if activation not in _ACTIVATIONS:
             raise ConfigError(f"activation is {activation!r}; known: {', '.join(_ACTIVATIONS)}.")
@@ -126,7 +135,7 @@ class EarlyStopping:
 
 
 @dataclass
-class MlpModel:
+class MlpModel(FeatureModel):
     """A trained network with the scaling of its features.
 
     Attributes:
@@ -157,6 +166,15 @@ class MlpModel:
             features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         return torch.from_numpy(((features - self.mean) / self.spread).astype(np.float32))
 
+    @property
+    def adapts(self) -> bool:
+        """It knows an unseen user as the mean of all."""
+        return False
+
+    def adapt(self, data: Comparisons, rows: np.ndarray) -> "MlpModel":
+        """Itself."""
+        return self
+
     def at_last_epoch(self) -> "MlpModel":
         """The model as it was after the last epoch, as the published report evaluates it."""
         from copy import deepcopy
@@ -166,7 +184,7 @@ class MlpModel:
         return last
 
     def predict(self, data: Comparisons, user: np.ndarray | None = None, swap: bool = False) -> np.ndarray:
-        """P(first item is chosen), float64 (R,); see `LinearModel.predict`."""
+        """P(first item is chosen) for every row, float64 (R,); see `FeatureModel.predict`."""
         user = data.user if user is None else user
         place = np.where(user < 0, len(data.users), user)
         key = data.comparison * (len(data.users) + 1) + place  # one encoding for all targets of a comparison
@@ -178,7 +196,8 @@ class MlpModel:
             for rows in np.array_split(first, max(1, len(first) // 8192)):
                 parts = (torch.from_numpy(column[rows]) for column in (a, b, place))
                 out.append(torch.sigmoid(self.network.pair_logits(items, *parts)[0]).numpy())
-        return np.concatenate(out)[number, data.target].astype(np.float64)
+        p: np.ndarray = np.concatenate(out)[number, data.target].astype(np.float64)
+        return p
 
     def utilities(self, features: np.ndarray) -> np.ndarray | None:
         """Score of each item for each user and target, float64 (U + 1, T, N); None for a concatenating network."""
@@ -190,7 +209,17 @@ class MlpModel:
             every = torch.arange(len(items))
             codes = (self.network.encode(items, every, torch.full_like(every, user)) for user in range(users))
             scores = [self.network.heads(code).T for code in codes]
-        return torch.stack(scores).double().numpy()
+        table: np.ndarray = torch.stack(scores).double().numpy()
+        return table
+
+    def about(self) -> About:
+        """Its numbers and its epochs."""
+        return About(
+            parameters=sum(value.numel() for value in self.network.parameters()),
+            best_epoch=self.best_epoch,
+            last_epoch=self.last_epoch,
+            history=self.history,
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What is stored."""
@@ -198,71 +227,153 @@ class MlpModel:
         return {"mean": self.mean, "spread": self.spread, **{f"network.{name}": value for name, value in state.items()}}
 
 
+@dataclass(frozen=True)
+class _Training:
+    """What one network is trained on, and how its rows are dealt out.
+
+    Attributes:
+        model: The network in training.
+        data: All rows.
+        train: int64 (r,), rows to train on.
+        optimiser: Moves the weights.
+        items: float32 (N, D), the features as the network wants them.
+        rng: Deals out the batches.
+        full_batch: One step per target on all its rows instead of batches.
+        batch_size: Comparisons of a batch.
+    """
+
+    model: MlpModel
+    data: Comparisons
+    train: np.ndarray
+    optimiser: torch.optim.Optimizer
+    items: torch.Tensor
+    rng: np.random.Generator
+    full_batch: bool
+    batch_size: int
+
+    def step(self, rows: np.ndarray) -> float:
+        """One step on these rows; their mean CE in nats before it."""
+        data, network = self.data, self.model.network
+        _, first, number = np.unique(data.comparison[rows], return_index=True, return_inverse=True)
+        parts = (torch.from_numpy(column[rows[first]]) for column in (data.a, data.b, data.user))
+        at = (torch.from_numpy(number), torch.from_numpy(data.target[rows]))
+        y = torch.from_numpy(data.y[rows]).float()
+        logits, swapped = network.pair_logits(self.items, *parts)
+        loss = functional.binary_cross_entropy_with_logits(logits[at], y)
+        if swapped is not None:
+            loss = (loss + functional.binary_cross_entropy_with_logits(swapped[at], 1 - y)) / 2
+        self.optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        self.optimiser.step()
+        return float(loss.detach())
+
+    def batches(self) -> list[np.ndarray]:
+        """The rows of each step of one epoch; a comparison's targets stay together."""
+        data, train = self.data, self.train
+        if self.full_batch:
+            return [train[data.target[train] == t] for t in range(len(data.targets))]
+        comparisons, number = np.unique(data.comparison[train], return_inverse=True)
+        by_place = self.rng.permutation(len(comparisons))[number]
+        order = np.argsort(by_place, kind="stable")
+        count = max(1, round(len(comparisons) / self.batch_size))
+        cuts = np.searchsorted(by_place[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
+        return [train[part] for part in np.split(order, cuts)]
+
+    def epoch(self) -> float:
+        """One epoch; the mean of its steps' CE in nats."""
+        self.model.network.train()
+        return float(np.mean([self.step(rows) for rows in self.batches()]))
+
+
+@dataclass(frozen=True)
+class _Validation:
+    """The rows that say when to stop.
+
+    Attributes:
+        data: These rows.
+        user: int64 (R,), their users; -1 for those not in train.
+        monitor: "pooled" (mean over rows) or "macro_target" (mean of the targets' means).
+    """
+
+    data: Comparisons
+    user: np.ndarray
+    monitor: str
+
+    def measure(self, model: MlpModel) -> tuple[float, float]:
+        """CE in nats, as it is monitored, and accuracy over rows."""
+        held, p = self.data, model.predict(self.data, self.user)
+        ce = cross_entropy(held.y, p)
+        groups = [ce[held.target == t].mean() for t in range(len(held.targets)) if (held.target == t).any()]
+        loss = float(np.mean(groups) if self.monitor == "macro_target" else ce.mean())
+        return loss, float(((p > 0.5) == (held.y == 1)).mean())
+
+
 def train_mlp(
-    data: Comparisons, folds: np.ndarray, *, siamese: bool, seed: int, full_batch: bool = False,
-    batch_size: int = 1024, scale: str = "standardize", embedding_std: float = 0.1, activation: str = "leaky_relu",
-    dropout: float = 0.15, learning_rate: float = 1e-3, weight_decay: float = 1e-3, monitor: str = "pooled",
-    max_epochs: int = 200, patience: int = 10, min_delta: float = 1e-3, position_bias: bool = True,
-) -> MlpModel:  # fmt: skip
+    data: Comparisons,
+    folds: np.ndarray,
+    *,
+    siamese: bool,
+    seed: int,
+    full_batch: bool = False,
+    batch_size: int = 1024,
+    scale: str = "standardize",
+    embedding_std: float = 0.1,
+    activation: str = "leaky_relu",
+    dropout: float = 0.15,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 1e-3,
+    monitor: str = "pooled",
+    max_epochs: int = 200,
+    patience: int = 10,
+    min_delta: float = 1e-3,
+    position_bias: bool = True,
+) -> MlpModel:
     """Train one network; the arguments are those of `PreferenceConfig`.
 
     Raises:
         ConfigError: If the validation loss becomes NaN, or a target has fewer than two rows to train on.
     """
     torch.manual_seed(seed)
-    rng = np.random.default_rng([seed, 11])
     train, valid = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VALID)
-    width, targets = data.features.shape[1], len(data.targets)
-    mean, spread = standardisation(data, train) if scale == "standardize" else (np.float32(0), np.float32(1))
     network = PairNetwork(
-        width, len(data.users), targets, siamese=siamese, activation=activation, dropout=dropout,
-        embedding_std=embedding_std, position_bias=position_bias,
-    )  # fmt: skip
-    full = np.zeros(width, dtype=np.float32)
-    model = MlpModel(network, full + mean, full + spread, scale == "l2")
-    items = model.table(data.features)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
-    stopping = EarlyStopping(patience, min_delta)
+        data.features.shape[1],
+        len(data.users),
+        len(data.targets),
+        siamese=siamese,
+        activation=activation,
+        dropout=dropout,
+        embedding_std=embedding_std,
+        position_bias=position_bias,
+    )
     trained = np.unique(data.user[train])
     network.known[:] = torch.from_numpy(np.isin(np.arange(len(data.users)), trained))
-    valid_user = np.where(np.isin(data.user, trained), data.user, -1)
-    held = data.take(valid)
-
-    def step(rows: np.ndarray) -> float:
-        _, first, number = np.unique(data.comparison[rows], return_index=True, return_inverse=True)
-        parts = (torch.from_numpy(column[rows[first]]) for column in (data.a, data.b, data.user))
-        at = (torch.from_numpy(number), torch.from_numpy(data.target[rows]))
-        y = torch.from_numpy(data.y[rows]).float()
-        logits, swapped = network.pair_logits(items, *parts)
-        loss = functional.binary_cross_entropy_with_logits(logits[at], y)
-        if swapped is not None:
-            loss = (loss + functional.binary_cross_entropy_with_logits(swapped[at], 1 - y)) / 2
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        return float(loss.detach())
-
-    def batches() -> list[np.ndarray]:
-        if full_batch:
-            return [train[data.target[train] == t] for t in range(targets)]
-        comparisons, number = np.unique(data.comparison[train], return_inverse=True)
-        by_place = rng.permutation(len(comparisons))[number]
-        order = np.argsort(by_place, kind="stable")
-        count = max(1, round(len(comparisons) / batch_size))
-        cuts = np.searchsorted(by_place[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
-        return [train[part] for part in np.split(order, cuts)]
-
-    if min(len(rows) for rows in batches()) < 2:
+    model = _untrained(network, data, train, scale)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    rng = np.random.default_rng([seed, 11])
+    items = model.table(data.features)
+    training = _Training(model, data, train, optimiser, items, rng, full_batch, batch_size)
+    unseen = np.where(np.isin(data.user, trained), data.user, -1)
+    validation = _Validation(data.take(valid), unseen[valid], monitor)
+    if min(len(rows) for rows in training.batches()) < 2:
         raise ConfigError("a target has fewer than 2 rows to train on; BatchNorm needs more. Drop it from targets.")
+    stopping = EarlyStopping(patience, min_delta)
+    _fit(training, validation, stopping, max_epochs)
+    return model
+
+
+def _untrained(network: PairNetwork, data: Comparisons, train: np.ndarray, scale: str) -> MlpModel:
+    mean, spread = standardisation(data, train) if scale == "standardize" else (np.float32(0), np.float32(1))
+    full = np.zeros(data.features.shape[1], dtype=np.float32)
+    return MlpModel(network, full + mean, full + spread, scale == "l2")
+
+
+def _fit(training: _Training, validation: _Validation, stopping: EarlyStopping, max_epochs: int) -> None:
+    """Train until validation says to stop; the model then has its best weights, and keeps its last."""
+    model, network = training.model, training.model.network
     for epoch in range(max_epochs):
-        network.train()
-        losses = [step(rows) for rows in batches()]
-        p = model.predict(held, valid_user[valid])
-        ce = cross_entropy(held.y, p)
-        groups = [ce[held.target == t].mean() for t in range(targets) if (held.target == t).any()]
-        loss = float(np.mean(groups) if monitor == "macro_target" else ce.mean())
-        values = (float(np.mean(losses)), loss, float(((p > 0.5) == (held.y == 1)).mean()))
-        for name, value in zip(model.history, values, strict=True):
+        train_loss = training.epoch()
+        loss, accuracy = validation.measure(model)
+        for name, value in zip(model.history, (train_loss, loss, accuracy), strict=True):
             model.history[name].append(value)
         model.last_epoch = epoch
         if stopping.update(epoch, loss, network):
@@ -271,4 +382,3 @@ def train_mlp(
     model.best_epoch = stopping.best_epoch
     network.load_state_dict(stopping.best_state)
     network.eval()
-    return model

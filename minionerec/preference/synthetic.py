@@ -7,15 +7,18 @@ target, with a non-linear part. A choice adds noise of which a share `halo` is c
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import ndtr, roots_hermitenorm
 
-from minionerec.core.artefacts import is_current, write_artefact
+from minionerec.core.stage import Stage
+from minionerec.preference.config import WorldConfig
+from minionerec.preference.jobs import standing
 
+COMPARISONS, FEATURES = "comparisons.parquet", "features.npz"
+TRUTH, UTILITY = "truth.parquet", "utility.npz"
 TARGETS = ("attractive", "smart", "trustworthy")
 USER_SHARES = np.array([3701, 4588, 4602, 2812, 148, 299, 40, 25, 17, 12, 8]) / 4602
 CEILINGS = (0.60, 0.70, 0.85, 0.82, 0.72, 0.72, 0.70, 0.70, 0.70, 0.70, 0.70)
@@ -73,43 +76,11 @@ def make_world(kind: str, items: int, width: int, halo: float, nonlinear: float,
     rng = np.random.default_rng([seed, 7])
     halo = 0.0 if kind == "no_halo" else halo
     features, latent = make_items(items, width, rng)
-    users, targets = len(CEILINGS), len(TARGETS)
-    z = latent[:, : min(LATENT, width)]
-
-    def parts(*shape: int) -> np.ndarray:
-        linear = z @ rng.standard_normal((*shape, z.shape[1], 1))
-        bent = np.tanh(1.5 * z @ rng.standard_normal((z.shape[1], 60)) / np.sqrt(z.shape[1]))
-        bent = bent @ rng.standard_normal((*shape, 60, 1))
-        # What is left of the bent part after its best linear fit.
-        basis = np.column_stack([np.ones(len(z)), z])
-        bent -= basis @ np.linalg.lstsq(basis, bent.reshape(-1, len(z)).T, rcond=None)[0].T.reshape(*shape, -1, 1)
-        linear, bent = (v / v.std(axis=-2, keepdims=True) for v in (linear, bent))
-        return (np.sqrt(1 - nonlinear) * linear + np.sqrt(nonlinear) * bent)[..., 0]
-
     shares = np.sqrt(ONE_TASTE if kind == "one_taste" else TASTES)
-    utility = shares[0] * parts() + shares[1] * parts(users, 1) + shares[2] * parts(1, targets)
-    utility = utility + shares[3] * parts(users, targets)
-    utility = (utility - utility.mean(-1, keepdims=True)) / utility.std(-1, keepdims=True)  # (U, T, N)
-
-    ring = rng.permutation(items)
-    pairs = np.stack([ring, np.roll(ring, -1)], axis=1)[rng.permutation(items)]
-    flip = rng.random(items) < 0.5
-    pairs[flip] = pairs[flip, ::-1]
-    labelled = np.maximum(4, np.round(USER_SHARES * items).astype(int))
-    user = np.repeat(np.arange(users), labelled)
-    pair = np.concatenate([np.arange(count) for count in labelled])
-    a, b = pairs[pair].T
-    bias = rng.normal(0, 0.1, users)
-    gap = utility[user, :, a] - utility[user, :, b]  # (C, T)
-    margin = np.empty_like(gap)
-    for number, ceiling in enumerate(CEILINGS):
-        rows = user == number
-        slope = brentq(lambda s, r=rows, n=number, c=ceiling: _ceiling(s * gap[r] + bias[n], lapse) - c, 0.0, 200.0)
-        margin[rows] = slope * gap[rows] + bias[number]
-    shared = rng.normal(0, np.sqrt(halo), (len(user), 1))
-    chosen = margin + shared + rng.normal(0, np.sqrt(1 - halo), margin.shape) > 0
-    toss = rng.random(margin.shape) < lapse
-    chosen = np.where(toss, rng.random(margin.shape) < 0.5, chosen)
+    utility = _utility(latent[:, : min(LATENT, width)], shares, nonlinear, rng)
+    user, a, b = _pairs(items, rng)
+    margin = _margins(utility, user, a, b, lapse, rng)
+    chosen = _choices(margin, halo, lapse, rng)
     if kind == "permuted":
         chosen = rng.permutation(chosen.ravel()).reshape(chosen.shape)
         margin = np.zeros_like(margin)
@@ -122,9 +93,72 @@ def make_world(kind: str, items: int, width: int, halo: float, nonlinear: float,
     truth = []
     for number, name in enumerate(TARGETS):
         comparisons[name] = np.where(chosen[order, number], "a", "b")
-        truth.append(pd.DataFrame({"comparison_id": comparisons["comparison_id"], "target": name,
-                                   "margin": margin[order, number]}))  # fmt: skip
+        columns = {"comparison_id": comparisons["comparison_id"], "target": name, "margin": margin[order, number]}
+        truth.append(pd.DataFrame(columns))
     return World(features, utility, comparisons, pd.concat(truth, ignore_index=True), halo, lapse)
+
+
+def _utility(z: np.ndarray, shares: np.ndarray, nonlinear: float, rng: np.random.Generator) -> np.ndarray:
+    """Each user's and target's utility of unit variance, float64 (U, T, N).
+
+    Args:
+        z: float64 (N, L), the latent dimensions that count.
+        shares: float64 (4,), weights of the shared taste, the users', the targets' and that of both.
+        nonlinear: Share of variance that no linear score reaches.
+        rng: Draws the tastes.
+    """
+    users, targets = len(CEILINGS), len(TARGETS)
+
+    def parts(*shape: int) -> np.ndarray:
+        linear = z @ rng.standard_normal((*shape, z.shape[1], 1))
+        bent = np.tanh(1.5 * z @ rng.standard_normal((z.shape[1], 60)) / np.sqrt(z.shape[1]))
+        bent = bent @ rng.standard_normal((*shape, 60, 1))
+        # What is left of the bent part after its best linear fit.
+        basis = np.column_stack([np.ones(len(z)), z])
+        bent -= basis @ np.linalg.lstsq(basis, bent.reshape(-1, len(z)).T, rcond=None)[0].T.reshape(*shape, -1, 1)
+        linear, bent = (v / v.std(axis=-2, keepdims=True) for v in (linear, bent))
+        mixed: np.ndarray = np.sqrt(1 - nonlinear) * linear + np.sqrt(nonlinear) * bent
+        return mixed[..., 0]
+
+    utility = shares[0] * parts() + shares[1] * parts(users, 1) + shares[2] * parts(1, targets)
+    utility = utility + shares[3] * parts(users, targets)
+    scaled: np.ndarray = (utility - utility.mean(-1, keepdims=True)) / utility.std(-1, keepdims=True)
+    return scaled
+
+
+def _pairs(items: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """User, first item and second item of each comparison, int64 (C,): a ring of pairs, its start shown to each."""
+    ring = rng.permutation(items)
+    pairs = np.stack([ring, np.roll(ring, -1)], axis=1)[rng.permutation(items)]
+    flip = rng.random(items) < 0.5
+    pairs[flip] = pairs[flip, ::-1]
+    labelled = np.maximum(4, np.round(USER_SHARES * items).astype(int))
+    user = np.repeat(np.arange(len(CEILINGS)), labelled)
+    a, b = pairs[np.concatenate([np.arange(count) for count in labelled])].T
+    return user, a, b
+
+
+def _margins(
+    utility: np.ndarray, user: np.ndarray, a: np.ndarray, b: np.ndarray, lapse: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Margin of the first item, float64 (C, T), as steep as gives each user that user's ceiling."""
+    bias = rng.normal(0, 0.1, len(utility))
+    gap = utility[user, :, a] - utility[user, :, b]  # (C, T)
+    margin: np.ndarray = np.empty_like(gap)
+    for number, ceiling in enumerate(CEILINGS):
+        rows = user == number
+        slope = brentq(lambda s, r=rows, n=number, c=ceiling: _ceiling(s * gap[r] + bias[n], lapse) - c, 0.0, 200.0)
+        margin[rows] = slope * gap[rows] + bias[number]
+    return margin
+
+
+def _choices(margin: np.ndarray, halo: float, lapse: float, rng: np.random.Generator) -> np.ndarray:
+    """Whether the first item is chosen, bool (C, T): margin and noise, part of it common to a comparison's targets."""
+    shared = rng.normal(0, np.sqrt(halo), (len(margin), 1))
+    chosen = margin + shared + rng.normal(0, np.sqrt(1 - halo), margin.shape) > 0
+    toss = rng.random(margin.shape) < lapse
+    drawn: np.ndarray = np.where(toss, rng.random(margin.shape) < 0.5, chosen)
+    return drawn
 
 
 def _ceiling(margin: np.ndarray, lapse: float) -> float:
@@ -134,7 +168,8 @@ def _ceiling(margin: np.ndarray, lapse: float) -> float:
 
 def probability(margin: np.ndarray, lapse: float) -> np.ndarray:
     """True probability of choosing the first item, before anything else is known about the answer."""
-    return lapse / 2 + (1 - lapse) * ndtr(margin)
+    p: np.ndarray = lapse / 2 + (1 - lapse) * ndtr(margin)
+    return p
 
 
 def sibling_probability(margin: np.ndarray, y: np.ndarray, known: np.ndarray, halo: float, lapse: float) -> np.ndarray:
@@ -165,19 +200,25 @@ def sibling_probability(margin: np.ndarray, y: np.ndarray, known: np.ndarray, ha
     return out
 
 
-def write_world(output: Path, kind: str, settings: dict[str, Any], seed: int) -> Path:
+def write_world(config: WorldConfig) -> Path:
     """Write a world as an artefact: what a trainer may read, and the truth, which it never opens.
 
     Files: comparisons.parquet and features.npz (the data contract); truth.parquet and utility.npz.
+
+    Returns:
+        Its directory; one that is up to date is left as it is.
     """
-    record = {**settings, "kind": kind, "seed": seed}
-    if is_current(output, "preference_world", record, {}):
-        return output
-    world = make_world(kind, seed=seed, **settings)
-    with write_artefact(output, "preference_world", config=record, seed=seed) as path:
-        world.comparisons.to_parquet(path / "comparisons.parquet")
-        items = np.array([f"item-{n}" for n in range(len(world.features))])
-        np.savez(path / "features.npz", item_id=items, features=world.features)
-        world.truth.assign(halo=world.halo, lapse=world.lapse).to_parquet(path / "truth.parquet")
-        np.savez(path / "utility.npz", utility=world.utility.astype(np.float32))
-    return output
+    stage = Stage(config)
+    if standing(stage) is not None:
+        return stage.output
+    with stage.work() as work:
+        world = make_world(
+            config.world, config.items, config.width, config.halo, config.nonlinear, config.lapse, config.seed
+        )
+        with work.finish(seed=config.seed, counts={"comparisons": len(world.comparisons)}) as place:
+            world.comparisons.to_parquet(place / COMPARISONS)
+            items = np.array([f"item-{n}" for n in range(len(world.features))])
+            np.savez(place / FEATURES, item_id=items, features=world.features)
+            world.truth.assign(halo=world.halo, lapse=world.lapse).to_parquet(place / TRUTH)
+            np.savez(place / UTILITY, utility=world.utility.astype(np.float32))
+    return stage.output
