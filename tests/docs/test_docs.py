@@ -253,10 +253,11 @@ def change(project, block):
         assert not path.exists(), f"{block.page}:{block.line}: {path.name} is there already"
         path.write_text(block.text.split("\n", 1)[1])
         return
-    done = subprocess.run(
-        ["git", "apply", "--recount", "-"], input=block.text, cwd=project, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{block.page}:{block.line} does not fit the files: {done.stderr}"
+    for part in re.split(r"^(?=--- a/)", block.text, flags=re.MULTILINE)[1:]:  # a file each, so that lines are counted
+        done = subprocess.run(
+            ["git", "apply", "--recount", "-"], input=part, cwd=project, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block.page}:{block.line} does not fit the files: {done.stderr}"
 
 
 def check_walk(project, outputs):
