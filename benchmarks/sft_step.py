@@ -65,7 +65,8 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from minionerec.data.corpus import Corpus
     from minionerec.data.config import PrepareConfig
     from minionerec.data.prepare import run_prepare
-    from minionerec.sid.build import SidConfig, run_build_sids
+    from minionerec.sid.build import run_build_sids
+    from minionerec.sid.config import SidConfig
     from minionerec.training.packing import TreeCollator, good_row_length
     from minionerec.training.sft import SidSftTrainer
 

@@ -48,10 +48,7 @@ def balanced_assign(
     codes = np.zeros(n, dtype=np.int32)
     if size == 1:
         return codes, prices
-    looked_at = costs[:: max(1, n // _ROWS)]
-    spread = float((looked_at.mean(axis=1) - looked_at.min(axis=1)).mean())
-    # Never below what rounding leaves of a difference of float32 costs; any epsilon will do where all costs are equal.
-    epsilon = max(tolerance * spread, 1e-6 * float(np.abs(looked_at).max())) or 1.0
+    epsilon = _epsilon(costs, tolerance)
     bids = np.empty(n)
     for start in range(0, n, _ROWS):
         rows = slice(start, start + _ROWS)
@@ -61,9 +58,37 @@ def balanced_assign(
     wanted = np.bincount(codes, minlength=size)
     places = np.full(size, n // size)
     places[np.argsort(-wanted, kind="stable")[: n % size]] += 1
+    heaps, waiting = _take_first_bids(codes, bids, wanted, places, prices)
+    _bid_again(costs, codes, prices, heaps, waiting, places.tolist(), epsilon)
+    return codes, prices
+
+
+def _epsilon(costs: np.ndarray, tolerance: float) -> float:
+    """By how much each bid rises."""
+    looked_at = costs[:: max(1, len(costs) // _ROWS)]
+    spread = float((looked_at.mean(axis=1) - looked_at.min(axis=1)).mean())
+    # Never below what rounding leaves of a difference of float32 costs; any epsilon will do where all costs are equal.
+    return max(tolerance * spread, 1e-6 * float(np.abs(looked_at).max())) or 1.0
+
+
+def _take_first_bids(
+    codes: np.ndarray, bids: np.ndarray, wanted: np.ndarray, places: np.ndarray, prices: np.ndarray
+) -> tuple[list[list[tuple[float, int]]], list[int]]:
+    """Give each code its highest bids, and full ones their price.
+
+    Args:
+        codes: int32 (N,), which code each item bids for.
+        bids: float64 (N,), how much.
+        wanted: int64 (C,), how many items bid for each code.
+        places: int64 (C,), how many it may have.
+        prices: float64 (C,); those of full codes are set.
+
+    Returns:
+        Per code its bids as a heap of (bid, -item): the first is the next to go; and the items without a place.
+    """
     order = np.lexsort((-bids, codes))  # each code's bids, highest first; of equal ones the earlier item
     ends = np.cumsum(wanted)
-    heaps: list[list[tuple[float, int]]] = []  # per code its bids as (bid, -item): the first is the next to go
+    heaps: list[list[tuple[float, int]]] = []
     waiting: list[np.ndarray] = []
     for code, (start, end) in enumerate(zip(ends - wanted, ends, strict=True)):
         kept, outbid = order[start:end][: places[code]], order[start:end][places[code] :]
@@ -71,9 +96,21 @@ def balanced_assign(
         waiting.append(outbid)
         if len(kept) == places[code]:
             prices[code] = heaps[code][0][0]
-    queue = deque(np.sort(np.concatenate(waiting)).tolist())
-    room = places.tolist()
-    values = np.empty(size)
+    return heaps, np.sort(np.concatenate(waiting)).tolist()
+
+
+def _bid_again(
+    costs: np.ndarray,
+    codes: np.ndarray,
+    prices: np.ndarray,
+    heaps: list[list[tuple[float, int]]],
+    waiting: list[int],
+    room: list[int],
+    epsilon: float,
+) -> None:
+    """Let items without a place bid one by one until all have one; `codes`, `prices` and `heaps` are changed."""
+    queue = deque(waiting)
+    values = np.empty(costs.shape[1])
     while queue:
         item = queue.popleft()
         np.add(costs[item], prices, out=values)
@@ -89,7 +126,6 @@ def balanced_assign(
             queue.append(-heapq.heapreplace(heap, (bid, -item))[1])
         if len(heap) == room[code]:
             prices[code] = heap[0][0]
-    return codes, prices
 
 
 def _first_bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

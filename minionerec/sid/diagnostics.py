@@ -293,4 +293,5 @@ def _elsewhere(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """How often the key of each row occurs in the rows of other folds."""
     number = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     here = number * FOLDS + fold
-    return np.bincount(number)[number] - np.bincount(here)[here]
+    elsewhere: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]
+    return elsewhere

@@ -40,7 +40,8 @@ class Encoder:
         values = inputs
         for place, (weight, bias) in enumerate(self.layers):
             values = (np.maximum(values, 0) if place else values) @ weight.T + bias
-        return inputs + values if self.residual else values
+        found: np.ndarray = inputs + values if self.residual else values
+        return found
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Quantiser:
         except FileNotFoundError:
             raise ArtefactError(
                 f"{path}: no such file, so it is not known how these SIDs came about (a published table has no "
-                "codebooks). Give SIDs that scripts/build_sids.py made from vectors."
+                "codebooks). Give SIDs that `minionerec build-sids` made from vectors."
             ) from None
         except (SafetensorError, KeyError) as error:
             raise ArtefactError(f"{path}: not a file of codebooks ({error}). Build the SIDs again.") from None

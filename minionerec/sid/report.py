@@ -1,6 +1,6 @@
 """What a table of codes looks like: use of each level, reconstruction error, collisions before and after."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 
 from minionerec.sid.collisions import CollisionCounts, Resolution
 from minionerec.sid.table import LEVELS
+
+REPORT_FILE = "report.json"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def sid_report(
     }
 
 
-def report_lines(report: dict[str, Any]) -> list[str]:
+def report_lines(report: Mapping[str, Any]) -> list[str]:
     """A report as lines of text for the log.
 
     Args:

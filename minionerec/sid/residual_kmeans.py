@@ -102,12 +102,7 @@ def residual_kmeans(
             codebook = _lloyd(residuals, start, iterations, seed + level, device)
             if balanced:
                 codebook, prices = _balance(residuals, codebook, device)
-                costs = np.empty((len(vectors), size), dtype=np.float32)
-                for rows, left in _blocks(vectors):
-                    left -= reconstruct(codes[rows], codebooks) if level else 0
-                    costs[rows] = distances(left, codebook, device)
-                column, _ = balanced_assign(costs, prices)
-                del costs
+                column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
                 codes = np.column_stack([codes, column])
                 residuals -= codebook[column[trained]]
             else:
@@ -149,14 +144,15 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
     """Squared distance of each point to each code, less the point's own square: float32 (n, C)."""
     squares = (codebook * codebook).sum(axis=1)
     if device == "cpu":
-        product = points @ codebook.T
+        product: np.ndarray = points @ codebook.T
         product *= -2
         product += squares
         return product
     import torch
 
     on_device = [torch.from_numpy(array).to(device) for array in (squares, points, codebook)]
-    return torch.addmm(on_device[0], on_device[1], on_device[2].T, alpha=-2).cpu().numpy()
+    found: np.ndarray = torch.addmm(on_device[0], on_device[1], on_device[2].T, alpha=-2).cpu().numpy()
+    return found
 
 
 def _check(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
@@ -254,6 +250,31 @@ def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np
             break
     _, prices = balanced_assign(distances(points, centroids, device), prices)
     return centroids, prices
+
+
+def _balanced_codes(
+    vectors: np.ndarray,
+    codes: np.ndarray,
+    codebooks: Sequence[np.ndarray],
+    codebook: np.ndarray,
+    prices: np.ndarray,
+    device: str,
+) -> np.ndarray:
+    """Balanced codes of all items at one level, int32 (N,).
+
+    Args:
+        vectors: float (N, D).
+        codes: int32 (N, l), codes at the levels before.
+        codebooks: Codebooks of the levels before.
+        codebook: float32 (C, D), that of this level.
+        prices: float64 (C,), where the auction starts.
+        device: As for `residual_kmeans`.
+    """
+    costs = np.empty((len(vectors), len(codebook)), dtype=np.float32)
+    for rows, left in _blocks(vectors):
+        left -= reconstruct(codes[rows], codebooks) if codebooks else 0
+        costs[rows] = distances(left, codebook, device)
+    return balanced_assign(costs, prices)[0]
 
 
 def _means(points: np.ndarray, codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

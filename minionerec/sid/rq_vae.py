@@ -45,7 +45,7 @@ class _Mlp(nn.Module):
 
     def __init__(self, sizes: Sequence[int], residual: bool, generator: torch.Generator):
         super().__init__()
-        layers = [nn.utils.skip_init(nn.Linear, *pair) for pair in pairwise(sizes)]
+        layers = [nn.Linear(*pair, device="meta").to_empty(device="cpu") for pair in pairwise(sizes)]
         for layer in layers:
             nn.init.xavier_normal_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
@@ -146,47 +146,65 @@ def fit_rq_vae(
         DataError: If the vectors are not finite, or there are fewer items than codes.
         ConfigError: If there is no such device.
     """
-    place = torch_device(device)
-    generator = torch.Generator().manual_seed(seed)
-    mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-    scale = float(vectors.std(axis=0, dtype=np.float64).mean()) or 1.0
-    width = vectors.shape[1]
+    standard = _Standardised.fit(vectors, torch_device(device))
+    generator, width = torch.Generator().manual_seed(seed), vectors.shape[1]
     with _torch_threads(threads):
         model = _RqVae(width, hidden_sizes, width if plus else latent_size, plus, generator)
-        first = _encoder(model, mean, scale)
-        _, codebooks = residual_kmeans(
-            first(vectors), codebook_sizes, seed, train_points_per_code=_START_POINTS, threads=threads
-        )
-        model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in codebooks)
-        model.to(place)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
-        standard = _Standardised(vectors, mean, scale, place)
+        _start_codebooks(model, standard, codebook_sizes, seed, threads)
+        model.to(standard.device)
+        errors, best, revived = _train(model, standard, generator, learning_rate, epochs, batch_size, patience)
+    return VaeFit(_quantiser(model.to("cpu"), standard), tuple(errors), best, revived)
 
-        errors = [_check(model, standard)[0]]
-        best, kept, revived = 0, _state(model), 0
-        for epoch in progress(range(1, epochs + 1), "RQ-VAE", unit="epoch"):
-            for rows in torch.randperm(len(vectors), generator=generator).split(batch_size):
-                optimiser.zero_grad(set_to_none=True)
-                model(standard.rows(rows.numpy())).backward()
-                optimiser.step()
-            if epoch % CHECK_EVERY and epoch < epochs:
-                continue
-            error, codes = _check(model, standard)
-            errors.append(error)
-            if error < errors[best]:
-                best, kept = len(errors) - 1, _state(model)
-            elif len(errors) - 1 - best >= patience:
-                break
-            if epoch < epochs:
-                revived += _revive(model, optimiser, standard, codes, generator)
-        model.load_state_dict(kept)
-    model.to("cpu")
-    books = [book.detach().numpy().copy() for book in model.codebooks]
+
+def _start_codebooks(model: _RqVae, standard: "_Standardised", sizes: Sequence[int], seed: int, threads: int) -> None:
+    """Put the codebooks where residual k-means of the first latents ends."""
+    latents = _encoder(model, standard)(standard.vectors)
+    _, codebooks = residual_kmeans(latents, sizes, seed, train_points_per_code=_START_POINTS, threads=threads)
+    model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in codebooks)
+
+
+def _train(
+    model: _RqVae,
+    standard: "_Standardised",
+    generator: torch.Generator,
+    learning_rate: float,
+    epochs: int,
+    batch_size: int,
+    patience: int,
+) -> tuple[list[float], int, int]:
+    """Train until a check fails too often, and put the weights of the best check back.
+
+    Returns:
+        The error at the start and at each check, the place of the least, and how many codes were revived.
+    """
+    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+    errors = [_check(model, standard)[0]]
+    best, kept, revived = 0, _state(model), 0
+    for epoch in progress(range(1, epochs + 1), "RQ-VAE", unit="epoch"):
+        order = torch.randperm(len(standard.vectors), generator=generator)
+        for start in range(0, len(order), batch_size):
+            optimiser.zero_grad(set_to_none=True)
+            model(standard.rows(order[start : start + batch_size].numpy())).backward()
+            optimiser.step()
+        if epoch % CHECK_EVERY and epoch < epochs:
+            continue
+        error, codes = _check(model, standard)
+        errors.append(error)
+        if error < errors[best]:
+            best, kept = len(errors) - 1, _state(model)
+        elif len(errors) - 1 - best >= patience:
+            break
+        if epoch < epochs:
+            revived += _revive(model, optimiser, standard, codes, generator)
+    model.load_state_dict(kept)
     logger.info(
         "RQ-VAE: decoded items leave %.1f%% of the variance (%.1f%% at first; best of %d checks); %d codes revived.",
-        100 * errors[best], 100 * errors[0], len(errors), revived,
-    )  # fmt: skip
-    return VaeFit(Quantiser(books, _encoder(model, mean, scale)), tuple(errors), best, revived)
+        100 * errors[best],
+        100 * errors[0],
+        len(errors),
+        revived,
+    )
+    return errors, best, revived
 
 
 @dataclass(frozen=True)
@@ -197,6 +215,12 @@ class _Standardised:
     mean: np.ndarray
     scale: float
     device: torch.device
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray, device: torch.device) -> "_Standardised":
+        """Centred, and divided by the mean standard deviation."""
+        mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return cls(vectors, mean, float(vectors.std(axis=0, dtype=np.float64).mean()) or 1.0, device)
 
     def rows(self, rows: np.ndarray | slice) -> torch.Tensor:
         values = (self.vectors[rows] - self.mean) / np.float32(self.scale)
@@ -234,10 +258,15 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def _encoder(model: _RqVae, mean: np.ndarray, scale: float) -> Encoder:
+def _encoder(model: _RqVae, standard: _Standardised) -> Encoder:
     layers: Any = model.encoder.layers
     weights = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in layers]
-    return Encoder(mean, scale, weights, model.encoder.residual)
+    return Encoder(standard.mean, standard.scale, weights, model.encoder.residual)
+
+
+def _quantiser(model: _RqVae, standard: _Standardised) -> Quantiser:
+    books = [book.detach().numpy().copy() for book in model.codebooks]
+    return Quantiser(books, _encoder(model, standard))
 
 
 @torch.no_grad()

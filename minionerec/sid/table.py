@@ -90,7 +90,7 @@ class SidTable:
     @property
     def levels(self) -> int:
         """Most levels that an SID has, L."""
-        return self.codes.shape[1]
+        return int(self.codes.shape[1])
 
     @cached_property
     def token_tuples(self) -> list[tuple[str, ...]]:
@@ -185,7 +185,7 @@ class SidTable:
         for item_id in item_ids:
             if item_id not in content:
                 raise DataError(
-                    f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (scripts/build_sids.py)."
+                    f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (minionerec build-sids)."
                 )
             tokens = content[item_id]
             text = (

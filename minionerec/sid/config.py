@@ -1,0 +1,129 @@
+"""Settings of the stage that builds semantic IDs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.places import find_path
+from minionerec.core.settings import declared_inputs, setting
+from minionerec.embed.config import EncoderConfig
+from minionerec.sid.collisions import METHODS as COLLISION_METHODS
+from minionerec.sid.table import INDEX_FILE, LEVELS
+
+METHODS = ("residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus", "published", "append")
+
+
+@dataclass
+class SidConfig(EncoderConfig):
+    """Settings of the stage that builds semantic IDs."""
+
+    kind: ClassVar[str] = "sids"
+
+    output: str = setting(
+        "runs/demo/sids",
+        "directory to write index.json, codebooks.safetensors, report.json and the manifest into",
+        required=True,
+        decides=False,
+    )
+    method: str = setting(
+        "residual_kmeans",
+        "how SIDs come about: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "
+        "rq_vae (an autoencoder with codebooks), rq_vae_plus (one that starts at residual_kmeans), published (read an "
+        "index.json) or append (SIDs for new items beside those of append_to)",
+        known=METHODS,
+    )
+    append_to: str | None = setting(
+        None,
+        "directory of SIDs with codebooks, for method append: its items keep their SIDs, other items of the corpus get "
+        "codes from its codebooks; the encoder must be the one those were made with",
+        reads="sids",
+    )
+    index: str | None = setting(
+        None,
+        "index.json for method published, or a directory that holds one; the published file of category if not given",
+        reads="any",
+    )
+    category: str = setting("Industrial_and_Scientific", "whose published index.json to look for")
+    root: str | None = setting(
+        None,
+        "folder of the published files; $MINIONEREC_DATA/Amazon if not given (data/Amazon without it)",
+        decides=False,
+    )
+    codebook_sizes: list[int] = setting([256, 256, 256], "codes per level, one number per level")
+    fit_sizes: bool = setting(
+        True, "take fewer codes per level where there are too few items to fill them (otherwise an error)"
+    )
+    iterations: int = setting(25, "k-means iterations per level", least=1)
+    train_points_per_code: int = setting(
+        256, "k-means trains on a sample of at most so many items per code; all items get codes", least=1
+    )
+    threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
+    latent_size: int = setting(32, "width of the codebooks of rq_vae", least=1)
+    hidden_sizes: list[int] = setting(
+        [512, 256, 128], "widths of the hidden layers of the encoder of rq_vae and rq_vae_plus", least=1
+    )
+    epochs: int = setting(500, "most passes over the items for rq_vae and rq_vae_plus", least=0)
+    learning_rate: float | None = setting(
+        None, "of rq_vae (1e-3 if not given) and rq_vae_plus (1e-4 if not given)", above=0
+    )
+    train_batch: int = setting(256, "items per training step of rq_vae and rq_vae_plus", least=1)
+    patience: int = setting(
+        10, "rq_vae stops after so many checks, 10 epochs apart, without a new least error", least=1
+    )
+    collisions: str = setting(
+        "relocate",
+        "what becomes of items that share an SID: keep them, relocate all but one to the nearest free code, or give "
+        "each an extra_token",
+        known=tuple(COLLISION_METHODS),
+    )
+    capacity: int = setting(1, "most items that may share an SID after collisions relocate", least=1)
+
+    def __post_init__(self) -> None:
+        """Check values alone and against each other.
+
+        Raises:
+            ConfigError: Naming the settings, their values and the remedy.
+        """
+        super().__post_init__()
+        if not 1 <= len(self.codebook_sizes) < len(LEVELS) or min(self.codebook_sizes) < 1:
+            raise ConfigError(
+                f"codebook_sizes is {list(self.codebook_sizes)}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
+            )
+        if self.capacity > 1 and self.collisions != "relocate":
+            raise ConfigError(
+                f"capacity is {self.capacity}, but collisions is {self.collisions!r}; set collisions to relocate."
+            )
+        if (self.method == "append") != (self.append_to is not None):
+            raise ConfigError(
+                f"method is {self.method!r} and append_to {self.append_to!r}; give both method append and the SIDs to "
+                "append to, or neither."
+            )
+        if self.method == "published" and self.collisions == "relocate":
+            raise ConfigError(
+                "method published has no codebooks, so collisions relocate cannot work; set collisions to keep (the "
+                "table as published) or extra_token."
+            )
+        if self.method != "published" and self.index is not None:
+            raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read: the published index, or else what the encoder reads.
+
+        Raises:
+            DataError: If the published index or a file of vectors is missing.
+        """
+        if self.method == "published":
+            return declared_inputs(self) | {"index": self._published_index()}
+        return super().inputs()
+
+    def _published_index(self) -> Path:
+        if self.index is None:
+            from minionerec.data.published import default_root, published_index_path
+
+            return published_index_path(find_path(self.root) if self.root else default_root(), self.category)
+        path = find_path(self.index)
+        path = path / INDEX_FILE if path.is_dir() else path
+        if not path.is_file():
+            raise DataError(f"{path}: no such file. Give the path of an index.json.")
+        return path

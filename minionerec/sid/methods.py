@@ -1,0 +1,181 @@
+"""How codes come about: one function for each method of the stage that builds semantic IDs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import DataError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.embed.vectors import make_vectors
+from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
+from minionerec.sid.config import SidConfig
+from minionerec.sid.quantiser import Quantiser
+from minionerec.sid.report import REPORT_FILE, level_use
+from minionerec.sid.residual_kmeans import encode, fit_codebook_sizes, residual_kmeans
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further from their codes than when they got them
+
+
+@dataclass(frozen=True)
+class Made:
+    """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
+
+    Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
+    all other rows, and `taken` those that no new item may have.
+    """
+
+    codes: np.ndarray
+    points: np.ndarray | None = None
+    quantiser: Quantiser | None = None
+    new: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    taken: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """What every method gets.
+
+    Attributes:
+        corpus: The corpus.
+        config: The stage's settings.
+        inputs: Name to path of what the stage reads.
+        counts: Gets what is counted on the way.
+    """
+
+    corpus: Corpus
+    config: SidConfig
+    inputs: Mapping[str, Path]
+    counts: dict[str, Any]
+
+    @property
+    def item_ids(self) -> list[str]:
+        """The N item ids, in item order."""
+        return self.corpus.items["item_id"].astype(str).tolist()
+
+    def vectors(self) -> np.ndarray:
+        """Vectors of the items, float32 (N, D)."""
+        return make_vectors(self.corpus, self.config, self.counts)
+
+
+def _make_published(given: Given) -> Made:
+    path, item_ids = given.inputs["index"], given.item_ids
+    table = SidTable.load_index(path, item_ids)
+    left_over = len(read_json(path)) - len(item_ids)
+    if left_over:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
+    given.counts.update(items=len(item_ids), items_only_in_index=left_over)
+    return Made(table.codes)
+
+
+def _sizes(vectors: np.ndarray, config: SidConfig) -> Sequence[int]:
+    return fit_codebook_sizes(config.codebook_sizes, len(vectors)) if config.fit_sizes else config.codebook_sizes
+
+
+def _make_kmeans(given: Given, balanced: bool) -> Made:
+    config, vectors = given.config, given.vectors()
+    device = "cpu"
+    if config.device not in ("auto", "cpu"):
+        from minionerec.sid.rq_vae import torch_device
+
+        device = str(torch_device(config.device))
+    codes, codebooks = residual_kmeans(
+        vectors,
+        _sizes(vectors, config),
+        config.seed,
+        config.iterations,
+        balanced=balanced,
+        train_points_per_code=config.train_points_per_code,
+        threads=config.threads,
+        device=device,
+    )
+    return Made(codes, vectors, Quantiser(codebooks))
+
+
+def _make_rq_vae(given: Given, plus: bool) -> Made:
+    from minionerec.sid.rq_vae import fit_rq_vae
+
+    config, vectors = given.config, given.vectors()
+    fit = fit_rq_vae(
+        vectors,
+        _sizes(vectors, config),
+        config.seed,
+        plus=plus,
+        hidden_sizes=config.hidden_sizes,
+        latent_size=config.latent_size,
+        epochs=config.epochs,
+        learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
+        batch_size=config.train_batch,
+        patience=config.patience,
+        threads=config.threads,
+        device=config.device,
+    )
+    given.counts.update(
+        checks=len(fit.errors), best_check=fit.best, decoded_error=fit.errors[fit.best], revived_codes=fit.revived
+    )
+    quantiser = fit.quantiser
+    return Made(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
+
+
+def _make_appended(given: Given) -> Made:
+    folder = given.inputs["append_to"]
+    base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
+    rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
+    found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
+    points = quantiser.points(given.vectors())
+    known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+    kept, levels = base.codes[found[known]], len(quantiser.codebooks)
+    before = read_json(folder / REPORT_FILE)["levels"][levels - 1]["error"]
+    if len(known):
+        now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
+        if now is not None and now > before + SPACE_TOLERANCE:
+            raise DataError(
+                f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
+                f"variance; when they were made {before:.0%}. The vectors are of another space (TF-IDF's changes with "
+                "the catalogue). Take an encoder that does not depend on the catalogue, or build all SIDs anew."
+            )
+    gone = len(base) - len(known)
+    if gone:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
+    given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
+    codes = encode(points[new], quantiser.codebooks, given.config.threads)
+    return Made(codes, points, quantiser, new, kept, base.codes)
+
+
+MAKERS: dict[str, Callable[[Given], Made]] = {
+    "residual_kmeans": partial(_make_kmeans, balanced=False),
+    "balanced_kmeans": partial(_make_kmeans, balanced=True),
+    "rq_vae": partial(_make_rq_vae, plus=False),
+    "rq_vae_plus": partial(_make_rq_vae, plus=True),
+    "published": _make_published,
+    "append": _make_appended,
+}
+
+
+def resolve(made: Made, config: SidConfig) -> Resolution:
+    """Codes of all items of the corpus without collisions, as far as the settings wish."""
+    books = made.quantiser.codebooks if made.quantiser else None
+    if made.new is None or made.kept is None or made.points is None:
+        return resolve_collisions(
+            made.codes, config.collisions, vectors=made.points, codebooks=books, capacity=config.capacity
+        )
+    resolution = resolve_collisions(
+        made.codes,
+        config.collisions,
+        vectors=made.points[made.new],
+        codebooks=books,
+        taken=made.taken,
+        capacity=config.capacity,
+    )
+    known = np.setdiff1d(np.arange(len(made.points)), made.new)
+    codes = stack_codes(made.kept, resolution.codes)[np.argsort(np.concatenate([known, made.new]))]
+    return replace(resolution, codes=codes)
