@@ -7,7 +7,7 @@ from typing import ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, deciding_settings, declared_inputs, setting
 from minionerec.core.stage import Stage
-from minionerec.embed.config import EncoderConfig, encoder_inputs
+from minionerec.embed.config import EncoderConfig
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
@@ -41,7 +41,7 @@ def _check_ks(ks: list[int] | None) -> list[int] | None:
 
 
 @dataclass
-class SidReportConfig(EncoderConfig, StageConfig):
+class SidReportConfig(EncoderConfig):
     """Settings of the page about tables of semantic IDs; the encoder makes the vectors that all are judged by."""
 
     kind: ClassVar[str] = "sid_report"
@@ -60,15 +60,6 @@ class SidReportConfig(EncoderConfig, StageConfig):
     )
     title: str = setting("Semantic IDs", "heading of the page")
     buckets: int = setting(4, "example buckets shown of each table", least=0)
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without files."""
-        super().__post_init__()
-        StageConfig.__post_init__(self)
-
-    def inputs(self) -> dict[str, Path]:
-        """Corpus, tables, and what the encoder reads."""
-        return declared_inputs(self) | {name: Path(path) for name, path in encoder_inputs(self.encoder).items()}
 
     def up_to_date(self) -> bool:
         """Whether the page stands, made from these settings and inputs."""

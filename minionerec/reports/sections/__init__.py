@@ -1,1 +1,1 @@
-"""Sections of the report: each takes the `Material` and gives a `Section`."""
+"""Sections of pages: each is a function of what its page draws on."""
