@@ -160,8 +160,8 @@ def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         [5, 6, 0, 1, 2]
     """
     lengths = ends - begins
-    first: np.ndarray = np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
-    return np.arange(lengths.sum()) + first
+    places: np.ndarray = np.arange(lengths.sum()) + np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    return places
 
 
 def padded(flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, width: int, padding: Side) -> np.ndarray:

@@ -25,8 +25,8 @@ class CausalLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
         """Map float (B, L, D) to the same shape, or with slots `at`, int64 (B,), to (B, 1, D)."""
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                   for part in self.qkv(self.attention_norm(x)).chunk(3, -1))  # fmt: skip
+        parts = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
         if self.rotary:
             q, k = rotate(q), rotate(k)
         if at is not None:
@@ -34,7 +34,8 @@ class CausalLayer(nn.Module):
             x, q, mask = take_slots(x, at)[:, None], q[rows, :, at][:, :, None], mask[rows, :, at][:, :, None]
         context = attend(q, k, v, mask, self.attention_dropout)
         x = x + self.dropout(self.out(context.transpose(1, 2).flatten(2)))
-        return x + self.dropout(self.outer(nn.functional.gelu(self.inner(self.norm(x)))))
+        result: torch.Tensor = x + self.dropout(self.outer(nn.functional.gelu(self.inner(self.norm(x)))))
+        return result
 
 
 def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:

@@ -127,8 +127,9 @@ class PairCounts(nn.Module):
 
     def set(self, counted: Transitions) -> None:
         """Take counts over, which must be as many as the module was made for."""
-        for name in ("offsets", "followers", "counts"):
-            getattr(self, name).copy_(torch.from_numpy(getattr(counted, name)))
+        self.offsets.copy_(torch.from_numpy(counted.offsets))
+        self.followers.copy_(torch.from_numpy(counted.followers))
+        self.counts.copy_(torch.from_numpy(counted.counts))
         rows = np.repeat(np.arange(len(self.totals)), np.diff(counted.offsets))
         self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.counts, len(self.totals))))
 

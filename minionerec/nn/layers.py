@@ -107,7 +107,8 @@ class ItemEmbedding(nn.Module):
     def forward(self, histories: torch.Tensor) -> torch.Tensor:
         """Embed int64 (B, w), w at most max_len, padding columns possibly cut off: float (B, w, D)."""
         slots = slot_range(histories.shape[1], self.max_len, self.padding)
-        return self.dropout(self.norm(self.items(histories) + self.positions.weight[slots]))
+        embedded: torch.Tensor = self.dropout(self.norm(self.items(histories) + self.positions.weight[slots]))
+        return embedded
 
 
 def attend(
@@ -130,11 +131,12 @@ def attend(
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
     if mask is not None:
         scores = scores.add_(mask)
-    return dropout(scores.softmax(-1)) @ v
+    context: torch.Tensor = dropout(scores.softmax(-1)) @ v
+    return context
 
 
-class SelfAttention(nn.Module):
-    """Multi-head self-attention with a residual connection: LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
+class AttentionFrame(nn.Module):
+    """What stands around attention: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
 
     The projections Q, K and V, each D x D with bias, stand in one matrix.
     """
@@ -150,7 +152,8 @@ class SelfAttention(nn.Module):
 
     def split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(B, M, D) as (B, H, M, D / H)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        heads: torch.Tensor = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return heads
 
     def project(
         self, x: torch.Tensor, at: torch.Tensor | None = None
@@ -185,7 +188,12 @@ class SelfAttention(nn.Module):
             float (B, M, D).
         """
         given = x if at is None else take_slots(x, at)[:, None]
-        return self.norm(given + self.dropout(self.out(context.transpose(1, 2).flatten(2))))
+        merged: torch.Tensor = self.norm(given + self.dropout(self.out(context.transpose(1, 2).flatten(2))))
+        return merged
+
+
+class SelfAttention(AttentionFrame):
+    """Multi-head self-attention with a residual connection."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor | None = None) -> torch.Tensor:
         """Attend.
@@ -221,7 +229,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map float (..., D) to the same shape."""
-        return self.norm(x + self.dropout(self.outer(nn.functional.gelu(self.inner(x)))))
+        result: torch.Tensor = self.norm(x + self.dropout(self.outer(nn.functional.gelu(self.inner(x)))))
+        return result
 
 
 class TransformerLayer(nn.Module):
@@ -236,4 +245,5 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor | None = None) -> torch.Tensor:
         """As `SelfAttention`: float (B, L, D), or (B, 1, D) with `at`."""
-        return self.feed_forward(self.attention(x, mask, at))
+        result: torch.Tensor = self.feed_forward(self.attention(x, mask, at))
+        return result

@@ -1,5 +1,6 @@
 """Linear layers whose products run in oneDNN on a CPU, where torch's own take another library."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -60,8 +61,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     rows = x.numel() // max(x.shape[-1], 1)
     if not _favourable(x, weight) or rows < _ROWS or rows * weight.numel() < _LEAST_WORK:
         return nn.functional.linear(x, weight, bias)
-    product: torch.Tensor = _Linear.apply(x.reshape(rows, -1), weight, bias)
-    return product.view(*x.shape[:-1], -1)
+    return _differentiable_product(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)
 
 
 def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -129,3 +129,6 @@ class _Linear(torch.autograd.Function):
         if bias_wanted:
             of_bias = gradient.sum(0)
         return of_x, of_weight, of_bias
+
+
+_differentiable_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] = _Linear.apply

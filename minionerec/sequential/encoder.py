@@ -25,7 +25,8 @@ class UnmaskedEncoder(SequentialModel):
         x = self.embedding(histories)
         for layer in self.layers[:-1]:
             x = layer(x)
-        return self.layers[-1](x, readout_slots(histories, self.padding))
+        vectors: torch.Tensor = self.layers[-1](x, readout_slots(histories, self.padding))
+        return vectors
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""

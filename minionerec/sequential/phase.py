@@ -1,6 +1,7 @@
 """A bank of causal filters that gives every slot a phase and a magnitude in each of four bands."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -108,6 +109,9 @@ class _SumTaps(torch.autograd.Function):
         return taps, None
 
 
+_sum_taps: Callable[[torch.Tensor, list[list[int]]], torch.Tensor] = _SumTaps.apply
+
+
 class PhaseBank(nn.Module):
     """Pairs of depth-wise dilated causal convolutions, one pair a band, each averaged over the channels.
 
@@ -141,5 +145,5 @@ class PhaseBank(nn.Module):
         ]
         flat = torch.cat([weight.permute(2, 0, 1) for weight in used]).flatten(0, 1)  # (2 Σ m, D)
         taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, rows, length)
-        real, imaginary = _SumTaps.apply(taps, shifts).transpose(0, 2).unbind(1)
+        real, imaginary = _sum_taps(taps, shifts).transpose(0, 2).unbind(1)
         return to_phases(real, imaginary, self.silence)

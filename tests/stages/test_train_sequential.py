@@ -359,7 +359,6 @@ def test_what_the_settings_refuse(file, tmp_path):
 
     for changes, message in [
         ({"corpus": ""}, "corpus is empty"),
-        ({"output": ""}, "output is empty"),
         ({"protocol": "c"}, "unknown protocol 'c'; known: a, b, rows"),
         ({"seen": "hide"}, "unknown seen 'hide'; known: mask, zero, keep"),
         ({"seeds": 0}, "seeds is 0; it must be at least 1"),
@@ -371,6 +370,8 @@ def test_what_the_settings_refuse(file, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=message):
             of(**changes)
+    with pytest.raises(ConfigError, match="output is empty"):
+        config_of(file, "")
     with pytest.raises(ConfigError, match="model sasrec reads no text"):
         run_sequential(of(vectors="tfidf"))
     with pytest.raises(DataError, match=r"none\.txt: no such file"):

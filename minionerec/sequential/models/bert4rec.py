@@ -1,5 +1,7 @@
 """BERT4Rec: items hidden from a transformer that sees both sides."""
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -106,7 +108,8 @@ class BERT4Rec(SequentialModel):
 
     def _newest_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         x, mask = self._before_last(histories)
-        return self.head(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
+        vectors: torch.Tensor = self.head(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
+        return vectors
 
     def _before_last(self, histories: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Input of the last layer, and its mask."""
@@ -146,13 +149,13 @@ class BERT4Rec(SequentialModel):
     def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Mean cross-entropy of the masked items that are scored; the next items are not used."""
         given, wanted = self.hide(histories)
-        last = self.layers[-1]
+        last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []
         for places, columns in length_groups(given, self.padding):
             x, mask = self._before_last(given[places, columns])
             here = wanted[places, columns]
-            states = last.attention(x, mask)[here > 0]  # type: ignore[operator]
-            vectors.append(self.head(last.feed_forward(states)))  # type: ignore[operator]
+            states = last.attention(x, mask)[here > 0]
+            vectors.append(self.head(last.feed_forward(states)))
             items.append(here[here > 0])
         scored = torch.cat(vectors)
         return self.cross_entropy(scored, torch.cat(items)) if len(scored) else scored.sum()

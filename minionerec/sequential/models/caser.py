@@ -75,7 +75,8 @@ class Caser(SequentialModel):
         across = self.vertical(image).transpose(1, 2).flatten(1)  # (B, vertical * D), filter by filter
         along = [filters(image).relu().amax(-1) for filters in self.horizontal]  # L times (B, horizontal)
         z = self.inner(self.dropout(torch.cat([across, *along], 1))).relu()
-        return self.outer(z if self.users is None else torch.cat([z, self.users(users)], 1)).relu()
+        vectors: torch.Tensor = self.outer(z if self.users is None else torch.cat([z, self.users(users)], 1)).relu()
+        return vectors
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""

@@ -150,7 +150,8 @@ class Causal(SequentialModel):
             x = x + self.text_map(self.text[histories])
         if self.slots is not None:
             x = x + self.slots.weight[slot_range(histories.shape[1], self.max_len, self.padding)]
-        return self.dropout(x)
+        embedded: torch.Tensor = self.dropout(x)
+        return embedded
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """See `SequentialModel`."""
@@ -160,14 +161,16 @@ class Causal(SequentialModel):
         x, mask = self._embed(histories), causal_mask(histories)
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        return self.norm(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
+        vectors: torch.Tensor = self.norm(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
+        return vectors
 
     def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         """See `SequentialModel`."""
         x, mask = self._embed(histories), causal_mask(histories)
         for layer in self.layers:
             x = layer(x, mask)
-        return self.norm(x)
+        vectors: torch.Tensor = self.norm(x)
+        return vectors
 
     def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """See `SequentialModel`."""
@@ -207,4 +210,5 @@ class Causal(SequentialModel):
     ) -> torch.Tensor:
         """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
         places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
-        return self.history(self.logits(vectors), vectors, histories, places)
+        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, places)
+        return scores

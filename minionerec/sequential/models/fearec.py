@@ -68,7 +68,8 @@ class AutoCorrelation(nn.Module):
             given, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
         weight = self.out.weight @ self.value.weight
         bias = nn.functional.linear(self.value.bias, self.out.weight, self.out.bias)
-        return self.norm(given + self.dropout(linear(mixed, weight, bias)))
+        merged: torch.Tensor = self.norm(given + self.dropout(linear(mixed, weight, bias)))
+        return merged
 
     def delays(self, gram: torch.Tensor) -> torch.Tensor:
         """The delays with the largest auto-correlation: int64 (B, k), or (1, k) for the whole batch in training."""
@@ -86,7 +87,8 @@ class AutoCorrelationLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
         """As `AutoCorrelation`: float (B, L, D), or (B, D) with `at`."""
-        return self.feed_forward(self.mix(x, at))
+        result: torch.Tensor = self.feed_forward(self.mix(x, at))
+        return result
 
 
 class FEARec(UnmaskedEncoder):

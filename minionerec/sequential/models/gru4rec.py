@@ -65,11 +65,13 @@ class GRU4Rec(SequentialModel):
 
     def _last_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         states, _ = self.gru(self.dropout(self.items(histories)))
-        return self.out(take_slots(states, readout_slots(histories, self.padding)))
+        vectors: torch.Tensor = self.out(take_slots(states, readout_slots(histories, self.padding)))
+        return vectors
 
     def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         """See `SequentialModel`."""
-        return self.out(self.gru(self.dropout(self.items(histories)))[0])
+        vectors: torch.Tensor = self.out(self.gru(self.dropout(self.items(histories)))[0])
+        return vectors
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""

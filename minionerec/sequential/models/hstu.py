@@ -159,9 +159,11 @@ class HSTUBlock(nn.Module):
         weights = nn.functional.silu(q @ k.transpose(-1, -2) + bias[:, None]) / self.slots * seen
         context = (weights @ v).transpose(1, 2).flatten(2)
         gated = u * nn.functional.layer_norm(context, context.shape[-1:], eps=_NORM_EPS)
-        return x + self.out(self.dropout(gated))
+        result: torch.Tensor = x + self.out(self.dropout(gated))
+        return result
 
 
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Vectors of length 1 along the last axis; shorter ones than 1e-6 are divided by that."""
-    return x / x.norm(dim=-1, keepdim=True).clamp(min=_NORM_EPS)
+    unit: torch.Tensor = x / x.norm(dim=-1, keepdim=True).clamp(min=_NORM_EPS)
+    return unit

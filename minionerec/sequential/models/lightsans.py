@@ -76,7 +76,8 @@ class InterestAttention(nn.Module):
         if at is None:
             item_part = torch.einsum("bhkl,bhkd->blhd", self.attention_dropout(weights), values)
             position_part = torch.einsum("hlm,bmhd->blhd", order, self.value(x).unflatten(-1, (self.num_heads, -1)))
-            return self.norm(x + self.dropout(self.out((item_part + position_part).flatten(2))))
+            merged: torch.Tensor = self.norm(x + self.dropout(self.out((item_part + position_part).flatten(2))))
+            return merged
         chosen = weights[torch.arange(len(x), device=x.device), ..., at]  # (B, H, k)
         item_part = (self.attention_dropout(chosen)[:, :, None] @ values)[:, :, 0]  # (B, H, d)
         order = order.transpose(0, 1)[at]  # (B, H, L)
@@ -84,11 +85,13 @@ class InterestAttention(nn.Module):
         bias = self.value.bias.unflatten(0, (self.num_heads, -1)) * order.sum(-1, keepdim=True)
         position_part = torch.einsum("bhe,hde->bhd", order @ x, weight) + bias
         mixed = (item_part + position_part).flatten(1)
-        return self.norm(take_slots(x, at) + self.dropout(self.out(mixed)))
+        newest: torch.Tensor = self.norm(take_slots(x, at) + self.dropout(self.out(mixed)))
+        return newest
 
     def split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(..., M, D) as (..., H, M, D / H)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+        heads: torch.Tensor = x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+        return heads
 
     def position_weights(self, positions: torch.Tensor) -> torch.Tensor:
         """Weights of the position part: (L, D) to (H, L, L), columns summing to 1."""
@@ -115,7 +118,8 @@ class InterestLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
         """As `InterestAttention`: float (B, L, D), or (B, D) with `at`."""
-        return self.feed_forward(self.attention(x, positions, at))
+        result: torch.Tensor = self.feed_forward(self.attention(x, positions, at))
+        return result
 
 
 class LightSANs(SequentialModel):
@@ -184,7 +188,8 @@ class LightSANs(SequentialModel):
         x = self.dropout(self.norm(self.items(histories)))
         for layer in self.layers[:-1]:
             x = layer(x, positions)
-        return self.layers[-1](x, positions, readout_slots(histories, self.padding))
+        vectors: torch.Tensor = self.layers[-1](x, positions, readout_slots(histories, self.padding))
+        return vectors
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""

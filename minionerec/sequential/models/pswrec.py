@@ -9,9 +9,9 @@ from torch import nn
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
 from minionerec.nn.layers import (
+    AttentionFrame,
     FeedForward,
     ItemEmbedding,
-    SelfAttention,
     attend,
     causal_mask,
     check_heads,
@@ -22,14 +22,14 @@ from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.phase import NUM_BANDS, PhaseBank, Phases, Silence
 
 
-class PhaseAttention(SelfAttention):
+class PhaseAttention(AttentionFrame):
     """Self-attention that also reads the phases of the slots: `heads` says how; `read`, for one query a row.
 
     For one query neither keys nor values are computed: q · (K x + b) = (Kᵀ q) · x + q · b, and a weighted sum of
     values is the value of a weighted sum.
     """
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, x: torch.Tensor, phases: Phases, mask: torch.Tensor, at: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Attend.
@@ -90,7 +90,8 @@ class PhaseAttention(SelfAttention):
         folded = q.transpose(0, 1).flatten(1, 2) @ weight  # (H, B R, D)
         folded = folded.unflatten(1, (rows, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
         found = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
-        return found + q @ bias[:, :, None]
+        scores: torch.Tensor = found + q @ bias[:, :, None]
+        return scores
 
     def gather(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Sums of the values of x, float (B, L, D), with weights float (B, H, 1, L): (B, H, 1, d)."""
@@ -187,7 +188,8 @@ class PhaseLayer(nn.Module):
         self, x: torch.Tensor, phases: Phases, mask: torch.Tensor, at: torch.Tensor | None = None
     ) -> torch.Tensor:
         """As `PhaseAttention`."""
-        return self.feed_forward(self.attention(x, phases, mask, at))
+        result: torch.Tensor = self.feed_forward(self.attention(x, phases, mask, at))
+        return result
 
 
 class PSWRec(SequentialModel):
@@ -293,7 +295,8 @@ class PSWRec(SequentialModel):
         mask = self.mask(histories, phases)
         for layer in self.layers[:-1]:
             x = layer(x, phases, mask)
-        return self.layers[-1](x, phases, mask, readout_slots(histories, self.padding))[:, 0]
+        newest: torch.Tensor = self.layers[-1](x, phases, mask, readout_slots(histories, self.padding))[:, 0]
+        return newest
 
     def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         """See `SequentialModel`."""

@@ -75,11 +75,13 @@ class SASRec(SequentialModel):
         x, mask = self.embedding(histories), causal_mask(histories)
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        return self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0]
+        newest: torch.Tensor = self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0]
+        return newest
 
     def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         """See `SequentialModel`."""
-        x, mask = self.embedding(histories), causal_mask(histories)
+        x: torch.Tensor = self.embedding(histories)
+        mask = causal_mask(histories)
         for layer in self.layers:
             x = layer(x, mask)
         return x

@@ -161,7 +161,8 @@ class TRM4Rec(SequentialModel):
         batch = Packed.of(histories, self.padding)
         answers = self._answers(histories, batch, newest_only=False)
         cells = answers.new_zeros(histories.numel(), answers.shape[1]).index_copy(0, batch.places, answers)
-        return cells.unflatten(0, histories.shape)
+        vectors: torch.Tensor = cells.unflatten(0, histories.shape)
+        return vectors
 
     def _answers(self, histories: torch.Tensor, batch: Packed, newest_only: bool) -> torch.Tensor:
         """The answer after the last cycle: float (N, D), or (B, D) with `newest_only`."""

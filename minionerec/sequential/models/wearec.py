@@ -1,6 +1,7 @@
 """WEARec: filters that depend on the user, in the frequency domain and on Haar wavelets."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,7 +52,11 @@ def _inverse(transformed: torch.Tensor, spectrum: torch.Tensor, length: int) -> 
     # Each factor twice, in the layout of the pairs: one long product instead of many of two numbers.
     factors = spectrum.repeat_interleave(2, -1)[:, :, None]
     filtered = (transformed.flatten(-2) * factors).unflatten(-1, (-1, 2))
-    return torch.fft.irfft(torch.view_as_complex(filtered), n=length)
+    back: torch.Tensor = torch.fft.irfft(torch.view_as_complex(filtered), n=length)
+    return back
+
+
+_filter_spectrum: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _FilterSpectrum.apply
 
 
 class WaveletFourierFilter(nn.Module):
@@ -99,12 +104,14 @@ class WaveletFourierFilter(nn.Module):
         bias = self.alpha * torch.fft.irfft(self.base_bias + adapted[..., 1], n=self.max_len, norm="ortho")  # (B, H, L)
         heads = x.unflatten(-1, (self.num_heads, -1)).permute(0, 2, 3, 1)  # (B, H, d, L)
         if at is None:
-            mixed = _FilterSpectrum.apply(heads, spectrum) + bias[:, :, None]
-            return self.norm(x + self.dropout(mixed.permute(0, 3, 1, 2).flatten(2) + self.haar(x)))
+            mixed = _filter_spectrum(heads, spectrum) + bias[:, :, None]
+            merged: torch.Tensor = self.norm(x + self.dropout(mixed.permute(0, 3, 1, 2).flatten(2) + self.haar(x)))
+            return merged
         lags = (at[:, None] - torch.arange(self.max_len, device=x.device)) % self.max_len  # (B, L)
         kernel = torch.fft.irfft(spectrum, n=self.max_len).gather(2, lags[:, None].expand_as(bias))
         mixed = (heads @ kernel[..., None])[..., 0] + bias.gather(2, at[:, None, None].expand(-1, self.num_heads, 1))
-        return self.norm(take_slots(x, at) + self.dropout(mixed.flatten(1) + self.haar_at(x, at)))
+        newest: torch.Tensor = self.norm(take_slots(x, at) + self.dropout(mixed.flatten(1) + self.haar_at(x, at)))
+        return newest
 
     def haar(self, x: torch.Tensor) -> torch.Tensor:
         """The Haar branch less its input, times 1 - α: float (B, L, D) to the same.
@@ -137,7 +144,8 @@ class WEARecLayer(nn.Module):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
         """As `WaveletFourierFilter`: float (B, L, D), or (B, D) with `at`."""
-        return self.feed_forward(self.mix(x, at))
+        result: torch.Tensor = self.feed_forward(self.mix(x, at))
+        return result
 
 
 class WEARec(UnmaskedEncoder):
