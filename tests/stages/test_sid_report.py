@@ -1,21 +1,27 @@
+"""The page about tables of semantic IDs: content, determinism and refusals."""
+
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.paths import ROOT
 from support.small_corpus import shop_titles
 
 from minionerec.core.artefacts import read_json, verify_files
-from minionerec.core.config import ROOT, parse_config
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.embed.vectors import make_vectors
 from minionerec.reports import plots
-from minionerec.reports.sid_report import SidReportConfig, run_sid_report
-from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.reports.config import SidReportConfig
+from minionerec.reports.sid_report import run_sid_report
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
 from minionerec.sid.diagnostics import diagnose, gather_evidence
 
 
@@ -43,8 +49,8 @@ def shop(tmp_path_factory):
     )
     index = {f"i{i}": [f"<a_{i // 6}>", f"<b_{i % 6 // 2}>", f"<c_{i % 2}>"] for i in range(60)}
     (place / "index.json").write_text(json.dumps(index))
-    run_build_sids(SidConfig(corpus=str(place / "corpus"), output=str(place / "given"), method="published",
-                             collisions="keep", index=str(place / "index.json")))  # fmt: skip
+    given = {"method": "published", "collisions": "keep", "index": str(place / "index.json")}
+    run_build_sids(SidConfig(corpus=str(place / "corpus"), output=str(place / "given"), **given))
     return place
 
 
@@ -72,9 +78,14 @@ def test_page(shop, tmp_path):
     assert "<script" not in html and "http" not in html and "<b>" not in html and "&lt;b&gt;" in html
     assert html.count("<svg") == (2 if plots.available() else 0)
     corpus = Corpus.load(shop / "corpus")
-    evidence = gather_evidence(make_vectors(corpus, config, {}), corpus.items["title"].tolist(),
-                               corpus.train["user"].tolist(), corpus.train["history"].tolist(),
-                               corpus.train["target"].to_numpy())  # fmt: skip
+    rows = corpus.train
+    evidence = gather_evidence(
+        make_vectors(corpus, config, {}),
+        corpus.items["title"].tolist(),
+        rows["user"].tolist(),
+        rows["history"].tolist(),
+        rows["target"].to_numpy(),
+    )
     for name in ("plain", "balanced", "given"):
         codes = run_build_sids(parse_saved(shop / name)).table.codes
         expected = diagnose(codes, evidence)
@@ -114,18 +125,18 @@ def test_without_matplotlib(shop, tmp_path, monkeypatch):
 
 
 def test_bad_input(shop, tmp_path):
-    for tables, message in (
-        ([], "tables is .*; expected at least one NAME=DIRECTORY"),
-        (["runs/a"], "tables has 'runs/a'; expected NAME=DIRECTORY, such as own=runs/demo/sids"),
-        (["a=x", "a=y"], "tables names 'a' twice"),
+    for words, message in (
+        ([], "tables is empty; give --tables: tables to show, each as NAME=DIRECTORY"),
+        (["--tables", "runs/a"], "--tables has 'runs/a'; expected NAME=VALUE"),
+        (["--tables", "a=x", "a=y"], "--tables names 'a' twice"),
     ):
         with pytest.raises(ConfigError, match=message):
-            SidReportConfig(tables=tables)
+            parse_settings(SidReportConfig, words)
     with pytest.raises(ConfigError, match="buckets is -1"):
-        SidReportConfig(tables=["a=b"], buckets=-1)
+        SidReportConfig(tables={"a": "b"}, buckets=-1)
     with pytest.raises(ArtefactError, match="nowhere: no such directory"):
         run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
-    with pytest.raises(ArtefactError, match="is also an input"):
+    with pytest.raises(ArtefactError, match="plain: holds a 'sids', which a 'sid_report' must not replace"):
         run_sid_report(config_for(shop, shop / "plain", names=["plain"]))
     np.save(tmp_path / "short.npy", np.zeros((59, 3), np.float32))
     with pytest.raises(DataError, match=r"short\.npy: 59 rows for 60 items"):
@@ -133,20 +144,48 @@ def test_bad_input(shop, tmp_path):
     assert not (tmp_path / "page").exists()
 
 
-@pytest.mark.parametrize("name", ["demo/sid_report", "industrial/sid_report"])
-def test_shipped_configurations_parse(name):
-    config = parse_config(SidReportConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
-    assert config.tables and all("=runs/" in entry for entry in config.tables)
+SHIPPED = sorted((ROOT / "configs").glob("*/*/sid_report.yaml"))
 
 
-def test_script(shop, tmp_path):
-    words = ["--corpus", str(shop / "corpus"), "--tables", f"own={shop / 'plain'}", "--output", str(tmp_path / "page")]
-    words += ["--config", "configs/demo/sid_report.yaml"]
-    done = subprocess.run(
-        [sys.executable, "scripts/sid_report.py", *words],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (
-        "own: " in done.stdout and "bits per item" in done.stdout and (tmp_path / "page" / "sid_report.html").is_file()
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_shipped_configurations_parse(path):
+    tables = load_settings(SidReportConfig, path).tables
+    assert tables and all(place.startswith("runs/") for place in tables.values())
+
+
+def test_both_shops_have_a_page():
+    assert {path.parent.parent.name for path in SHIPPED} >= {"demo", "industrial"}
+
+
+def test_a_table_changed_by_hand_is_named(shop, tmp_path):
+    shutil.copytree(shop / "plain", tmp_path / "plain")
+    config = SidReportConfig(
+        corpus=str(shop / "corpus"),
+        tables={"plain": str(tmp_path / "plain")},
+        output=str(tmp_path / "page"),
+        dimensions=8,
     )
+    run_sid_report(config)
+    assert config.up_to_date()
+    with (tmp_path / "plain" / "index.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(ArtefactError, match=r"plain/index\.json: differs from manifest\.json"):
+        run_sid_report(config)
+
+
+def test_command(shop, tmp_path):
+    words = ["--corpus", str(shop / "corpus"), "--tables", f"own={shop / 'plain'}", "--output", str(tmp_path / "page")]
+    words += ["--config", "configs/demo/language/sid_report.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "minionerec.cli", "sid-report", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("own: ") and lines[0].endswith(" bits per item")
+    page = tmp_path / "page" / "sid_report"
+    assert lines[1:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()
