@@ -1,4 +1,4 @@
-"""Every script as a user runs it: on a part of the demo shop, with a model small enough for a few seconds a stage."""
+"""Every stage as a user runs it: on a part of the demo shop, with a model small enough for a few seconds a stage."""
 
 import hashlib
 import json
@@ -14,6 +14,7 @@ import yaml
 from support.paths import ROOT
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+COMMAND = [sys.executable, "-m", "minionerec.cli"]
 pytestmark = pytest.mark.end_to_end
 
 TRAINING = {"corpus": "runs/corpus", "eval_rows": 40, "eval_beams": 10, "seed": 1}
@@ -37,7 +38,7 @@ CONFIGS = {
         "inner_size": 64,
         "text_vocabulary": 300,
         "dropout": 0.1,
-        "tasks": ["next_sid", "title_to_sid=0.2", "sid_to_title=0.2"],
+        "tasks": {"next_sid": 1, "title_to_sid": 0.2, "sid_to_title": 0.2},
         "all_positions": True,
         "epochs": 4,
         "evals_per_epoch": 2,
@@ -49,7 +50,7 @@ CONFIGS = {
         **TRAINING,
         "checkpoint": "runs/sft",
         "output": "runs/grpo",
-        "tasks": ["next_sid=0.05"],
+        "tasks": {"next_sid": 0.05},
         "generations": 4,
         "prompts_per_step": 8,
         "prompts_per_device": 8,
@@ -72,12 +73,12 @@ CONFIGS = {
     },
 }
 STAGES = {
-    "data": [sys.executable, ROOT / "scripts/prepare_data.py", "--config", "data.yaml"],
-    "sids": [sys.executable, ROOT / "scripts/build_sids.py", "--config", "sids.yaml"],
+    "data": [*COMMAND, "prepare-data", "--config", "data.yaml"],
+    "sids": [*COMMAND, "build-sids", "--config", "sids.yaml"],
     "sft": [*ACCELERATE, ROOT / "scripts/sft.py", "--config", "sft.yaml"],
     "grpo": [*ACCELERATE, ROOT / "scripts/grpo.py", "--config", "grpo.yaml"],
     "eval": [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
-    "report": [sys.executable, ROOT / "scripts/report.py", "--config", "report.yaml"],
+    "report": [*COMMAND, "report", "--config", "report.yaml"],
 }
 
 
@@ -124,7 +125,7 @@ def shop(tmp_path_factory):
     return folder
 
 
-def test_every_script_writes_what_it_says(shop):
+def test_every_stage_writes_what_it_says(shop):
     outputs = ("corpus", "sids", "sft", "grpo", "eval", "report")
     for name in outputs:
         assert (shop / "runs" / name / "manifest.json").is_file()
@@ -235,9 +236,9 @@ def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
     words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32"]
     done = run([sys.executable, ROOT / "scripts/sft.py", *words], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "taking the demo configuration, configs/demo/sft.yaml" in done.stderr
-    assert "First data: python" in done.stderr
-    assert "First sids: python" in done.stderr
+    assert "taking the demo configuration, configs/demo/language/sft.yaml" in done.stderr
+    assert "First data: minionerec prepare-data --config configs/demo/language/data.yaml" in done.stderr
+    assert "First sids: minionerec build-sids --config configs/demo/language/sids.yaml" in done.stderr
     assert done.stdout.splitlines() == ["checkpoint: runs/demo/sft"]
     assert left_in(tmp_path / "runs/demo") == ["corpus", "sft", "sft.finished", "sids"]
 
