@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformers import PreTrainedModel
-from transformers.utils import is_peft_available
+from transformers.utils.import_utils import is_peft_available
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError

@@ -90,4 +90,5 @@ def good_row_length(model: PreTrainedModel) -> int:
     A block multiplies each token by about 12 D² weights; its attention is about 2 D multiplications for each token of
     the row: T = 3/8 D gives 2 D T / 12 D² = 6 %.
     """
-    return max(64, 3 * model.config.hidden_size // 8)
+    width: int = model.config.hidden_size
+    return max(64, 3 * width // 8)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from minionerec.backbone.catalogue.branches import CatalogueBranches
 from minionerec.backbone.catalogue.config import CatalogueConfig
@@ -72,7 +72,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
-        self.post_init()
+        PreTrainedModel.post_init(self)
 
     def each_tower(self) -> Iterator[Tower]:
         """The towers, one after another."""

@@ -82,4 +82,5 @@ class Tower(nn.Module):
         flat = torch.cat(parts)
         state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
         scores = linear(state, matrix[1:], self.bias)
-        return self.history(scores, state, histories, places)
+        scored: torch.Tensor = self.history(scores, state, histories, places)
+        return scored

@@ -35,7 +35,9 @@ def sid_text(corpus: Corpus, table: SidTable, encoder: str, width: int) -> np.nd
     numbers = table.sid_numbers
     text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
     np.add.at(text, numbers, vectors)
-    return text / np.bincount(numbers)[:, None].astype(np.float32) * np.sqrt(vectors.shape[1], dtype=np.float32)
+    text /= np.bincount(numbers)[:, None].astype(np.float32)
+    text *= np.sqrt(vectors.shape[1], dtype=np.float32)
+    return text
 
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: Windows) -> Bundle:

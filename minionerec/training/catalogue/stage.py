@@ -1,7 +1,7 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
 import copy
-from typing import cast
+from typing import Any, cast
 
 from datasets import Dataset
 from transformers import TrainingArguments
@@ -93,7 +93,8 @@ def _trainer(
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
     if config.beta:
         trainer.beta = config.beta
-        trainer.reference = copy.deepcopy(model).eval().requires_grad_(False).to(args.device)
+        reference: Any = copy.deepcopy(model)
+        trainer.reference = reference.eval().requires_grad_(False).to(args.device)
     return trainer
 
 
