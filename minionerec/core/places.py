@@ -6,6 +6,7 @@ there, so that the same settings work in both.
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -76,3 +77,21 @@ def function_at(dotted: str, setting: str) -> Any:
     if not callable(found):
         raise ConfigError(f"{setting} is {dotted!r}, which cannot be called: it is a {type(found).__name__}.")
     return found
+
+
+def function_file(dotted: str, setting: str) -> Path | None:
+    """The file that holds the function of a dotted path: an input, for a changed file is a changed function.
+
+    Args:
+        dotted: Module and name.
+        setting: Name of the setting, for messages.
+
+    Returns:
+        The file; None for a module that has none.
+
+    Raises:
+        ConfigError: If there is no such function.
+    """
+    function_at(dotted, setting)
+    spec = importlib.util.find_spec(dotted.rpartition(".")[0])
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import function_at
+from minionerec.core.places import function_at, function_file
 from minionerec.rewards.items import Scorer, make_collaborative, make_semantic
 from minionerec.rewards.ranking import ndcg, position, rule
 from minionerec.rewards.rollouts import Reward
@@ -72,10 +71,8 @@ def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
 def reward_files(names: Sequence[str]) -> dict[str, Path]:
     """The files of a user's own rewards, by "reward NAME": a changed file is a changed reward."""
     own = [name for name in names if name not in REWARDS and name not in PRESETS]
-    for name in own:
-        function_at(name, "rewards")
-    specs = {name: find_spec(name.rpartition(".")[0]) for name in own}
-    return {f"reward {name}": Path(spec.origin) for name, spec in specs.items() if spec and spec.origin}
+    files = {name: function_file(name, "rewards") for name in own}
+    return {f"reward {name}": file for name, file in files.items() if file is not None}
 
 
 def check_histories(
