@@ -139,9 +139,7 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
     return {"mean": float(lengths.mean()), "min": float(lengths.min()), "max": float(lengths.max())}
 
 
-def token_figures(
-    terms: LossTerms, entropies: torch.Tensor | None, groups: Groups
-) -> dict[str, torch.Tensor]:
+def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: Groups) -> dict[str, torch.Tensor]:
     """What is known of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
     Args:

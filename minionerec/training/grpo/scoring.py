@@ -71,9 +71,7 @@ class Groups:
         )
 
 
-def completions_of(
-    rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]
-) -> list[list[list[int]]]:
+def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]) -> list[list[list[int]]]:
     """Token ids of each prompt's completions: the SID's, and the tail that the wording puts behind it.
 
     Args:
@@ -81,9 +79,8 @@ def completions_of(
         rows: What was rolled out.
         sid_tokens: Token ids of each SID number.
     """
-    return [
-        [sid_tokens[sid] + row["tail"] for sid in found] for found, row in zip(rollouts.sids.tolist(), rows, strict=True)
-    ]
+    found = zip(rollouts.sids.tolist(), rows, strict=True)
+    return [[sid_tokens[sid] + row["tail"] for sid in group] for group, row in found]
 
 
 def make_groups(
@@ -116,9 +113,7 @@ def make_groups(
     )
 
 
-def completion_logps(
-    model: Any, backbone: PreTrainedModel, groups: Groups
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def completion_logps(model: Any, backbone: PreTrainedModel, groups: Groups) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probabilities, with gradient, of the scored groups' completions.
 
     Args:
@@ -127,8 +122,8 @@ def completion_logps(
         groups: What is asked about.
 
     Returns:
-        Log-probabilities float32 (P * G, C), and entropies of the distributions that the tokens were drawn from, without
-        gradient, where the head computes them; both 0 where there is no token or the group is not scored.
+        Log-probabilities float32 (P * G, C), and, where the head computes them, entropies of the distributions that the
+        tokens were drawn from, without gradient; both 0 where there is no token or the group is not scored.
     """
     scored = groups.scored.nonzero().flatten().tolist()
     if not scored:
@@ -150,8 +145,6 @@ def _nothing(model: Any, backbone: PreTrainedModel, groups: Groups) -> tuple[tor
         nothing = torch.zeros(groups.mask.shape, device=smallest.device) + 0.0 * smallest.sum().float()
         return nothing, nothing.detach()
     # A distributed model waits for every process: take part with a token of no weight.
-    logps, entropies = shared_prefix_logps(
-        model, backbone, [groups.prompts[0][:1]], [[groups.completions[0][0][:1]]]
-    )
+    logps, entropies = shared_prefix_logps(model, backbone, [groups.prompts[0][:1]], [[groups.completions[0][0][:1]]])
     nothing = logps.sum() * 0.0 + torch.zeros(groups.mask.shape, device=logps.device)
     return nothing, None if entropies is None else nothing.detach()

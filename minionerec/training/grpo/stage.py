@@ -12,7 +12,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
-from minionerec.embed.vectors import load_vector_artefact
+from minionerec.embed.ready import load_vector_artefact
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.rewards.combined import WeightedRewards
 from minionerec.rewards.registry import RewardSources, check_histories, make_reward, reward_weights

@@ -1,7 +1,7 @@
 """One step of GRPO: roll out, reward, compare, ask the reference, and the loss of each slice.
 
 Everything that a step needs is given when the trainer is made. What one part finds reaches the next as an argument:
-`make_step` is the way from rows to what the loss takes, `compute_loss` the way from there to the loss.
+`make_step` is the way from rows to what the loss takes, `slice_loss` the way from there to the loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,6 +84,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     """
 
     measures_loss = False
+    objective: Objective
 
     def __init__(
         self,
@@ -149,20 +150,18 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         with self.accelerator.autocast():
             return completion_logps(model, self.accelerator.unwrap_model(model), groups)
 
-    def compute_loss(
-        self, model: Any, inputs: Groups, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def slice_loss(self, model: Any, groups: Groups) -> torch.Tensor:
         """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
-        logps, entropies = self.score(model, inputs)
+        logps, entropies = self.score(model, groups)
         terms = policy_loss(
             logps,
-            inputs,
+            groups,
             kind=self.objective.loss,
             beta=self.args.beta,
             slices=self.args.gradient_accumulation_steps,
             processes=self.accelerator.num_processes,
         )
-        self.figures.add_tokens(token_figures(terms, entropies, inputs))
+        self.figures.add_tokens(token_figures(terms, entropies, groups))
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
         return terms.loss

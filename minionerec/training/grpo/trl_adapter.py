@@ -1,16 +1,16 @@
 """The one place where GRPO touches TRL: what its trainer is asked for, what is put in its place, and what is private.
 
-TRL's `GRPOTrainer` makes the reference model (also for DeepSpeed), moves it towards the policy, gives both models a head
-that computes log-probabilities of chosen tokens, and, as a `Trainer` of transformers, runs, logs, validates and saves.
-A step of ours does not go through TRL's rollouts, rewards, advantages and loss; see docs/decisions/trl.md.
+TRL's `GRPOTrainer` makes the reference model (also for DeepSpeed), moves it towards the policy, and gives both a head
+that computes log-probabilities of chosen tokens; as a `Trainer` of transformers it runs, logs, validates and saves. A
+step of ours does not go through TRL's rollouts, rewards, advantages and loss (docs/decisions/trl.md says why).
 
-An optimiser step asks for its rows once, through the published `get_batch_samples`; they are turned into what the loss
-takes when the first of its slices is computed, so after the random state of an unfinished run is back:
+An optimiser step takes its rows from the published `get_batch_samples`. They are turned into what the loss takes when
+the first slice of the step is computed, for then the random state of an unfinished run is back:
 
     get_train_dataloader   rows of one slice after the other, in an order that follows from seed and epoch
-    get_batch_samples      all slices of a step ─▶ a `Step`
-    _prepare_inputs        `Step.slices[n]`: the first one asked for makes all of them
-    compute_loss           the loss of one slice
+    get_batch_samples      the rows of all slices of a step ─▶ a `Step`
+    _prepare_inputs        the next of `Step.slices`; the first makes them all: `make_step`
+    compute_loss           `slice_loss` of it
 """
 
 from abc import abstractmethod
@@ -38,7 +38,16 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "save_model": ("self", "output_dir", "_internal_call"),
 }
 # Attributes of TRL's trainer that ours reads, all without an underscore.
-READ = ("ref_model", "eos_token_ids", "loss_is_scaled_for_ga", "accelerator", "args", "model", "train_dataset")
+READ = (
+    "accelerator",
+    "args",
+    "eos_token_ids",
+    "is_deepspeed_enabled",
+    "model",
+    "num_generations",
+    "ref_model",
+    "state",
+)
 
 
 class EpochSampler(Sampler[int]):
@@ -105,6 +114,7 @@ class StepTrainer(GRPOTrainer):
     """
 
     args: GRPOConfig
+    num_generations: int
 
     def __init__(
         self,
@@ -132,13 +142,23 @@ class StepTrainer(GRPOTrainer):
             rows: The rows of each slice of a step, on this device.
         """
 
+    @abstractmethod
+    def slice_loss(self, model: Any, groups: Groups) -> torch.Tensor:
+        """The loss of one slice, divided by the number of slices.
+
+        Args:
+            model: The policy, or a distributed wrapper of it.
+            groups: The slice.
+        """
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Rows of one slice after the other; TRL would repeat each for each of its completions."""
+        rows: Any = self.train_dataset
         args, processes = self.args, self.accelerator.num_processes
-        size = args.per_device_train_batch_size // args.num_generations
-        sampler = EpochSampler(len(self.train_dataset), processes, args.gradient_accumulation_steps, size, args.seed)
+        size = args.per_device_train_batch_size // self.num_generations
+        sampler = EpochSampler(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
         loader: DataLoader[Any] = self.accelerator.prepare(
-            DataLoader(self.train_dataset, batch_size=size, sampler=sampler, collate_fn=list)
+            DataLoader(rows, batch_size=size, sampler=sampler, collate_fn=list)
         )
         return loader
 
@@ -150,13 +170,18 @@ class StepTrainer(GRPOTrainer):
         step = Step(rows, self.make_step)
         return [{"step": step, "place": place} for place in range(len(rows))], count
 
-    def _prepare_inputs(self, generation_batch: dict[str, Any]) -> Groups:
+    def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
-        groups: Groups = generation_batch["step"].slices[generation_batch["place"]]
-        return groups
+        return {"groups": generation_batch["step"].slices[generation_batch["place"]]}
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """The loss of a slice."""
+        return self.slice_loss(model, inputs["groups"])
 
 
-def _ask_no_reward(**_: Any) -> list[float]:
+def _ask_no_reward(*_: Any, **__: Any) -> list[float | None]:
     """TRL insists on a reward function; ours are functions of rollouts and are asked in `make_step`."""
     raise NotImplementedError
 
