@@ -1,7 +1,7 @@
 """Rows that supervised fine-tuning trains on: token ids, and labels where there is a loss."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,23 +11,50 @@ from minionerec.prompts.examples import Example, ExampleBuilder, encode_completi
 from minionerec.training.config import SftConfig
 from minionerec.training.plan import choose_examples
 
-Columns = dict[str, list[list[int]]]
 
+@dataclass
+class Rows:
+    """Tokenised rows.
 
-def tokenise_examples(
-    tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int
-) -> Columns:
-    """Token ids, and labels that are -100 at prompt tokens, of examples.
-
-    Returns:
-        Columns `input_ids` and `labels`.
+    Attributes:
+        input_ids: Token ids of each row.
+        labels: Its labels, as many: -100 where there is no loss.
+        cut: How many prompts were too long and lost their first tokens.
     """
-    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length).ids
+
+    input_ids: list[list[int]] = field(default_factory=list)
+    labels: list[list[int]] = field(default_factory=list)
+    cut: int = 0
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.input_ids)
+
+    @property
+    def columns(self) -> dict[str, list[list[int]]]:
+        """The rows as a data set has them."""
+        return {"input_ids": self.input_ids, "labels": self.labels}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return sum(map(len, self.input_ids))
+
+    @property
+    def losses(self) -> int:
+        """Tokens that have a loss."""
+        return sum(label >= 0 for row in self.labels for label in row)
+
+
+def tokenise_examples(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int) -> Rows:
+    """Token ids, and labels that are -100 at prompt tokens, of examples."""
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
     completions = encode_completion(tokenizer, [example.completion for example in examples])
-    return {
-        "input_ids": [p + c for p, c in zip(prompts, completions, strict=True)],
-        "labels": [[-100] * len(p) + c for p, c in zip(prompts, completions, strict=True)],
-    }
+    return Rows(
+        [p + c for p, c in zip(prompts.ids, completions, strict=True)],
+        [[-100] * len(p) + c for p, c in zip(prompts.ids, completions, strict=True)],
+        prompts.cut,
+    )
 
 
 def check_all_positions(builder: ExampleBuilder) -> None:
@@ -49,45 +76,35 @@ def check_all_positions(builder: ExampleBuilder) -> None:
         )
 
 
-def tokenise_windows(tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> Columns:
-    """User windows as rows with a loss at every target item (`user_windows`).
-
-    Returns:
-        Columns `input_ids` and `labels`.
-    """
+def tokenise_windows(tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> Rows:
+    """User windows as rows with a loss at every target item (`user_windows`)."""
     check_all_positions(builder)
     start = encode_prompt(tokenizer, [builder.prompt("next_sid", history=[])], None).ids[0]
     items = [tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in builder.table.token_tuples]
-    columns: Columns = {"input_ids": [], "labels": []}
+    rows = Rows()
     for window in user_windows(builder.corpus):
         ids, labels = list(start), [-100] * len(start)
         for place, item in enumerate(window.items.tolist()):
             ids += items[item]
             labels += items[item] if place >= window.first_target else [-100] * len(items[item])
-        columns["input_ids"].append(ids)
-        columns["labels"].append(labels)
-    return columns
+        rows.input_ids.append(ids)
+        rows.labels.append(labels)
+    return rows
 
 
-def training_columns(
+def training_rows(
     tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, config: SftConfig
-) -> tuple[Columns, dict[str, Any]]:
-    """The training rows of all tasks by their weights.
-
-    Returns:
-        Columns `input_ids` and `labels`, and counts: `rows` of each task, `tokens`, and those with a loss (`losses`).
-    """
-    columns: Columns = {"input_ids": [], "labels": []}
-    counts = {}
+) -> tuple[Rows, dict[str, int]]:
+    """The training rows of all tasks by their weights, and the number of rows of each task."""
+    chosen, counts = Rows(), {}
     for task, weight in config.tasks.items():
         if task == "next_sid" and config.all_positions:
             rows = tokenise_windows(tokenizer, builder)
         else:
             rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)
-        chosen = choose_examples(len(rows["input_ids"]), weight, config.seed)
-        counts[task] = len(chosen)
-        for name, values in rows.items():
-            columns[name] += [values[place] for place in chosen]
-    tokens = sum(map(len, columns["input_ids"]))
-    losses = sum(label >= 0 for row in columns["labels"] for label in row)
-    return columns, {"rows": counts, "tokens": tokens, "losses": losses}
+        places = choose_examples(len(rows), weight, config.seed)
+        counts[task] = len(places)
+        chosen.input_ids += [rows.input_ids[place] for place in places]
+        chosen.labels += [rows.labels[place] for place in places]
+        chosen.cut += rows.cut
+    return chosen, counts

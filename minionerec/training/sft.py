@@ -1,5 +1,6 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.plan import plan_steps
 from minionerec.training.regularise import add_dropout
-from minionerec.training.rows import Columns, tokenise_examples, training_columns
+from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
 from minionerec.training.trainer import RankingEvaluation, early_stopping
@@ -127,17 +128,15 @@ def _load(config: SftConfig) -> tuple[Bundle, ExampleBuilder]:
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length), builder
 
 
-def _trainer(
-    config: SftConfig, args: SFTConfig, bundle: Bundle, columns: Columns, builder: ExampleBuilder
-) -> SidSftTrainer:
+def _trainer(config: SftConfig, args: SFTConfig, bundle: Bundle, rows: Rows, builder: ExampleBuilder) -> SidSftTrainer:
     """A trainer of these rows, which validates on those held out."""
     heldout = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
         data_collator=TreeCollator(good_row_length(bundle.model)),
-        train_dataset=Dataset.from_dict(columns),
-        eval_dataset=Dataset.from_dict(heldout),
+        train_dataset=Dataset.from_dict(rows.columns),
+        eval_dataset=Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
         callbacks=early_stopping(config),
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
@@ -148,19 +147,25 @@ def _trainer(
     return trainer
 
 
-def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    bundle, builder = _load(config)
-    columns, counts = training_columns(bundle.tokenizer, builder, config)
+def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> None:
     logger.info(
         "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
-        f"{len(columns['input_ids']):,}",
-        ", ".join(f"{task} {rows:,}" for task, rows in counts["rows"].items()),
-        f"{counts['tokens']:,}",
-        f"{counts['losses']:,}",
+        f"{len(rows):,}",
+        ", ".join(f"{task} {count:,}" for task, count in task_counts.items()),
+        f"{rows.tokens:,}",
+        f"{rows.losses:,}",
     )
+    if rows.cut:
+        logger.info("%s prompts were too long and were cut to their last tokens.", f"{rows.cut:,}")
+
+
+def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
+    bundle, builder = _load(config)
+    rows, task_counts = training_rows(bundle.tokenizer, builder, config)
+    _say_rows(bundle, rows, task_counts)
     names = "batch_size and device_batch_size"
-    plan = plan_steps(config, len(columns["input_ids"]), config.batch_size, config.device_batch_size, names, "rows")
+    plan = plan_steps(config, len(rows), config.batch_size, config.device_batch_size, names, "rows")
     args = SFTConfig(
         **trainer_arguments(config, plan, config.select_by, run.folder),
         per_device_train_batch_size=config.device_batch_size,
@@ -171,9 +176,10 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
     )
-    trainer = _trainer(config, args, bundle, columns, builder)
+    trainer = _trainer(config, args, bundle, rows, builder)
     report_memory(trainer, config)
     run.train(trainer)
+    counts = {"rows": task_counts, "tokens": rows.tokens, "losses": rows.losses, "cut_prompts": rows.cut}
     return run.finish(trainer, bundle, counts)
 
 
