@@ -12,6 +12,7 @@ from support.paths import ROOT
 from support.preference import build
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.settings import parse_settings
 from minionerec.preference.config import PreferenceConfig
 from minionerec.preference.data import read_comparisons, read_features
 from minionerec.preference.splits import DISCARDED, TEST, TRAIN, VALID, audit_split, fold_hash, split_rows
@@ -62,9 +63,20 @@ def test_every_answer_is_kept_or_counted(tmp_path, suffix):
     ]
     data = read(tmp_path, rows, {"1": "b", "2": "a", "0": "tie"}, suffix)
     counts = data.counts
-    wanted = {"comparisons": 36, "without_user_or_item": 1, "without_features": 1, "self_pairs": 1, "answers": 33,
-              "blank": 1, "ties": 1, "invalid": 1, "repeated": 2, "contradictory": 1, "self_consistency": 0.5,
-              "rows": 28}  # fmt: skip
+    wanted = {
+        "comparisons": 36,
+        "without_user_or_item": 1,
+        "without_features": 1,
+        "self_pairs": 1,
+        "answers": 33,
+        "blank": 1,
+        "ties": 1,
+        "invalid": 1,
+        "repeated": 2,
+        "contradictory": 1,
+        "self_consistency": 0.5,
+        "rows": 28,
+    }
     assert {name: counts[name] for name in wanted} == wanted
     assert counts["one_class_users"] == 1 + 20  # u3, and each v
     first = {
@@ -83,6 +95,26 @@ def test_blank_numeric_cells_of_parquet_stay_blank(tmp_path):
     table.assign(smart=[1.0, np.nan]).to_parquet(path)
     data = read_comparisons(path, write_features(tmp_path / "f.npz"), ["smart"], {"1": "a", "2": "b"})
     assert len(data) == 1 and data.y.tolist() == [1.0] and data.counts["blank"] == 1
+
+
+def test_a_table_with_an_index_of_its_own_reads_the_same(tmp_path):
+    """Rows are counted by their place, whatever a parquet file calls them."""
+    table = pd.DataFrame(
+        {
+            "comparison_id": ["c0", "c1", "c2"],
+            "user_id": ["u", "u", "v"],
+            "item_a": ["i0", "ix", "i2"],
+            "item_b": ["i1", "i1", "i3"],
+            "smart": ["a", "a", "b"],
+        }
+    )
+    features = write_features(tmp_path / "f.npz")
+    for name, index in (("plain", [0, 1, 2]), ("odd", [7, 9, 5])):
+        table.set_axis(index).to_parquet(tmp_path / f"{name}.parquet")
+    plain, odd = (read_comparisons(tmp_path / f"{n}.parquet", features, ["smart"], {}) for n in ("plain", "odd"))
+    assert plain.comparison.tolist() == odd.comparison.tolist() == [0, 2]
+    assert plain.y.tolist() == odd.y.tolist() == [1.0, 0.0]
+    assert [odd.users[u] for u in odd.user] == ["u", "v"]
 
 
 def test_refusals(tmp_path):
@@ -123,19 +155,51 @@ def test_features_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": ["mlp"]}, r"models has 'mlp'; known: majority"),
-        ({"activation": "swish"}, r"activation is 'swish'; known: 'leaky_relu'"),
+        ({"models": ["mlp"]}, r"unknown models 'mlp'; known: majority, agreeing_user"),
+        ({"control_models": ["mlp"]}, r"unknown control_models 'mlp'; known: majority"),
+        ({"worlds": ["mars"]}, r"unknown worlds 'mars'; known: halo, no_halo"),
+        ({"splits": ["week"]}, r"unknown splits 'week'; known: pair, row"),
+        ({"activation": "swish"}, r"unknown activation 'swish'; known: leaky_relu"),
+        ({"scale": "minmax"}, r"unknown scale 'minmax'; known: none, standardize, l2"),
+        ({"monitor": "loss"}, r"unknown monitor 'loss'; known: pooled, macro_target"),
+        ({"compat": "2024"}, r"unknown compat '2024'; known: blink-2025-09"),
         ({"comparisons": "a.csv"}, r"comparisons is 'a.csv' and features ''"),
         ({"splits": ["time"]}, r"synthetic data have no time"),
-        ({"label_map": ["1=left"]}, r"label_map has '1=left'"),
-        ({"label_map": {1: "a", 2: "a"}}, r"a code for 'a' and one for 'b'"),
-        ({"seeds": []}, r"seeds is \[\]"),
-        ({"halo": 1.0}, r"halo is 1.0; expected a share"),
+        ({"label_map": {"1": "left"}}, r"label_map has '1=left'; expected CODE=a, CODE=b or CODE=tie"),
+        ({"label_map": {"": "a", "2": "b"}}, r"label_map has '=a'"),
+        ({"label_map": {"1": "a", "2": "a"}}, r"a code for 'a' and one for 'b'"),
+        ({"seeds": []}, r"seeds is empty; give --seeds: one run per seed"),
+        ({"seeds": [1, 2, 1]}, r"seeds is \[1, 2, 1\]; expected none twice"),
+        ({"halo": 1.0}, r"halo is 1.0; it must be at least 0 and below 1"),
+        ({"lapse": -0.1}, r"lapse is -0.1; it must be at least 0 and below 1"),
+        ({"items": 19}, r"items is 19; it must be at least 20"),
+        ({"batch_size": 1}, r"batch_size is 1; it must be at least 2"),
+        ({"max_epochs": 0}, r"max_epochs is 0; it must be at least 1"),
+        ({"patience": 0}, r"patience is 0; it must be at least 1"),
+        ({"workers": 0}, r"workers is 0; it must be at least 1"),
     ],
 )
 def test_settings_are_checked(change, message):
     with pytest.raises(ConfigError, match=message):
         PreferenceConfig(**change)
+
+
+def test_settings_as_a_user_writes_them(tmp_path):
+    """Codes that are numbers in YAML, and words of the command line; what decides a run is not how it is run."""
+    file = tmp_path / "train.yaml"
+    file.write_text("label_map: {1: a, 2: b, 0: tie}\nhalo: 0.5\n")
+    config = parse_settings(PreferenceConfig, ["--config", str(file), "--seeds", "1", "2", "--workers", "1"])
+    assert (config.label_map, config.halo, config.seeds) == ({"1": "a", "2": "b", "0": "tie"}, 0.5, [1, 2])
+    words = parse_settings(PreferenceConfig, ["--label_map", "1=a", "2=b", "0=tie"])
+    assert words.label_map == config.label_map
+    with pytest.raises(ConfigError, match=r"names '1' twice"):
+        parse_settings(PreferenceConfig, ["--label_map", "1=a", "1=b"])
+    way = {"output": "x", "workers": 3, "document": "d.md", "restart": True}
+    study = {"worlds": ["no_halo"], "items": 50, "control_items": 30, "control_models": ["bt_hier"]}
+    study |= {"splits": ["row"], "models": ["bt_lowrank"], "seeds": [5]}
+    assert PreferenceConfig(**way, **study).settings() == PreferenceConfig().settings()
+    assert not {*way, *study, "comparisons", "features"} & set(PreferenceConfig().settings())
+    assert PreferenceConfig(shots=[0]).settings() != PreferenceConfig().settings()
 
 
 def test_row_split_is_the_published_one():
@@ -193,16 +257,19 @@ def test_a_pair_split_that_leaks_is_refused():
         audit_split(data, split_rows(data, "row", 1), "pair")
 
 
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path):
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path):
     rows = write_rows(tmp_path / "rows.csv", [("u1", "i0", "i1", "2")])
     words = ["--comparisons", str(rows), "--features", str(write_features(tmp_path / "f.npz")), "--targets", "smart"]
     words += ["--output", str(tmp_path / "out"), "--workers", "1"]
     settings_file = tmp_path / "empty.yaml"
     settings_file.write_text("models: [bt_hier]\n")
     run = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train_preference.py"), "--config", str(settings_file), *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "minionerec.cli", "train-preference", "--config", str(settings_file), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert run.returncode == 2 and "Traceback" not in run.stderr
     assert run.stderr.strip().splitlines()[-1].startswith("error: ") and "code without a meaning" in run.stderr
     assert run.stdout == ""

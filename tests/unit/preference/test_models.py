@@ -25,11 +25,12 @@ from minionerec.preference.measures import (
     user_table,
 )
 from minionerec.preference.mlp import WIDTHS, EarlyStopping, MlpModel, PairNetwork, train_mlp
-from minionerec.preference.run import few_shot
+from minionerec.preference.model import About, Lookup
+from minionerec.preference.scoring import few_shot
 from minionerec.preference.splits import TEST, TRAIN, VALID, split_rows
 from minionerec.preference.synthetic import make_world, sibling_probability
 from minionerec.reports.markdown import render_markdown
-from minionerec.reports.preference_report import user_section
+from minionerec.reports.preference_run import user_section
 
 
 @pytest.mark.parametrize("users", [6, 11])
@@ -113,8 +114,16 @@ def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
 @pytest.mark.parametrize("scale", ["none", "standardize", "l2"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_network_options_train(data, scale, activation):
-    model = train_mlp(*data, siamese=True, seed=0, max_epochs=2, scale=scale, activation=activation, full_batch=True,
-                      monitor="macro_target")  # fmt: skip
+    model = train_mlp(
+        *data,
+        siamese=True,
+        seed=0,
+        max_epochs=2,
+        scale=scale,
+        activation=activation,
+        full_batch=True,
+        monitor="macro_target",
+    )
     assert len(model.history["val_loss"]) == 2
     norms = model.table(data[0].features).norm(dim=1)
     assert (scale == "l2") == bool(torch.allclose(norms, torch.ones_like(norms), atol=1e-5))
@@ -168,7 +177,37 @@ def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
         outside = change - model.basis @ np.linalg.lstsq(model.basis, change, rcond=None)[0]
         assert np.abs(outside).max() < 1e-6 < np.abs(change).max()
     network = MlpModel(PairNetwork(4, 4, 3), np.zeros(4, np.float32), np.ones(4, np.float32), False)
-    assert list(few_shot(network, world, test, [0, 5], 0)) == ["0"]
+    assert list(few_shot(network, world, test, [0, 5], 0)) == ["0"] and network.adapt(world, test[:3]) is network
+    # Without a shared part there is nothing from which a new user could differ; a floor knows nobody new at all.
+    assert list(few_shot(fit_bradley_terry(world, folds, "bt_user"), world, test, [0, 5], 0)) == ["0"]
+    assert few_shot(Lookup(majority(world, folds)), world, test, [0, 5], 0) == {}
+
+
+def test_every_model_answers_what_the_stage_asks(data):
+    """Floors, linear models and networks behind one protocol: rows of the data, swapped places, what they are."""
+    world, folds = data
+    rows = np.flatnonzero(folds == TEST)
+    user = np.where(np.arange(len(rows)) % 2, world.user[rows], -1)
+    floor = Lookup(majority(world, folds))
+    np.testing.assert_array_equal(floor.probabilities(world, rows, user), floor.p[rows])
+    assert floor.swapped(world, rows, user) is None and floor.utilities(world.features) is None
+    assert floor.about() == About() and floor.arrays() == {} and floor.at_last_epoch() is None
+    assert not floor.serves_unseen and not floor.adapts and floor.adapt(world, rows) is floor
+    pooled = fit_bradley_terry(world, folds, "bt_hier")
+    networks = [train_mlp(world, folds, siamese=siamese, seed=0, max_epochs=2) for siamese in (True, False)]
+    for model in (pooled, *networks):
+        part = world.take(rows)
+        np.testing.assert_array_equal(model.probabilities(world, rows, user), model.predict(part, user))
+        np.testing.assert_array_equal(model.swapped(world, rows, user), model.predict(part, user, swap=True))
+        assert model.serves_unseen and model.arrays()
+    assert pooled.about().parameters == 4 * 3 * 4 + 4 and pooled.about().chosen["tried"]
+    assert pooled.about().best_epoch is None and pooled.at_last_epoch() is None
+    assert pooled.about().basis_penalty == pooled.basis_penalty > 0
+    for network in networks:
+        said = network.about()
+        assert said.parameters == sum(value.numel() for value in network.network.parameters())
+        assert said.last_epoch == 1 and len(said.history["val_loss"]) == 2 and said.basis_penalty is None
+    assert networks[0].utilities(world.features).shape == (5, 3, 80) and networks[1].utilities(world.features) is None
 
 
 def test_floors_against_hand_counts():
