@@ -55,15 +55,15 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
         Corpus, tokenizer, SID table, TRL's trainer, ours.
     """
     from datasets import Dataset
-    from trl import SFTConfig as TrlConfig
-    from trl import SFTTrainer
+    from trl.trainer.sft_config import SFTConfig as TrlConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
     from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
     from minionerec.backbone.quiet import quiet_libraries
     from minionerec.backbone.vocabulary import add_code_tokens
-    from minionerec.core.config import read_yaml
-    from minionerec.data.corpus import Corpus
+    from minionerec.core.settings import parse_settings
     from minionerec.data.config import PrepareConfig
+    from minionerec.data.corpus import Corpus
     from minionerec.data.prepare import run_prepare
     from minionerec.sid.build import run_build_sids
     from minionerec.sid.config import SidConfig
@@ -71,11 +71,11 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from minionerec.training.sft import SidSftTrainer
 
     quiet_libraries()
-    root = Path(__file__).resolve().parents[1] / "configs" / "industrial"
+    recipe = Path(__file__).resolve().parents[1] / "configs" / "industrial" / "language"
     corpus_path, sids_path = str(folder / "corpus"), str(folder / "sids")
-    run_prepare(PrepareConfig(**{**read_yaml(root / "data.yaml"), "output": corpus_path}))
-    settings = {**read_yaml(root / "sids_published.yaml"), "corpus": corpus_path, "output": sids_path}
-    table = run_build_sids(SidConfig(**settings)).table
+    run_prepare(parse_settings(PrepareConfig, ["--config", str(recipe / "data.yaml"), "--output", corpus_path]))
+    published = ["--config", str(recipe / "sids_published.yaml"), "--corpus", corpus_path, "--output", sids_path]
+    table = run_build_sids(parse_settings(SidConfig, published)).table
     corpus = Corpus.load(corpus_path)
     texts = [*corpus.items["title"], *corpus.items["description"]]
     tokenizer = train_tokenizer(texts, args.vocabulary - len(table.tokens))
@@ -110,9 +110,9 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     return corpus, tokenizer, table, stock, ours
 
 
-def examples_of(columns: dict[str, list[list[int]]], places: Any) -> list[dict[str, list[int]]]:
+def examples_of(rows: Any, places: Any) -> list[dict[str, list[int]]]:
     """Rows as a trainer's collator gets them."""
-    return [{name: values[place] for name, values in columns.items()} for place in places]
+    return [{name: values[place] for name, values in rows.columns.items()} for place in places]
 
 
 def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
@@ -121,13 +121,12 @@ def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: 
 
     from minionerec.prompts.examples import ExampleBuilder, special_texts
     from minionerec.prompts.wording import load_wording
-    from minionerec.training.sft import tokenise_examples
+    from minionerec.training.rows import tokenise_examples
 
     builder = ExampleBuilder(corpus, table, load_wording("prose"), special_texts(tokenizer))
     examples = [example for task in TASKS for example in builder.build(task, "train")]
     chosen = np.random.default_rng(args.seed).permutation(len(examples))[: args.rows * args.steps]
-    columns = tokenise_examples(tokenizer, [examples[place] for place in chosen], 512)
-    rows = examples_of(columns, range(len(chosen)))
+    rows = examples_of(tokenise_examples(tokenizer, [examples[place] for place in chosen], 512), range(len(chosen)))
     batches = [rows[start : start + args.rows] for start in range(0, len(rows), args.rows)]
     return batches, batches
 
@@ -140,7 +139,7 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
 
     from minionerec.prompts.examples import ExampleBuilder, special_texts
     from minionerec.prompts.wording import load_wording
-    from minionerec.training.sft import tokenise_examples, tokenise_windows
+    from minionerec.training.rows import tokenise_examples, tokenise_windows
 
     train = corpus.train
     first = train["history"].map(len).groupby(train["user"]).min() == 1
@@ -151,12 +150,12 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     small = replace(corpus, train=train[train["user"].isin(users)].reset_index(drop=True))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(tokenizer, builder, small)
+    windows = tokenise_windows(tokenizer, builder)
     batches = []
-    for columns in (one_by_one, windows):
-        order = rng.permutation(len(columns["input_ids"]))
+    for rows in (one_by_one, windows):
+        order = rng.permutation(len(rows))
         size = 4 * args.rows
-        batches.append([examples_of(columns, order[start : start + size]) for start in range(0, len(order), size)])
+        batches.append([examples_of(rows, order[start : start + size]) for start in range(0, len(order), size)])
     return batches[0], batches[1]
 
 
