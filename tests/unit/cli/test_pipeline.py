@@ -71,7 +71,7 @@ def test_a_part_is_run(started, capsys):
 def test_a_run_stops_at_the_first_failing_stage(tmp_path):
     (tmp_path / FILE).write_text("stages:\n  - calc-level: broken.yaml\n  - report: never.yaml\n")
     (tmp_path / "broken.yaml").write_text(f"path: {tmp_path}/missing.json\n")
-    (tmp_path / "never.yaml").write_text("output: nowhere\npredictions: {A: nowhere}\n")
+    (tmp_path / "never.yaml").write_text("corpus: nowhere\noutput: there\npredictions: {A: nowhere}\n")
     done = run("run", tmp_path)
     assert done.returncode == 2
     assert "[1/2] broken" in done.stdout
