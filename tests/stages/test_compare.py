@@ -1,36 +1,25 @@
 """Comparisons: means, sds and paired differences against numpy, published figures, and rows that do not match."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from support.runs import lists_of, write_run
 
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.metrics.predictions import Predictions
+from minionerec.core.settings import parse_settings
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import paired_bootstrap
-from minionerec.reports.compare import CompareConfig, load_system, run_compare
+from minionerec.reports.compare import run_compare
+from minionerec.reports.config import CompareConfig
 from minionerec.reports.reference import load_reference
 
 ROWS = 40
-
-
-def write_run(place, ranks, targets=None, sids=False):
-    """What `scripts/train_sequential.py` leaves of its ranks: one folder a seed; (S, R)."""
-    targets = np.arange(ROWS) if targets is None else targets
-    for seed, found in enumerate(ranks):
-        counts = {"parameters": 1234, "recipe": "all positions"}
-        folder = place / f"seed-{seed + 9}" / "model"
-        with write_artefact(folder, "sequential_model", config={}, seed=seed + 9, counts=counts) as fresh:
-            frame = pd.DataFrame(
-                {"split": "test", "user": [f"u{t}" for t in targets], "target": targets, "item_rank": found}
-            )
-            if sids:
-                frame["sid_rank"] = np.maximum(1, found - 1)
-            pd.concat([frame, frame.assign(split="valid", item_rank=1)]).to_parquet(fresh / "ranks.parquet")
-    return place
+TARGETS = np.arange(ROWS)
 
 
 @pytest.fixture
@@ -38,41 +27,93 @@ def runs(tmp_path):
     rng = np.random.default_rng(0)
     first, second = rng.integers(1, 30, (2, ROWS)), rng.integers(1, 15, (3, ROWS))
     # Seed 10 comes after seed 9 also where names are sorted as words.
-    return write_run(tmp_path / "one", first), write_run(tmp_path / "two", second), first, second
+    return write_run(tmp_path / "one", first, TARGETS), write_run(tmp_path / "two", second, TARGETS), first, second
+
+
+def config_for(one, two, **changes):
+    return CompareConfig(**{"runs": {"one": str(one), "two": str(two)}, "resamples": 300, **changes})
 
 
 def test_means_sds_and_paired_differences(runs, tmp_path):
     one, two, first, second = runs
-    config = CompareConfig(
-        runs=[f"one={one}", f"two={two}"],
-        metrics=["HR@5", "NDCG@10", "MRR@3"],
-        output=str(tmp_path / "table"),
-        resamples=300,
-    )
-    result = run_compare(config)
-    lines = {line.name: line for line in result.lines["test"]}
-    for name in ("HR@5", "NDCG@10", "MRR@3"):
+    metrics = ["HR@5", "NDCG@10", "MRR@3"]
+    result = run_compare(config_for(one, two, metrics=metrics, output=str(tmp_path / "table")))
+    lines = {line["name"]: line for line in result.splits["test"]}
+    for name in metrics:
         k = int(name.partition("@")[2])
         ours, theirs = (np.array([ranking_metrics(row, [k])[name] for row in ranks]) for ranks in (first, second))
-        mean, sd, low, high = lines["one"].metrics[name]
+        mean, sd, low, high = lines["one"]["metrics"][name]
         assert (mean, sd) == (pytest.approx(ours.mean()), pytest.approx(ours.mean(1).std(ddof=1)))
         assert low < mean < high
         gap = paired_bootstrap(theirs.mean(0), ours.mean(0), resamples=300)
-        assert lines["two"].against[name] == pytest.approx(gap)
-    assert lines["one"].against == {}
-    assert (lines["one"].seeds, lines["two"].seeds) == (2, 3)
-    assert result.lines["valid"][0].metrics["HR@5"][:2] == (1.0, 0.0)
+        assert lines["two"]["against"][name] == pytest.approx(list(gap))
+    assert lines["one"]["against"] == {}
+    assert (lines["one"]["seeds"], lines["two"]["seeds"]) == (2, 3)
+    assert result.splits["valid"][0]["metrics"]["HR@5"][:2] == [1.0, 0.0]
     assert (tmp_path / "table" / "comparison.md").read_text() == result.markdown
     assert json.loads((tmp_path / "table" / "comparison.json").read_text())["test"][1]["name"] == "two"
     assert "| two | 1,234 | 3 |" in result.markdown
 
 
+def test_the_output_is_an_artefact_with_every_seed_as_an_input(runs, tmp_path):
+    one, two, *_ = runs
+    config = config_for(one, two, output=str(tmp_path / "table"))
+    first = run_compare(config)
+    verify_files(tmp_path / "table")
+    manifest = read_manifest(tmp_path / "table", "comparison")
+    assert sorted(manifest["files"]) == ["comparison.html", "comparison.json", "comparison.md"]
+    assert list(manifest["inputs"]) == [
+        "runs one seed-10",
+        "runs one seed-9",
+        "runs two seed-10",
+        "runs two seed-11",
+        "runs two seed-9",
+    ]
+    assert not first.up_to_date and config.up_to_date()
+    again = run_compare(config)
+    assert again.up_to_date and (again.markdown, again.splits) == (first.markdown, first.splits)
+    assert again.lines() == [*first.markdown.splitlines(), f"comparison: {tmp_path / 'table'}"]
+    html = (tmp_path / "table" / "comparison.html").read_text()
+    assert "<script" not in html and "http" not in html and "1,234" in html
+    other = run_compare(config_for(one, two, output=str(tmp_path / "other")))
+    for name in manifest["files"]:
+        assert (tmp_path / "table" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+    assert not other.up_to_date and not run_compare(config_for(one, two, output=config.output, seed=1)).up_to_date
+
+
+def test_a_seed_more_or_a_file_changed_by_hand_is_noticed(runs, tmp_path):
+    one, two, first, _ = runs
+    config = config_for(one, two, output=str(tmp_path / "table"))
+    run_compare(config)
+    write_run(one, np.concatenate([first, first[:1]]), TARGETS)
+    assert not config.up_to_date()
+    assert run_compare(config).splits["test"][0]["seeds"] == 3
+    with (two / "seed-10" / "predictions" / "ranks.parquet").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ArtefactError, match=r"seed-10/predictions/ranks\.parquet: differs from manifest\.json"):
+        run_compare(config)
+    with pytest.raises(ArtefactError, match=r"seed-10/predictions/ranks\.parquet: differs from manifest\.json"):
+        run_compare(config_for(one, two))
+
+
+def test_without_an_output_nothing_is_written(runs, tmp_path, monkeypatch):
+    one, two, *_ = runs
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    result = run_compare(config_for(one, two))
+    assert result.lines() == result.markdown.splitlines() and "## test rows, item level" in result.lines()
+    assert list(Path().iterdir()) == []
+
+
 def test_published_figures_stand_beside_ours(runs):
     one, two, *_ = runs
-    config = CompareConfig(runs=[f"wearec={one}", f"mine={two}"], metrics=["NDCG@10"], reference="lastfm", resamples=50)
-    lines = run_compare(config).lines["test"]
-    assert (lines[0].published["NDCG@10"], lines[1].published) == (0.044, {})
-    test, valid = run_compare(config).markdown.split("## valid")
+    config = CompareConfig(
+        runs={"wearec": str(one), "mine": str(two)}, metrics=["NDCG@10"], reference="lastfm", resamples=50
+    )
+    result = run_compare(config)
+    lines = result.splits["test"]
+    assert (lines[0]["published"]["NDCG@10"], lines[1]["published"]) == (0.044, {})
+    test, valid = result.markdown.split("## valid")
     assert "; published 0.0440" in test and "published" not in valid
 
 
@@ -86,49 +127,62 @@ def test_every_row_of_a_reference_has_its_own_names(name, rows):
     assert reference.headline in [row.name for row in reference.rows]
 
 
-def predictions_of(ranks, width):
-    """Lists of which list r holds its target at `ranks[r]`, where it is within the width."""
-    items = [[r if rank == place else 100 + place for place in range(1, width + 1)] for r, rank in enumerate(ranks)]
-    sids = [[f"<a_{item}>" for item in row] for row in items]
-    targets = np.arange(ROWS, dtype=np.int32)
-    return Predictions(
-        [f"u{r}" for r in range(ROWS)], targets, [f"<a_{t}>" for t in targets], items, sids, [[0.0] * width] * ROWS
-    )
-
-
 def test_a_sequential_and_a_generative_model_stand_in_one_table(runs, tmp_path):
     one, _, first, _ = runs
-    predictions_of(first[0], 20).save(tmp_path / "lists", config={}, inputs={}, counts={"split": "test", "beams": 20})
-    lines = run_compare(CompareConfig(runs=[f"one={one}", f"lists={tmp_path / 'lists'}"], metrics=["NDCG@10"])).lines
-    assert lines["test"][1].metrics["NDCG@10"][0] == pytest.approx(ranking_metrics(first[0], [10])["NDCG@10"].mean())
-    assert [line.name for line in lines["valid"]] == ["one"]
-    assert load_system("x", str(tmp_path / "lists"), "sid").ranks["test"].tolist() == [
-        [r if r <= 20 else 0 for r in first[0]]
-    ]
+    place = tmp_path / "lists"
+    lists_of(first[0], TARGETS).save(place, config={}, inputs={}, counts={"split": "test", "beams": 20})
+    found = run_compare(CompareConfig(runs={"one": str(one), "lists": str(place)}, metrics=["NDCG@10"])).splits
+    assert found["test"][1]["metrics"]["NDCG@10"][0] == pytest.approx(ranking_metrics(first[0], [10])["NDCG@10"].mean())
+    assert found["test"][1]["metrics"]["NDCG@10"][1] is None  # one seed has no sd
+    assert [line["name"] for line in found["valid"]] == ["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of lists hold 20"):
-        run_compare(CompareConfig(runs=[f"lists={tmp_path / 'lists'}"], metrics=["HR@50"]))
+        run_compare(CompareConfig(runs={"lists": str(place)}, metrics=["HR@50"]))
 
 
 def test_levels(runs, tmp_path):
     one, _, first, _ = runs
-    both = write_run(tmp_path / "both", first, sids=True)
-    assert load_system("x", str(both), "sid").ranks["test"].tolist() == np.maximum(1, first - 1).tolist()
+    by_sid = np.maximum(1, first - 1)
+    both = write_run(tmp_path / "both", first, TARGETS, sid_ranks=by_sid)
+    line = run_compare(CompareConfig(runs={"x": str(both)}, metrics=["HR@5"], level="sid")).splits["test"][0]
+    assert line["metrics"]["HR@5"][0] == pytest.approx((by_sid <= 5).mean())
     with pytest.raises(ArtefactError, match=r"has no ranks at level sid\. Train with --sids"):
-        load_system("x", str(one), "sid")
+        run_compare(CompareConfig(runs={"x": str(one)}, level="sid"))
 
 
 def test_what_comparing_refuses(runs, tmp_path):
     one, *_ = runs
-    other = write_run(tmp_path / "other", np.ones((1, ROWS), int), np.arange(ROWS)[::-1])
+    other = write_run(tmp_path / "other", np.ones((1, ROWS), int), TARGETS[::-1])
     with pytest.raises(ArtefactError, match="other: its 40 test rows are not the 40 of one"):
-        run_compare(CompareConfig(runs=[f"one={one}", f"other={other}"]))
+        run_compare(CompareConfig(runs={"one": str(one), "other": str(other)}))
     with pytest.raises(ArtefactError, match="no such directory"):
-        run_compare(CompareConfig(runs=[f"x={tmp_path / 'none'}"]))
-    for changes, message in [
-        ({"runs": []}, "give NAME=DIRECTORY"),
-        ({"runs": ["a=x", "a=y"]}, "has a name twice: a, a"),
-        ({"metrics": ["Hit@10"]}, "unknown metric 'Hit@10'"),
-        ({"level": "user"}, "unknown level 'user'; known: item, sid"),
+        run_compare(CompareConfig(runs={"x": str(tmp_path / "none")}))
+    with pytest.raises(ArtefactError, match="which a 'comparison' must not replace"):
+        run_compare(CompareConfig(runs={"one": str(one)}, output=str(one / "seed-9" / "predictions")))
+    for words, message in [
+        ([], "runs is empty; give --runs"),
+        (["--runs", "a"], "--runs has 'a'; expected NAME=VALUE"),
+        (["--runs", "a=x", "a=y"], "--runs names 'a' twice"),
+        (["--runs", "a=x", "--metrics", "Hit@10"], "unknown metric 'Hit@10'"),
+        (["--runs", "a=x", "--level", "user"], "unknown level 'user'; known: item, sid"),
+        (["--runs", "a=x", "--resamples", "0"], "resamples is 0; it must be at least 1"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            CompareConfig(**{"runs": ["a=x"], **changes})
+            parse_settings(CompareConfig, words)
+
+
+def test_seeds_of_different_rows_are_refused(runs, tmp_path):
+    one, *_ = runs
+    mixed = write_run(tmp_path / "mixed", np.ones((1, ROWS), int), TARGETS[::-1])
+    (one / "seed-10").rename(mixed / "seed-10")
+    with pytest.raises(ArtefactError, match=r"seed-10/predictions: its test rows are not those of .*seed-9"):
+        run_compare(CompareConfig(runs={"mixed": str(mixed)}))
+
+
+def test_command_prints_the_tables(runs, tmp_path):
+    one, two, *_ = runs
+    words = ["--runs", f"one={one}", f"two={two}", "--resamples", "50", "--output", str(tmp_path / "table")]
+    done = subprocess.run(
+        [sys.executable, "-m", "minionerec.cli", "compare", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| two | 1,234 | 3 |" in done.stdout and done.stdout.endswith(f"comparison: {tmp_path / 'table'}\n")

@@ -1,0 +1,66 @@
+"""What recommenders leave behind, made by hand: predictions, and runs of several seeds."""
+
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.ranked import KIND, Ranked, write_ranks
+
+
+def lists_of(ranks, targets, width=20, users=None):
+    """Lists of item indices in which row r has its target at `ranks[r]`, where that is within the width.
+
+    The others are items of the other end of the catalogue, from 1000 down: no target of a small test.
+    """
+    targets = np.asarray(targets, dtype=np.int32)
+    items = [
+        [int(target) if rank == place else 1000 - place for place in range(1, width + 1)]
+        for target, rank in zip(targets, ranks, strict=True)
+    ]
+    return Predictions(
+        users or [f"u{target}" for target in targets],
+        targets,
+        [""] * len(targets),
+        items,
+        [[""] * width for _ in items],
+        [[-float(place) for place in range(width)] for _ in items],
+    )
+
+
+def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None):
+    """What `minionerec train-sequential` leaves: `seed-N/model` and `seed-N/predictions`, the first seed being 9.
+
+    Args:
+        place: Its output.
+        ranks: int (S, R), full rank of each target, one line a seed.
+        targets: int (R,), item indices.
+        sid_ranks: Like `ranks`, at SID level; none if None.
+        valid: Whether validation rows are there too; each of their targets has rank 1.
+        lists: Lists of each seed; those of `lists_of` if None.
+
+    Returns:
+        `place`.
+    """
+    targets = np.asarray(targets, dtype=np.int32)
+    users = [f"u{target}" for target in targets]
+    for number, found in enumerate(ranks):
+        folder = Path(place) / f"seed-{number + 9}"
+        counts = {"parameters": 1234, "recipe": "all positions"}
+        with write_artefact(folder / "model", "sequential_model", config={}, seed=number + 9, counts=counts) as fresh:
+            (fresh / "weights").write_text(f"{number} {place}")
+        levels = {"item": np.asarray(found, np.int64)}
+        if sid_ranks is not None:
+            levels["sid"] = np.asarray(sid_ranks[number], np.int64)
+        splits = {"test": Ranked(users, targets, levels, None)}
+        if valid:
+            first = {level: np.ones(len(targets), np.int64) for level in levels}
+            splits = {"valid": Ranked(users, targets, first, None), **splits}
+        made = lists_of(found, targets) if lists is None else lists[number]
+        inputs = {"model": folder / "model"}
+        counts = {"rows": len(targets), "split": "test", "beams": max(len(row) for row in made.items)}
+        with write_artefact(folder / "predictions", KIND, config={}, inputs=inputs, counts=counts) as fresh:
+            made.to_frame().to_parquet(fresh / FILE, index=False)
+            write_ranks(fresh, splits)
+    return Path(place)
