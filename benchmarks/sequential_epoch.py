@@ -1,7 +1,7 @@
 """CPU time of a training epoch and a full ranking, one thread; for SASRec and WEARec beside a per-sample pipeline.
 
-python benchmarks/sequential_epoch.py --model wearec --data $MINIONEREC_DATA/sequential/LastFM.txt
-python benchmarks/sequential_epoch.py --model sasrec --data $MINIONEREC_DATA/sequential/Beauty.txt --steps 100 --json
+python benchmarks/sequential_epoch.py --model wearec --corpus $MINIONEREC_DATA/sequential/LastFM.txt
+python benchmarks/sequential_epoch.py --model sasrec --corpus $MINIONEREC_DATA/sequential/Beauty.txt --steps 100 --json
 
 The pipeline is written as the field writes it: a Dataset that builds one padded row at a time as a Python list and
 draws an unused negative for it, a DataLoader, torch's dropout, norms and GELU written out, every slot of every layer
@@ -17,6 +17,7 @@ import math
 import random
 import statistics
 import time
+from typing import Any
 
 
 def field_sasrec(model, histories):
@@ -185,11 +186,80 @@ def field_ranking(model, states, loader, seen, mask_seen, chunks):
     return sum(gains) / len(gains)
 
 
-def main() -> None:
-    """Measure and print."""
+class Measurement:
+    """Both pipelines on the same rows, from the same weights."""
+
+    def __init__(self, args):
+        from dataclasses import replace
+
+        import numpy as np
+        import torch
+
+        from minionerec.core.settings import convert
+        from minionerec.data.protocols import PROTOCOLS, read_split
+        from minionerec.sequential.models import build_model, check_hyper, hyper_parameters
+        from minionerec.sequential.train import TrainSettings
+
+        self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol]
+        split = read_split(args.corpus, self.protocol)
+        size, self.whole = self.protocol.batch_size, len(split.train)
+        self.steps = min(args.steps or math.inf, math.ceil(self.whole / size))
+        part = np.random.default_rng(args.seed).permutation(self.whole)[: self.steps * size]
+        chosen = {name: getattr(split.train, name)[part] for name in ("users", "targets", "begins", "ends")}
+        test = {name: getattr(split.test, name)[: args.rows or None] for name in chosen}
+        self.split = replace(split, train=replace(split.train, **chosen), test=replace(split.test, **test))
+        hyper = check_hyper(args.model, convert(args.hyper, dict[str, Any], "--hyper"))
+        given = {"padding": self.protocol.padding, "num_users": len(split.user_names)}
+        hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
+        torch.manual_seed(args.seed)
+        self.built = build_model(args.model, num_items=split.num_items, max_len=self.protocol.max_len, **hyper)
+        self.settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
+        self.states = FIELD.get(args.model) if args.field else None
+
+    def ours(self):
+        """CPU seconds of our epoch and of our ranking, mean loss, NDCG@10."""
+        import torch
+
+        from minionerec.metrics.ranking import ranking_metrics
+        from minionerec.sequential.rank import rank_rows
+        from minionerec.sequential.train import make_optimizer, train_epoch
+
+        model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
+        start = time.process_time()
+        loss = train_epoch(model, split, make_optimizer(model, self.settings), self.settings, 0)
+        middle = time.process_time()
+        ranks = rank_rows(model, split.test, protocol.seen, torch.device("cpu"))["item"]
+        ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
+        return middle - start, time.process_time() - middle, loss, float(ndcg)
+
+    def field(self):
+        """The same of the other pipeline."""
+        import numpy as np
+        import torch
+        from scipy.sparse import csr_matrix
+        from torch.utils.data import DataLoader
+
+        model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
+        random.seed(self.seed)
+        torch.manual_seed(self.seed)
+        train, test = (field_dataset(rows, split.num_items, protocol.padding) for rows in (split.train, split.test))
+        lengths = split.test.ends - split.test.begins
+        places = np.repeat(split.test.users, lengths), split.test.seen(slice(0, len(split.test)))[1]
+        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.user_names), split.num_items + 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        size = self.settings.batch_size
+        start = time.process_time()
+        loss = field_epoch(model, self.states, optimizer, DataLoader(train, size, shuffle=True), self.steps)
+        middle = time.process_time()
+        ndcg = field_ranking(model, self.states, DataLoader(test, size), seen, protocol.seen != "keep", math.inf)
+        return middle - start, time.process_time() - middle, loss, ndcg
+
+
+def parse():
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sasrec", help="a sequential recommender")
-    parser.add_argument("--data", required=True, help="'user item item ...' file")
+    parser.add_argument("--corpus", required=True, help="'user item item ...' file")
     parser.add_argument("--protocol", default="a", choices=["a", "b"], help="which protocol's rows")
     parser.add_argument("--hyper", nargs="*", default=[], help="hyper-parameters, e.g. num_heads=8")
     parser.add_argument("--steps", type=int, default=0, help="training steps timed; 0: the whole epoch")
@@ -198,89 +268,45 @@ def main() -> None:
     parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
     parser.add_argument("--seed", type=int, default=42, help="seed of weights, order and dropout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    from dataclasses import replace
 
-    import numpy as np
+def main() -> None:
+    """Measure and print."""
+    args = parse()
+
     import torch
-    from scipy.sparse import csr_matrix
-    from torch.utils.data import DataLoader
 
     from minionerec.core.memory import keep_freed_memory
-    from minionerec.data.protocols import PROTOCOLS
-    from minionerec.data.sequences import sequences_from_source
-    from minionerec.data.sources.user_items import read_user_items
-    from minionerec.metrics.ranking import ranking_metrics
-    from minionerec.sequential.models import build_model, hyper_parameters
-    from minionerec.sequential.rank import rank_rows
-    from minionerec.sequential.run import parse_hyper
-    from minionerec.sequential.train import TrainSettings, make_optimizer, train_epoch
 
     torch.set_num_threads(1)
-    protocol, device = PROTOCOLS[args.protocol], torch.device("cpu")
-    split = protocol.split(sequences_from_source(read_user_items(args.data)))
-    size, whole = protocol.batch_size, len(split.train)
-    steps = min(args.steps or math.inf, math.ceil(whole / size))
-    part = np.random.default_rng(args.seed).permutation(whole)[: steps * size]
-    chosen = {name: getattr(split.train, name)[part] for name in ("users", "targets", "begins", "ends")}
-    test = {name: getattr(split.test, name)[: args.rows or None] for name in chosen}
-    split = replace(split, train=replace(split.train, **chosen), test=replace(split.test, **test))
-    hyper = parse_hyper(args.model, args.hyper)
-    given = {"padding": protocol.padding, "num_users": len(split.user_names)}
-    hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
-    torch.manual_seed(args.seed)
-    built = build_model(args.model, num_items=split.num_items, max_len=protocol.max_len, **hyper)
-    settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
-    states = FIELD.get(args.model) if args.field else None
-
-    def ours():
-        model = copy.deepcopy(built)
-        start = time.process_time()
-        loss = train_epoch(model, split, make_optimizer(model, settings), settings, 0)
-        middle = time.process_time()
-        ranks = rank_rows(model, split.test, protocol.seen, device)["item"]
-        ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
-        return middle - start, time.process_time() - middle, loss, float(ndcg)
-
-    def field():
-        model = copy.deepcopy(built)
-        random.seed(args.seed)
-        torch.manual_seed(args.seed)
-        train, test = (field_dataset(rows, split.num_items, protocol.padding) for rows in (split.train, split.test))
-        lengths = split.test.ends - split.test.begins
-        places = np.repeat(split.test.users, lengths), split.test.seen(slice(0, len(split.test)))[1]
-        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.user_names), split.num_items + 1))
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        start = time.process_time()
-        loss = field_epoch(model, states, optimizer, DataLoader(train, size, shuffle=True), steps)
-        middle = time.process_time()
-        mask = protocol.seen != "keep"
-        ndcg = field_ranking(model, states, DataLoader(test, size), seen, mask, math.inf)
-        return middle - start, time.process_time() - middle, loss, ndcg
-
+    timed = Measurement(args)
     results = {"ours": [], "field": []}
     for turn in range(args.repeats):
         # The allocator's setting is part of our trainer; the first turn of the other pipeline runs without it.
-        if states is not None:
-            results["field"].append(field())
+        if timed.states is not None:
+            results["field"].append(timed.field())
         if turn == 0:
             keep_freed_memory()
-        results["ours"].append(ours())
+        results["ours"].append(timed.ours())
     figures = {
         "model": args.model,
-        "data": args.data,
+        "corpus": args.corpus,
         "protocol": args.protocol,
-        "steps": steps,
-        "rows": len(split.test),
+        "steps": timed.steps,
+        "rows": len(timed.split.test),
     }
-    scale = whole / len(split.train)
+    scale = timed.whole / len(timed.split.train)
     for name, found in results.items():
         if found:
             epoch, ranking = (statistics.median(run[place] for run in found) for place in (0, 1))
-            figures[name] = {"epoch_s": round(epoch * scale, 3), "ranking_s": round(ranking, 3), "loss": found[0][2],
-                             "test_ndcg@10": found[0][3]}  # fmt: skip
-    if states is not None:
+            figures[name] = {
+                "epoch_s": round(epoch * scale, 3),
+                "ranking_s": round(ranking, 3),
+                "loss": found[0][2],
+                "test_ndcg@10": found[0][3],
+            }
+    if timed.states is not None:
         figures["ratio"] = round(figures["field"]["epoch_s"] / figures["ours"]["epoch_s"], 2)
         figures["ranking_ratio"] = round(figures["field"]["ranking_s"] / figures["ours"]["ranking_s"], 2)
     if args.json:
