@@ -1,6 +1,6 @@
 """The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,9 @@ from minionerec.core.processes import local_rank
 from minionerec.decoding.beam import beam_search
 from minionerec.decoding.branches import SearchModel, evaluating
 from minionerec.decoding.trie import Trie
+
+# Ranks SIDs for a batch of prompts: SID numbers int64 (B, K), -1 behind the end, and scores float32 (B, K).
+Decode = Callable[[list[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
 
 
 def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
@@ -21,6 +24,34 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
     """
     order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), place))
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def decode_batches(
+    decode: Decode,
+    prompts: Sequence[Sequence[int]],
+    width: int,
+    batch_size: int,
+    description: str | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
+
+    Args:
+        decode: Ranks SIDs for a batch.
+        prompts: R token id lists.
+        width: Length of the lists, K.
+        batch_size: Prompts at a time.
+        description: Label of a progress bar; none if None.
+
+    Returns:
+        SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K), in prompt order.
+    """
+    all_sids = np.full((len(prompts), width), -1, dtype=np.int64)
+    all_scores = np.full((len(prompts), width), -np.inf, dtype=np.float32)
+    batches = length_batches(prompts, batch_size)
+    for batch in progress(batches, description, unit="rows", size=len) if description else batches:
+        sids, scores = decode([prompts[place] for place in batch])
+        all_sids[batch, : sids.shape[1]], all_scores[batch, : sids.shape[1]] = sids, scores
+    return all_sids, all_scores
 
 
 def decode_prompts(
@@ -49,17 +80,14 @@ def decode_prompts(
     Returns:
         SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
-    sids = np.full((len(prompts), num_beams), -1, dtype=np.int64)
-    scores = np.full((len(prompts), num_beams), -np.inf, dtype=np.float32)
-    batches = length_batches(prompts, batch_size)
     trie = trie.to(model.device)
+
+    def decode(batch: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        found = beam_search(model, batch, trie, num_beams, normaliser)
+        return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
+
     with evaluating(model):
-        for batch in progress(batches, description, unit="rows", size=len) if description else batches:
-            result = beam_search(model, [prompts[place] for place in batch], trie, num_beams, normaliser)
-            width = result.sids.shape[1]
-            sids[batch, :width] = result.sids.cpu().numpy()
-            scores[batch, :width] = result.scores.float().cpu().numpy()
-    return sids, scores
+        return decode_batches(decode, prompts, num_beams, batch_size, description)
 
 
 def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:

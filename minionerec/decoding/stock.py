@@ -1,13 +1,14 @@
 """Beam search by `generate` of transformers over the same trie: slow, and a check that anyone can run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
 
 from minionerec.core.errors import ConfigError
 from minionerec.decoding.beam import BeamResult
-from minionerec.decoding.branches import SearchModel, check_prompts
+from minionerec.decoding.branches import SearchModel, check_search
 from minionerec.decoding.logits_processor import TrieLogitsProcessor
 from minionerec.decoding.masks import pad_left
 from minionerec.decoding.trie import Trie
@@ -48,11 +49,10 @@ def stock_search(
             "SIDs of this table differ in length, so stock search needs an end token to tell where one ends. Take "
             "search beam, or a wording whose completions end in a token, with score_end true."
         )
-    check_prompts(prompts, model.config.vocab_size)
-    device = torch.device(model.device)
-    trie = trie.to(device)
-    ids, mask = pad_left(prompts, device)
-    output = model.generate(
+    trie = check_search(model, prompts, trie)
+    ids, mask = pad_left(prompts, model.device)
+    stock: Any = model  # what generate gives depends on its settings, which types do not follow
+    output = stock.generate(
         ids,
         attention_mask=mask.long(),
         generation_config=_settings(num_beams, trie.levels + len(end), end[-1] if end else None),

@@ -1,144 +1,91 @@
 """Decoding in shards: dealt to the processes of a launch, written one by one, merged in order, kept over a kill.
 
 Batches are made from the prompts alone, before they are dealt to processes: a batch holds the same prompts however
-many processes there are, so that the results are the same to the last bit. Works under whatever launcher sets `RANK`
-and `WORLD_SIZE` (accelerate, torchrun) and without one.
+many processes there are, so that the results are the same to the last bit. Works under whatever launcher
+`minionerec.core.processes` knows, and without one.
 """
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from transformers import PreTrainedModel
 
-from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.artefacts import package_versions, read_json, write_text_atomic
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
-from minionerec.decoding.decoder import length_batches
-from minionerec.decoding.trie import Trie
+from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.decoding.decoder import Decode, length_batches
 
 logger = get_logger(__name__)
 
-RECORD_FILE = "record.json"
+BATCHES_FILE = "batches.json"
 MOST_SHARDS = 256
-_LARGEST_BATCH = {"cpu": 64, "cuda": 256}
-
-# Decodes one batch of prompts: SID numbers int64 (B, K) and scores float32 (B, K).
-Decode = Callable[[list[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
-
-
-def process_rank() -> tuple[int, int]:
-    """This process's number in its launch, and how many there are."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def wait_for_everyone() -> None:
-    """Go on when every process of the launch has come here; nothing with one process."""
-    if process_rank()[1] > 1:
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo", timeout=timedelta(days=7))
-        torch.distributed.barrier()
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that this process may still take on a device; on a CPU its share among the processes of the machine."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, beams: int, memory: int) -> int:
-    """How many prompts fit into half of a given memory, as a power of two.
-
-    A prompt of P tokens with K beams over L levels is reckoned to take, in values of the weights' dtype,
-
-        2 n h d S                       keys and values of its S = P + K (L - 1) positions in n layers
-        + 4 H d S                       keys and values spread over all H heads, and their copies, in one layer
-        + max(P, K) (6 D + 4 F)         activations of one layer, D wide and F inside
-        + 4 max(P, K) S                 attention mask and weights
-        + 12 K W                        candidates: K beams, W children each at most
-
-    Args:
-        model: The model, where it is to run.
-        trie: SIDs of the catalogue.
-        longest_prompt: P.
-        beams: K.
-        memory: Bytes.
-
-    Returns:
-        From 1 to 64 on a CPU, to 256 on a GPU: more would not be faster.
-    """
-    config = model.config
-    heads = config.num_attention_heads
-    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    span = longest_prompt + beams * (trie.levels - 1)
-    tokens = max(longest_prompt, beams)
-    fan = int(trie.first_child.diff().max())
-    values = (
-        2 * config.num_hidden_layers * kv_heads * head_width * span
-        + 4 * heads * head_width * span
-        + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
-        + 4 * tokens * span
-        + 12 * beams * fan
-    )
-    fitting = memory // 2 // (values * model.dtype.itemsize)
-    return 2 ** int(np.log2(min(max(1, fitting), _LARGEST_BATCH.get(model.device.type, 256))))
 
 
 def decode_in_shards(
     folder: Path,
-    record: Mapping[str, Any],
     prompts: Sequence[Sequence[int]],
-    beams: int,
+    width: int,
     batch_size: Callable[[], int],
     decode: Decode,
+    device: torch.device,
     description: str = "recommending",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decode prompts, each process its share, and merge the shards of all.
 
     Args:
-        folder: Where finished shards lie until the caller has written its output; kept over a kill and taken up again
-            if `record` is the same, thrown away if not.
-        record: Whatever decides the result: settings and fingerprints of inputs.
+        folder: Folder of the unfinished run, whose settings and inputs are those of this one. What is finished there is
+            taken up again, unless another kind of device or another version of a library made it.
         prompts: R token id lists, none twice.
-        beams: Length of the lists, K.
+        width: Length of the lists, K.
         batch_size: Prompts decoded at a time, asked of the first process when it begins anew.
         decode: Decodes one batch.
+        device: Where it decodes.
         description: Label of the progress bar, which counts this process's prompts.
 
     Returns:
         SID numbers int64 (R, K) and scores float32 (R, K), in prompt order; the same in every process.
-
-    Raises:
-        ArtefactError: If the folder cannot be written.
     """
-    rank, world = process_rank()
-    if rank == 0:
-        _open_folder(folder, record, batch_size)
+    if is_main_process():
+        _open_folder(folder, device, batch_size)
     wait_for_everyone()
-    size = read_json(folder / RECORD_FILE)["batch_size"]
-    batches = length_batches(prompts, size)
+    batches = length_batches(prompts, read_json(folder / BATCHES_FILE)["batch_size"])
     shards = [list(part) for part in np.array_split(np.arange(len(batches)), min(len(batches), MOST_SHARDS))]
-    todo = [number for number in range(rank, len(shards), world) if not _shard(folder, number).is_file()]
-    mine = [(number, batch) for number in todo for batch in shards[number]]
-    left = {number: len(shards[number]) for number in todo}
+    mine = range(process_rank(), len(shards), world_size())
+    todo = [number for number in mine if not _shard(folder, number).is_file()]
+    _decode_shards(folder, prompts, width, batches, {number: shards[number] for number in todo}, decode, description)
+    wait_for_everyone()
+    all_sids = np.empty((len(prompts), width), dtype=np.int64)
+    all_scores = np.empty((len(prompts), width), dtype=np.float32)
+    for number, members in enumerate(shards):
+        places = [place for batch in members for place in batches[batch]]
+        part = load_file(_shard(folder, number))
+        all_sids[places], all_scores[places] = part["sids"], part["scores"]
+    return all_sids, all_scores
+
+
+def _decode_shards(
+    folder: Path,
+    prompts: Sequence[Sequence[int]],
+    width: int,
+    batches: Sequence[Sequence[int]],
+    shards: dict[int, list[int]],
+    decode: Decode,
+    description: str,
+) -> None:
+    """Decode this process's shards one after another, and write each when its last batch is done."""
+    mine = [(number, batch) for number, members in shards.items() for batch in members]
+    left = {number: len(members) for number, members in shards.items()}
     found: list[tuple[np.ndarray, np.ndarray]] = []
     done, start = 0, time.perf_counter()
     for number, batch in progress(mine, description, unit="rows", size=lambda pair: len(batches[pair[1]])):
         sids, scores = decode([prompts[place] for place in batches[batch]])
-        found.append((_widened(sids, beams, -1), _widened(scores, beams, -np.inf)))
+        found.append((_widened(sids, width, -1), _widened(scores, width, -np.inf)))
         done += len(sids)
         left[number] -= 1
         if left[number] == 0:
@@ -147,40 +94,36 @@ def decode_in_shards(
     if done:
         seconds = time.perf_counter() - start
         logger.info("Decoded %s distinct prompts in %.1f s: %.1f rows/s.", f"{done:,}", seconds, done / seconds)
-    wait_for_everyone()
-    all_sids = np.empty((len(prompts), beams), dtype=np.int64)
-    all_scores = np.empty((len(prompts), beams), dtype=np.float32)
-    for number, members in enumerate(shards):
-        places = [place for batch in members for place in batches[batch]]
-        part = load_file(_shard(folder, number))
-        all_sids[places], all_scores[places] = part["sids"], part["scores"]
-    return all_sids, all_scores
 
 
-def _open_folder(folder: Path, record: Mapping[str, Any], batch_size: Callable[[], int]) -> None:
-    """Make the folder of shards, or keep one whose record and shards are whole."""
+def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> None:
+    """Keep the shards that can be gone on from, and say how prompts are batched."""
+    made_by = {"device": device.type, "versions": package_versions()}
     try:
-        before = read_json(folder / RECORD_FILE) if (folder / RECORD_FILE).is_file() else None
+        before = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
     except ArtefactError:
         before = None
-    if before is not None and {**before, "batch_size": None} == {**record, "batch_size": None}:
-        for file in folder.glob("shard-*.safetensors"):
-            try:
-                load_file(file)
-            except (OSError, SafetensorError):
-                file.unlink()
-        kept = len(list(folder.glob("shard-*.safetensors")))
+    shards = sorted(folder.glob("shard-*.safetensors"))
+    if before is not None and {**before, "batch_size": None} == {**made_by, "batch_size": None}:
+        kept = sum(_is_whole(file) for file in shards)
         if kept:
             logger.info("Going on from %d finished shard(s) in %s.", kept, folder)
         return
-    if before is not None:
-        logger.info("%s holds shards of other settings or inputs; beginning anew.", folder)
+    if shards:
+        logger.info("%s holds shards of another device or other versions of libraries; beginning anew.", folder)
+    for file in shards:
+        file.unlink()
+    write_text_atomic(folder / BATCHES_FILE, json.dumps({**made_by, "batch_size": batch_size()}, indent=1) + "\n")
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a shard can be read; one that cannot is removed."""
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        size = batch_size()
-        write_text_atomic(folder / RECORD_FILE, json.dumps({**record, "batch_size": size}, indent=1) + "\n")
-    except OSError as error:
-        raise ArtefactError(f"{folder}: cannot be written ({error.strerror}). Choose another output.") from None
+        load_file(file)
+    except (OSError, SafetensorError):
+        file.unlink()
+        return False
+    return True
 
 
 def _shard(folder: Path, number: int) -> Path:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.prompts.wording import COMPLETION_FIELD, TASKS, Wording
@@ -60,11 +62,11 @@ class ExampleBuilder:
         self.titles = corpus.items["title"].tolist()
         self.descriptions = corpus.items["description"].tolist()
 
-    def history_text(self, history: Sequence[int]) -> str:
+    def history_text(self, history: Sequence[int] | np.ndarray) -> str:
         """The SIDs of a history in words."""
         return self.wording.separator.join(self.table.sids[item] for item in history)
 
-    def prompt(self, task: str, history: Sequence[int] | None = None, item: int | None = None) -> str:
+    def prompt(self, task: str, history: Sequence[int] | np.ndarray | None = None, item: int | None = None) -> str:
         """Prompt text of one task, from a history or an item."""
         values: dict[str, Any] = dict(self.specials)
         if history is not None:

@@ -54,3 +54,10 @@ def list_items(
         places += [place] * len(left)
         listed += bool(left)
     return items, places
+
+
+def left_out(without: Sequence[Collection[int]] | None, rows: int) -> list[frozenset[int]]:
+    """The items that must not be listed, row by row: empty sets where nothing is said."""
+    if without is None:
+        return [frozenset()] * rows
+    return [frozenset(int(item) for item in items) for items in without]

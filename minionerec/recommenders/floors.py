@@ -13,7 +13,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.sequences import Split, Windows
 from minionerec.data.transitions import count_transitions
-from minionerec.recommenders.candidates import list_items, ranked_items
+from minionerec.recommenders.candidates import left_out, list_items, ranked_items
 from minionerec.recommenders.protocol import Ranking, Recommender
 from minionerec.sid.table import SidTable
 
@@ -93,10 +93,6 @@ def _by_place(lists: Sequence[Sequence[int]]) -> Ranking:
     return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
 
 
-def _left_out(without: Sequence[Collection[int]] | None, rows: int) -> Sequence[Collection[int]]:
-    return [()] * rows if without is None else [frozenset(np.asarray(list(items)).tolist()) for items in without]
-
-
 @dataclass(frozen=True)
 class Popularity:
     """The same list for everybody: the items that are most often a training target, ties by item index.
@@ -119,8 +115,8 @@ class Popularity:
         popular = self.rows.popular_items
         if without is None:
             return _by_place([self.rows.first_candidates(popular, k, ())] * len(histories))
-        gone = _left_out(without, len(histories))
-        return _by_place([self.rows.first_candidates(popular, k, left_out) for left_out in gone])
+        gone = left_out(without, len(histories))
+        return _by_place([self.rows.first_candidates(popular, k, items) for items in gone])
 
 
 @dataclass(frozen=True)
@@ -144,8 +140,8 @@ class SameAsLastItem:
         self.rows.check_k(k)
         popular = self.rows.popular_items
         lists = [
-            self.rows.first_candidates(chain(reversed(np.asarray(history).tolist()), popular), k, left_out)
-            for history, left_out in zip(histories, _left_out(without, len(histories)), strict=True)
+            self.rows.first_candidates(chain(reversed(np.asarray(history).tolist()), popular), k, gone)
+            for history, gone in zip(histories, left_out(without, len(histories)), strict=True)
         ]
         return _by_place(lists)
 
@@ -182,15 +178,15 @@ class WhatFollowed:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        gone = _left_out(without, len(histories))
+        gone = left_out(without, len(histories))
         newest = [self.rows.numbers[np.asarray(history, dtype=np.int64)[::-1][:_REACH]] for history in histories]
         lists: list[list[int]] = []
         for start in range(0, len(newest), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             scores = self._scores(newest[part])
-            for left_out, (first, end) in zip(gone[part], pairwise(scores.indptr), strict=True):
-                ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k + len(left_out))
-                lists.append(list_items(ranked.tolist(), self.behind, k, left_out)[0])
+            for items, (first, end) in zip(gone[part], pairwise(scores.indptr), strict=True):
+                ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k + len(items))
+                lists.append(list_items(ranked.tolist(), self.behind, k, items)[0])
         return _by_place(lists)
 
     def _scores(self, newest: Sequence[np.ndarray]) -> csr_array:

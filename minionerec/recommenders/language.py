@@ -1,0 +1,196 @@
+"""Checkpoints that speak semantic IDs (language models, the catalogue model) as recommenders."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from minionerec.backbone.bundle import Bundle
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.beam import BeamResult, beam_search
+from minionerec.decoding.branches import evaluating
+from minionerec.decoding.decoder import Decode, decode_batches
+from minionerec.decoding.exact import exact_search
+from minionerec.decoding.fitting import fitting_batch_size
+from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
+from minionerec.decoding.stock import stock_search
+from minionerec.decoding.trie import Trie
+from minionerec.nn.memory import free_memory
+from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.recommenders.candidates import left_out, list_items, ranked_items
+from minionerec.recommenders.protocol import Ranking
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+# Ranks SIDs for all prompts, in whatever batches, given the width K of the lists; see `decode_batches`.
+DecodeAll = Callable[[Sequence[Sequence[int]], int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How SIDs are searched.
+
+    Attributes:
+        method: "beam"; "exact", the true best of the whole catalogue; or "stock", beam search of transformers.
+        scores: "full" or "renormalised", see `minionerec.decoding.scoring.candidate_scores`.
+        score_end: Whether to score what follows the SID in a completion too.
+        batch_size: Prompts searched at a time; 0 finds it from the free memory.
+    """
+
+    method: str = "beam"
+    scores: str = "full"
+    score_end: bool = False
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: If a name is unknown, or stock search is to renormalise.
+        """
+        for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
+        check_scores_of_search(self.method, self.scores)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a model is asked for some histories.
+
+    Attributes:
+        texts: The prompt of each history.
+        ids: Its token ids.
+        cut: How many prompts were too long and lost their first tokens.
+    """
+
+    texts: Sequence[str]
+    ids: Sequence[Sequence[int]]
+    cut: int
+
+    @cached_property
+    def distinct(self) -> list[tuple[int, ...]]:
+        """Every prompt once, in the order of first appearance."""
+        return list(dict.fromkeys(tuple(ids) for ids in self.ids))
+
+
+class LanguageRecommender:
+    """A checkpoint's search over the SIDs of the catalogue.
+
+    Items that share an SID follow one another, the more popular in training first, then the lower item index.
+
+    Args:
+        bundle: The checkpoint, its model where it is to run.
+        corpus: Items, and training rows for popularity.
+        search: How SIDs are searched.
+
+    Raises:
+        DataError: If corpus and checkpoint speak of different items.
+    """
+
+    def __init__(self, bundle: Bundle, corpus: Corpus, search: Search | None = None):
+        self.bundle, self.search = bundle, search or Search()
+        self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+        self.trie = Trie.build(bundle.table.codes, bundle.code_ids).to(torch.device(bundle.model.device))
+        self.behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
+
+    @property
+    def table(self) -> SidTable:
+        """The SIDs that it speaks."""
+        return self.bundle.table
+
+    @cached_property
+    def end(self) -> list[int]:
+        """Token ids that follow an SID in a completion."""
+        completion, sid = self.builder.completion("next_sid", 0), self.table.sids[0]
+        behind = completion[completion.index(sid) + len(sid) :]
+        return encode_completion(self.bundle.tokenizer, [behind])[0] if behind else []
+
+    @cached_property
+    def searched(self) -> Trie:
+        """The trie that is searched: what follows an SID stands behind it where that is scored."""
+        return self.trie.with_tail(self.end) if self.search.score_end else self.trie
+
+    def prompts(self, histories: Sequence[np.ndarray]) -> Prompts:
+        """What the model is asked for histories."""
+        texts = [self.builder.prompt("next_sid", history=history) for history in histories]
+        encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
+        return Prompts(texts, encoded.ids, encoded.cut)
+
+    def recommend(
+        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
+    ) -> Ranking:
+        """See `minionerec.recommenders.protocol.Recommender`; candidates are distinct SIDs."""
+        return self.rank(self.prompts(histories), k, without)
+
+    def rank(
+        self,
+        prompts: Prompts,
+        k: int,
+        without: Sequence[Collection[int]] | None = None,
+        decode_all: DecodeAll | None = None,
+    ) -> Ranking:
+        """The best items for prompts.
+
+        The search is as much wider than `k` as the row needs that has the most items to be left out.
+
+        Args:
+            prompts: R prompts; equal ones are searched once.
+            k: Distinct SIDs of each list.
+            without: For each prompt the items that must not be listed.
+            decode_all: Who searches for all distinct prompts; batch by batch, here, if None.
+        """
+        gone = left_out(without, len(prompts.ids))
+        width = min(k + max(map(len, gone), default=0), self.table.n_unique)
+        found, scores = (decode_all or self.decode_all)(prompts.distinct, width)
+        place_of = {ids: place for place, ids in enumerate(prompts.distinct)}
+        items: list[list[int]] = []
+        values: list[list[float]] = []
+        for row, ids in enumerate(prompts.ids):
+            place = place_of[tuple(ids)]
+            candidates = [number for number in found[place].tolist() if number >= 0]
+            listed, places = list_items(candidates, self.behind, k, gone[row])
+            items.append(listed)
+            values.append([float(scores[place, at]) for at in places])
+        return Ranking(items, values)
+
+    def decode(self, width: int) -> Decode:
+        """What searches for a batch of prompts, with lists of `width` SIDs."""
+
+        def search(prompts: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+            with evaluating(self.bundle.model):
+                found = self._search(prompts, width)
+            return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
+
+        return search
+
+    def _search(self, prompts: Sequence[Sequence[int]], width: int) -> BeamResult:
+        model, how = self.bundle.model, self.search
+        if how.method == "stock":
+            return stock_search(model, prompts, self.trie, width, self.end if how.score_end else ())
+        if how.method == "exact":
+            return exact_search(model, prompts, self.searched, width, how.scores)
+        return beam_search(model, prompts, self.searched, width, how.scores)
+
+    def decode_all(self, prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Search for all prompts, those of similar length together.
+
+        Returns:
+            SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K).
+        """
+        return decode_batches(self.decode(width), prompts, width, self.batch_size(prompts, width), "recommending")
+
+    def batch_size(self, prompts: Sequence[Sequence[int]], width: int) -> int:
+        """Prompts searched at a time."""
+        found = self.search.batch_size
+        if not found:
+            model = self.bundle.model
+            memory = free_memory(torch.device(model.device))
+            found = fitting_batch_size(model, self.searched, max(map(len, prompts)), width, memory)
+        logger.info("%s distinct prompts, %d at a time.", f"{len(prompts):,}", found)
+        return found

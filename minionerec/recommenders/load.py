@@ -1,0 +1,95 @@
+"""A recommender from what a setting names: an artefact's directory, or a user's own function."""
+
+import os
+from pathlib import Path
+
+from minionerec.backbone.build import resolve_dtype
+from minionerec.backbone.bundle import KIND as CHECKPOINT
+from minionerec.backbone.bundle import load_bundle
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.places import function_at
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import decoding_device
+from minionerec.recommenders.language import LanguageRecommender, Search
+from minionerec.recommenders.protocol import Recommender
+from minionerec.recommenders.sequential import SequentialRecommender
+from minionerec.sequential.saved import MODEL_FILE, load_sequential
+from minionerec.sequential.seeds import MODEL_KIND
+from minionerec.sid.table import SidTable
+
+
+def load_recommender(
+    path: str | os.PathLike[str],
+    corpus: Corpus,
+    *,
+    corpus_path: str | os.PathLike[str] | None = None,
+    table: SidTable | None = None,
+    search: Search | None = None,
+    dtype: str = "auto",
+) -> Recommender:
+    """What a training stage left, as a recommender on this process's device.
+
+    Args:
+        path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the model of a seed
+            (`minionerec train-sequential`).
+        corpus: The corpus whose items are recommended.
+        corpus_path: Where it lies; with it a sequential model is held against the corpus that it was trained on.
+        table: SIDs that a checkpoint must have been trained on; its own if None.
+        search: How a checkpoint searches.
+        dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
+
+    Raises:
+        ArtefactError: If there is neither, or it was made for another table or corpus.
+        DataError: If the checkpoint speaks of other items.
+        ConfigError: If the model cannot recommend for histories.
+
+    Example:
+        corpus = Corpus.load("runs/shop/corpus")
+        ranking = load_recommender("runs/shop/sft", corpus).recommend([np.array([3, 1])], k=5)
+    """
+    kind = read_manifest(path)["kind"]
+    if kind == CHECKPOINT:
+        bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
+        bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
+        bundle.model.to(decoding_device())  # type: ignore[arg-type]
+        return LanguageRecommender(bundle, corpus, search)
+    if kind == MODEL_KIND:
+        return _load_sequential(Path(path), corpus, corpus_path)
+    raise ArtefactError(
+        f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
+        "train-sequential). Point the setting elsewhere."
+    )
+
+
+def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRecommender:
+    trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
+    if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
+        raise ArtefactError(
+            f"{path}: was not trained on {corpus_path}, so its items have other numbers. Give the corpus that it was "
+            "trained on; under protocols a and b train-sequential itself writes the predictions."
+        )
+    model = load_sequential(path)
+    if model.num_items != corpus.n_items:
+        raise ArtefactError(f"{path}: has {model.num_items} items, the corpus {corpus.n_items}. Give its own corpus.")
+    name = str(read_json(path / MODEL_FILE)["model"])
+    return SequentialRecommender(model.to(decoding_device()), name)
+
+
+def make_recommender(dotted: str, corpus: Corpus) -> Recommender:
+    """A user's own recommender.
+
+    Args:
+        dotted: Dotted path of a function that takes the corpus and gives a `Recommender`, such as `my_module.make`.
+        corpus: The corpus whose items are recommended.
+
+    Raises:
+        ConfigError: If there is no such function, or what it gives is no recommender.
+    """
+    made = function_at(dotted, "recommender")(corpus)
+    if not isinstance(made, Recommender):
+        raise ConfigError(
+            f"recommender is {dotted!r}, which gave a {type(made).__name__} without a method "
+            "recommend(histories, k, without). See minionerec.recommenders.protocol.Recommender."
+        )
+    return made
