@@ -19,12 +19,13 @@ from safetensors.torch import load_file
 from support.kill import random_points, stage_in_child
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.scripts import benchmark
+from support.scripts import study
 from support.training import (
     GROUP,
     N_ITEMS,
     TRAINED,
     Killed,
+    builder_of,
     grpo_config,
     kill_after,
     make_inputs,
@@ -44,12 +45,14 @@ from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.saved import load_sequential
 from minionerec.sequential.stage import run_sequential
 from minionerec.sid.table import SidTable, split_sid
-from minionerec.training import grpo
-from minionerec.training.common import LogLines
-from minionerec.training.config import GrpoConfig
-from minionerec.training.grpo import REFERENCE_FILE, SidGrpoTrainer, run_grpo
+from minionerec.training.grpo import scoring, stage
+from minionerec.training.grpo.config import GrpoConfig
+from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
 from minionerec.training.scorer import sequential_scorer
 from minionerec.training.sft import run_sft
+from minionerec.training.trainer import LogLines
 
 
 def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:
@@ -78,11 +81,12 @@ def trained(tmp_path_factory):
 class Seen:
     """What a run went through."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    completions: list[list[int]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one a prompt
+    completions: list[list[int]] = field(default_factory=list)  # G a prompt
     advantages: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     slices: list[list[list[int]]] = field(default_factory=list)  # prompts of each slice
+    sizes: list[list[int]] = field(default_factory=list)  # completions of each of them
     scored: list[int] = field(default_factory=list)  # prompts of each pass
     gradient: torch.Tensor | None = None
 
@@ -94,23 +98,21 @@ def watch(monkeypatch):
     def run(config: GrpoConfig) -> Seen:
         seen = Seen()
         with monkeypatch.context() as patch:
-            prepare = SidGrpoTrainer._generate_and_score_completions
-            compute = SidGrpoTrainer._compute_loss
-            score = grpo.shared_prefix_logps
+            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, scoring.shared_prefix_logps
 
-            def spy_prepare(self, inputs):
-                batch = prepare(self, inputs)
-                seen.rows += inputs
-                for ids, mask in zip(batch["completion_ids"], batch["completion_mask"].bool(), strict=True):
-                    seen.completions.append(ids[mask].tolist())
-                seen.advantages += batch["advantages"].tolist()
-                return batch
+            def spy_make(self, rows):
+                slices = make(self, rows)
+                seen.rows += [row for part in rows for row in part]
+                for groups in slices:
+                    seen.completions += [ids for group in groups.completions for ids in group]
+                    seen.advantages += groups.advantages.tolist()
+                return slices
 
-            def spy_loss(self, model, inputs):
-                loss = compute(self, model, inputs)
+            def spy_loss(self, model, groups):
+                loss = loss_of(self, model, groups)
                 seen.losses.append(loss.item())
-                pairs = zip(inputs["prompt_ids"], inputs["prompt_mask"].bool(), strict=True)
-                seen.slices.append([ids[mask].tolist() for ids, mask in pairs])
+                seen.slices.append(list(groups.prompts))
+                seen.sizes.append([len(group) for group in groups.completions])
                 return loss
 
             def spy_score(model, backbone, prompts, completions):
@@ -121,9 +123,9 @@ def watch(monkeypatch):
                 gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
                 seen.gradient = torch.cat([gradient.flatten() for gradient in gradients])
 
-            patch.setattr(SidGrpoTrainer, "_generate_and_score_completions", spy_prepare)
-            patch.setattr(SidGrpoTrainer, "_compute_loss", spy_loss)
-            patch.setattr(grpo, "shared_prefix_logps", spy_score)
+            patch.setattr(SidGrpoTrainer, "make_step", spy_make)
+            patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)
+            patch.setattr(scoring, "shared_prefix_logps", spy_score)
             patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
             run_grpo(config)
         return seen
@@ -175,64 +177,63 @@ def plain_loss(kind, policy, reference, advantages, beta):
 
 
 CASES = [
-    ("grpo", ["ranking"], 1.0),
-    ("grpo", ["rule"], 1.0),
-    ("grpo", ["position=0.5"], 1.0),
-    ("bnpo", ["ranking_only"], 1.0),
-    ("bnpo", ["semantic", "rule=2"], 1.0),
-    ("dapo", ["ranking"], 0.5),
-    ("dapo", ["position"], 1.0),
-    ("gspo", ["semantic"], 0.0),
-    ("gspo", ["rule", "ndcg=0.3", "position=0.1"], 1.0),
+    ("grpo", {"ranking": 1.0}, 1.0),
+    ("grpo", {"rule": 1.0}, 1.0),
+    ("grpo", {"position": 0.5}, 1.0),
+    ("bnpo", {"ranking_only": 1.0}, 1.0),
+    ("bnpo", {"semantic": 1.0, "rule": 2.0}, 1.0),
+    ("dapo", {"ranking": 1.0}, 0.5),
+    ("dapo", {"position": 1.0}, 1.0),
+    ("gspo", {"semantic": 1.0}, 0.0),
+    ("gspo", {"rule": 1.0, "ndcg": 0.3, "position": 0.1}, 1.0),
 ]
 
 
-@pytest.mark.parametrize(("kind", "words", "alpha"), CASES)
-def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, words, alpha):
+@pytest.mark.parametrize(("kind", "rewards", "alpha"), CASES)
+def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, rewards, alpha):
     """Rewards, advantages (ddof 1, 1e-4; siblings), k3 KL against another model, loss and gradient in plain code."""
     beta = 0.1
-    semantic = any(word.startswith("semantic") for word in words)
     seen = watch(
         one_step(
-            trained, tmp_path / "one", loss=kind, rewards=words, sibling_alpha=alpha, beta=beta,
-            reference=str(trained / "early"), keep_zero_variance=True,
-            reward_vectors=str(trained / "vectors") if semantic else "",
+            trained,
+            tmp_path / "one",
+            loss=kind,
+            rewards=rewards,
+            sibling_alpha=alpha,
+            beta=beta,
+            reference=str(trained / "early"),
+            keep_zero_variance=True,
+            reward_vectors=str(trained / "vectors") if "semantic" in rewards else "",
         )
-    )  # fmt: skip
+    )
     bundle = load_bundle(trained / "sft")
     model, early = bundle.model.eval(), load_bundle(trained / "early").model.eval()
     vectors = dict(zip(bundle.table.sids, np.load(trained / "vectors" / "vectors.npy"), strict=True))
     presets = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
     weights: dict[str, float] = {}
-    for word in words:
-        name, _, weight = word.partition("=")
-        weights |= presets.get(name, {name: float(weight or 1)})
+    for name, weight in rewards.items():
+        weights |= presets.get(name, {name: weight})
+    names = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.sids, strict=True))
     policy, reference, advantages = [], [], []
-    assert len(seen.rows) == 8 * GROUP
-    for start in range(0, len(seen.rows), GROUP):
-        row = seen.rows[start]
-        assert all(other["prompt"] == row["prompt"] for other in seen.rows[start : start + GROUP])
-        prompt = bundle.tokenizer(row["prompt"])["input_ids"]
-        mine = seen.completions[start : start + GROUP]
+    assert len(seen.rows) == 8
+    for place, row in enumerate(seen.rows):
+        prompt, target = row["prompt"], names[row["target"]]
+        mine = seen.completions[place * GROUP : (place + 1) * GROUP]
         sids = [ids[: len(ids) - len(row["tail"])] for ids in mine]
         texts = [bundle.tokenizer.decode(ids, skip_special_tokens=True) for ids in mine]
-        hit = row["target_sid"] in texts
-        rewards = np.zeros(GROUP)
+        hit = target in texts
+        totals = np.zeros(GROUP)
         for name, weight in weights.items():
-            rewards += [
-                weight * plain_reward(name, text, row["target_sid"], rank, hit, vectors)
-                for rank, text in enumerate(texts)
-            ]
-        group = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+            totals += [weight * plain_reward(name, text, target, rank, hit, vectors) for rank, text in enumerate(texts)]
+        group = (totals - totals.mean()) / (totals.std(ddof=1) + 1e-4)
         if alpha < 1:
-            group = alpha * group + (1 - alpha) * sibling_advantages([sids], rewards[None])[0]
+            group = alpha * group + (1 - alpha) * sibling_advantages([sids], totals[None])[0]
         advantages += group.tolist()
         policy += [token_logps(model, prompt, ids) for ids in mine]
         with torch.no_grad():
             reference += [token_logps(early, prompt, ids) for ids in mine]
-        with torch.no_grad():
-            totals = [float(token_logps(model, prompt, ids).sum()) for ids in sids]
-        assert totals == sorted(totals, reverse=True)
+            scores = [float(token_logps(model, prompt, ids).sum()) for ids in sids]
+        assert scores == sorted(scores, reverse=True)
     assert len({len(ids) for ids in seen.completions}) > 1
     assert seen.advantages == pytest.approx(advantages, abs=1e-3)
     assert any(advantages)
@@ -244,10 +245,10 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, w
 
 
 def test_the_top_rollout_is_the_most_probable_sid(trained, tmp_path, watch):
-    seen = watch(one_step(trained, tmp_path / "one", tasks=["next_sid"]))
+    seen = watch(one_step(trained, tmp_path / "one", tasks={"next_sid": 1.0}))
     bundle = load_bundle(trained / "sft")
     texts = [bundle.tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in bundle.table.token_tuples]
-    prompt = bundle.tokenizer(seen.rows[0]["prompt"])["input_ids"]
+    prompt = seen.rows[0]["prompt"]
     with torch.no_grad():
         totals = [float(token_logps(bundle.model.eval(), prompt, ids).sum()) for ids in texts]
     assert seen.completions[0] == texts[int(np.argmax(totals))]
@@ -280,9 +281,7 @@ def test_skipped_groups_lose_their_kl_term_alone(trained, tmp_path, watch):
 
 
 def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
-    monkeypatch.setattr(
-        grpo, "make_reward", lambda name, sources: lambda completions, **columns: [0.1] * len(completions)
-    )
+    monkeypatch.setattr(stage, "make_reward", lambda name, sources: lambda rollouts: np.full(rollouts.sids.shape, 0.1))
     seen = watch(one_step(trained, tmp_path / "none"))
     assert seen.advantages == [0.0] * 8 * GROUP
     assert seen.losses == [0.0, 0.0]
@@ -308,35 +307,42 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
     # 99 prompts fill 13 steps of 8, each in two slices of 4 groups; twice, in another order.
     assert len(seen.slices) == 2 * 26
     assert seen.slices[:26] != seen.slices[26:]
-    for prompts in seen.slices:
-        assert len(prompts) == 4 * GROUP
-        assert all(prompts[place] == prompts[place - place % GROUP] for place in range(len(prompts)))
-    asked = Counter(row["prompt"] for row in seen.rows)
-    assert sum(asked.values()) == 2 * 13 * 8 * GROUP
-    rows, counts = grpo_rows_of(trained, config)
-    assert counts == {"next_sid": 75, "title_to_sid": 24}
-    assert asked == Counter({prompt: 2 * GROUP * count for prompt, count in Counter(rows["prompt"]).items()})
-    assert rows["history"][0] is not None and rows["history"][80] is None
+    assert all(len(prompts) == 4 for prompts in seen.slices)
+    assert all(sizes == [GROUP] * 4 for sizes in seen.sizes)
+    asked = Counter(tuple(prompt) for prompts in seen.slices for prompt in prompts)
+    assert sum(asked.values()) == 2 * 13 * 8
+    prompts = grpo_rows_of(trained, config)
+    assert prompts.counts == {"next_sid": 75, "title_to_sid": 24}
+    assert (len(prompts.rows), prompts.filled_up, prompts.cut) == (104, 5, 0)
+    assert asked == Counter([tuple(row["prompt"]) for row in prompts.rows] * 2)
+    assert prompts.rows[0]["history"] is not None and prompts.rows[80]["history"] is None
 
 
-def grpo_rows_of(folder, config):
-    from support.training import builder_of
-
+def grpo_rows_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
-    return grpo.grpo_rows(builder, bundle.tokenizer, config)
+    return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length)
+
+
+def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):
+    config = grpo_config(trained)
+    whole, cut = grpo_rows_of(trained, config), grpo_rows_of(trained, config, 5)
+    assert [row["prompt"] for row in cut.rows] == [row["prompt"][-5:] for row in whole.rows]
+    assert cut.cut == sum(len(row["prompt"]) > 5 for row in whole.rows[: sum(whole.counts.values())]) > 0
 
 
 def test_sampled_rollouts(trained, tmp_path, watch):
-    seen = watch(one_step(trained, tmp_path / "one", rollouts="sampling", generations=6, tasks=["next_sid"]))
-    again = watch(one_step(trained, tmp_path / "two", rollouts="sampling", generations=6, tasks=["next_sid"]))
-    beams = watch(one_step(trained, tmp_path / "three", generations=6, tasks=["next_sid"]))
+    seen = watch(one_step(trained, tmp_path / "one", rollouts="sampling", generations=6, tasks={"next_sid": 1.0}))
+    again = watch(one_step(trained, tmp_path / "two", rollouts="sampling", generations=6, tasks={"next_sid": 1.0}))
+    beams = watch(one_step(trained, tmp_path / "three", generations=6, tasks={"next_sid": 1.0}))
     assert seen.completions == again.completions != beams.completions
     groups = [seen.completions[start : start + 6] for start in range(0, 48, 6)]
     assert all(len({tuple(ids) for ids in group}) == 6 for group in groups)
 
 
 def test_what_is_logged(trained, tmp_path):
-    run_grpo(one_step(trained, tmp_path / "one", reference=str(trained / "early"), rewards=["ranking", "position"]))
+    run_grpo(
+        one_step(trained, tmp_path / "one", reference=str(trained / "early"), rewards={"ranking": 1.0, "position": 1.0})
+    )
     log = json.loads((tmp_path / "one" / "training_log.json").read_text())
     row = next(row for row in log if "hit@g" in row)
     for name in ("rule", "ndcg", "position"):
@@ -355,11 +361,10 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
     )  # fmt: skip
     run_sequential(sequential)
     (path,) = (tmp_path / "sasrec").glob("seed-*/model")
-    changes = {"rewards": ["collaborative"], "reward_model": str(path), "keep_zero_variance": True}
+    changes = {"rewards": {"collaborative": 1.0}, "reward_model": str(path), "keep_zero_variance": True}
     seen = watch(one_step(trained, tmp_path / "one", **changes))
     model, bundle = load_sequential(path), load_bundle(trained / "sft")
-    for start in range(0, 8 * GROUP, GROUP):
-        row = seen.rows[start]
+    for start, row in zip(range(0, 8 * GROUP, GROUP), seen.rows, strict=True):
         if row["history"] is None:  # a title has no history: nothing to learn from
             assert seen.advantages[start : start + GROUP] == [0.0] * GROUP
             continue
@@ -373,8 +378,8 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
             rewards = model.logits(model.user_vectors(history))[0, [item + 1 for item in items]].double().numpy()
         wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
         assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-2)
-    with pytest.raises(ConfigError, match="'collaborative' reads the column 'history', which none of the tasks"):
-        run_grpo(one_step(trained, tmp_path / "bad", tasks=["title_to_sid"], **changes))
+    with pytest.raises(ConfigError, match="'collaborative' reads the history, which none of the tasks"):
+        run_grpo(one_step(trained, tmp_path / "bad", tasks={"title_to_sid": 1.0}, **changes))
     make_inputs(tmp_path / "other", users=10)
     with pytest.raises(ArtefactError, match=r"was trained on .*, which is not the corpus .*/other/corpus"):
         sequential_scorer(path, tmp_path / "other" / "corpus")
@@ -382,7 +387,7 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
 
 def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
     clean = watch(one_step(trained, tmp_path / "clean"))
-    load = grpo.load_bundle
+    load = stage.load_bundle
 
     def poisoned(*args, **kwargs):
         bundle = load(*args, **kwargs)
@@ -390,7 +395,7 @@ def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
         return bundle
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo, "load_bundle", poisoned)
+        patch.setattr(stage, "load_bundle", poisoned)
         dirty = watch(one_step(trained, tmp_path / "dirty"))
     assert dirty.completions == clean.completions
     assert torch.equal(dirty.gradient, clean.gradient)
@@ -472,8 +477,9 @@ def by_zero_2(config: GrpoConfig) -> None:
 
 @pytest.mark.parametrize("launch", [partial(stage_in_processes, run_grpo, world=2), by_zero_2], ids=["DDP", "ZeRO-2"])
 def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
-    changes = {"tasks": ["next_sid"], "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
-    changes |= {"reference": str(trained / "early"), "rewards": ["ranking", "position=0.1"], "sibling_alpha": 0.5}
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
+    changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
+    changes |= {"reference": str(trained / "early")}
     one, two = (
         grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
         for name, per_device in (("one", 8), ("two", 2))
@@ -500,7 +506,7 @@ def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
 
 
 def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
-    changes = {"schedule": "constant", "tasks": ["title_to_sid"]}
+    changes = {"schedule": "constant", "tasks": {"title_to_sid": 1.0}}
     whole, config = (
         grpo_config(trained, output=str(tmp_path / name), epochs=2, **changes) for name in ("whole", "twice")
     )
@@ -515,24 +521,24 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
 
 def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
     """Its tables from runs of two steps; repeated, it trains nothing and writes the same."""
-    study = benchmark("rewards_study")
+    rewards = study("rewards")
     page = tmp_path / "rewards.md"
     words = ["--checkpoint", trained / "sft", "--corpus", trained / "corpus", "--output", tmp_path / "runs",
              "--seeds=2", "--steps=2", "--prompts=8", "--evals=1", "--eval-rows=20", "--beams=16", "--markdown", page,
              "--cases", "rule", "sibling", "--learning-rate=0.01"]  # fmt: skip
-    assert study.main([str(word) for word in words]) == 0
+    assert rewards.main([str(word) for word in words]) == 0
     text = page.read_text()
     base = sid_ranks(Predictions.load(tmp_path / "runs" / "sft" / "test"))
-    assert f"| SFT | {study.number((base == 1).mean())} |" in text
+    assert f"| SFT | {rewards.number((base == 1).mean())} |" in text
     assert text.count("| sibling |") == 5 and "validation NDCG@10: start / best / end" in text
     page.write_text(text.replace("# Rewards", "# What rewards do").replace("| sibling |", "| old |"))
-    monkeypatch.setattr(study, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else
+    monkeypatch.setattr(rewards, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else
                         run_grpo(config))  # fmt: skip
-    assert study.main([str(word) for word in words]) == 0
+    assert rewards.main([str(word) for word in words]) == 0
     assert page.read_text() == text.replace("# Rewards", "# What rewards do")
     page.write_text("nothing to replace")
     with pytest.raises(SystemExit, match="has no lines"):
-        study.main([str(word) for word in words])
+        rewards.main([str(word) for word in words])
 
 
 @pytest.mark.slow
@@ -557,19 +563,19 @@ def test_the_timed_steps_have_one_gradient(share):
     ("changes", "message"),
     [
         ({"generations": 25}, "generations is 25, but the catalogue has 24 distinct SIDs"),
-        ({"generations": 1}, "generations is 1; a group needs at least 2"),
+        ({"generations": 1}, "generations is 1; it must be at least 2"),
         ({"prompts_per_step": 6}, r"6 is no multiple of 4 x 1 device\(s\) = 4"),
         ({"beta": -0.1}, "beta is -0.1"),
         ({"beta": 0.0}, "there is no reference to sync"),
         ({"beta": 0.0, "sync_reference": False, "reference": "early"}, "measured against the reference 'early'"),
-        ({"rewards": ["fame"]}, "unknown reward 'fame'"),
-        ({"rewards": ["semantic"]}, "reward_vectors is ''; the reward semantic and the vectors"),
-        ({"rewards": ["collaborative"]}, "reward_model is ''; the reward collaborative and the model"),
-        ({"reward_vectors": "vectors"}, r"rewards are \['ranking'\] and reward_vectors is 'vectors'"),
+        ({"rewards": {"fame": 1.0}}, "unknown reward 'fame'"),
+        ({"rewards": {"semantic": 1.0}}, "reward_vectors is ''; the reward semantic and the vectors"),
+        ({"rewards": {"collaborative": 1.0}}, "reward_model is ''; the reward collaborative and the model"),
+        ({"reward_vectors": "vectors"}, "rewards are ranking and reward_vectors is 'vectors'"),
         ({"rollouts": "luck"}, "unknown rollouts 'luck'; known: beams, sampling"),
         ({"loss": "dpo"}, "unknown loss 'dpo'; known: grpo, bnpo, dapo, gspo"),
         ({"sibling_alpha": 2.0}, "sibling_alpha is 2.0"),
-        ({"tasks": ["sid_to_title"]}, "'sid_to_title' answers with a title"),
+        ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_rows": 0}, "eval_rows is 0; GRPO can hurt"),
     ],
 )
@@ -587,8 +593,8 @@ def test_references_and_vectors_that_are_not_there_or_do_not_belong(trained, tmp
 
     nowhere = str(tmp_path / "nowhere")
     refused("nowhere", reference=nowhere)
-    refused("nowhere", rewards=["semantic"], reward_vectors=nowhere)
-    refused("holds a 'corpus', expected a 'vectors'", rewards=["semantic"], reward_vectors=str(trained / "corpus"))
+    refused("nowhere", rewards={"semantic": 1.0}, reward_vectors=nowhere)
+    refused("holds a 'corpus', expected a 'vectors'", rewards={"semantic": 1.0}, reward_vectors=str(trained / "corpus"))
     other = tmp_path / "other"
     make_inputs(other, users=10)
     run_sft(sft_config(other, epochs=0.5))

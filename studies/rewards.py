@@ -1,8 +1,8 @@
 """GRPO from one SFT checkpoint with each reward, equal budget, several seeds: what did it do, and is it real?
 
-python benchmarks/rewards_study.py                                  # four rewards, three seeds, 80 steps of 64 prompts
-python benchmarks/rewards_study.py --cases ranking sampling fast slow strong_kl --output runs/industrial/rewards_why
-python benchmarks/rewards_study.py --markdown docs/results/rewards.md
+python studies/rewards.py                                           # four rewards, three seeds, 80 steps of 64 prompts
+python studies/rewards.py --cases ranking sampling fast slow strong_kl --output runs/industrial/rewards_why
+python studies/rewards.py --markdown docs/results/rewards.md
 
 Needs runs/industrial/sft and runs/industrial/corpus (`make industrial`). Each run trains, then ranks all validation and
 test rows; what is done is not done again, so the command can be repeated after an interruption, or with more cases. A
@@ -23,28 +23,28 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.log import setup_logging
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.predict import run_eval
+from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_differences
-from minionerec.training.config import GrpoConfig
-from minionerec.training.grpo import run_grpo
+from minionerec.training.grpo.config import GrpoConfig
+from minionerec.training.grpo.stage import run_grpo
 
 CASES: dict[str, dict[str, Any]] = {
-    "rule": {"rewards": ["rule"]},
-    "ranking": {"rewards": ["ranking"]},
-    "position": {"rewards": ["position"]},
-    "sibling": {"rewards": ["ranking"], "sibling_alpha": 0.5},
-    "sampling": {"rewards": ["ranking"], "rollouts": "sampling"},
-    "fast": {"rewards": ["ranking"], "learning_rate": 1e-4},
-    "slow": {"rewards": ["ranking"], "learning_rate": 1e-5},
-    "strong_kl": {"rewards": ["ranking"], "beta": 0.1},
-    "no_kl": {"rewards": ["ranking"], "beta": 0.0, "sync_reference": False},
-    "thirty_two": {"rewards": ["ranking"], "generations": 32},
+    "rule": {"rewards": {"rule": 1.0}},
+    "ranking": {"rewards": {"ranking": 1.0}},
+    "position": {"rewards": {"position": 1.0}},
+    "sibling": {"rewards": {"ranking": 1.0}, "sibling_alpha": 0.5},
+    "sampling": {"rewards": {"ranking": 1.0}, "rollouts": "sampling"},
+    "fast": {"rewards": {"ranking": 1.0}, "learning_rate": 1e-4},
+    "slow": {"rewards": {"ranking": 1.0}, "learning_rate": 1e-5},
+    "strong_kl": {"rewards": {"ranking": 1.0}, "beta": 0.1},
+    "no_kl": {"rewards": {"ranking": 1.0}, "beta": 0.0, "sync_reference": False},
+    "thirty_two": {"rewards": {"ranking": 1.0}, "generations": 32},
 }
 SPLITS = ("valid", "test")
 METRICS = ("HR@1", "HR@3", "HR@5", "HR@10", "HR@50", "NDCG@10")
-BEGIN, END = "<!-- tables of benchmarks/rewards_study.py -->", "<!-- end of the tables -->"
+BEGIN, END = "<!-- tables of studies/rewards.py -->", "<!-- end of the tables -->"
 Values = dict[str, np.ndarray]
 
 
@@ -73,7 +73,7 @@ def train(args: argparse.Namespace, case: str, seed: int) -> Path:
         "corpus": args.corpus,
         "checkpoint": args.checkpoint,
         "output": f"{args.output}/{case}-{seed}/grpo",
-        "tasks": [f"next_sid={args.steps * args.prompts / rows:.6g}"],
+        "tasks": {"next_sid": float(f"{args.steps * args.prompts / rows:.6g}")},
         "prompts_per_step": args.prompts,
         "prompts_per_device": args.prompts,
         "max_steps": args.steps,
@@ -94,12 +94,8 @@ def rank(args: argparse.Namespace, checkpoint: str | Path, output: str, split: s
     ks = [
         int(name.split("@")[1]) for name in METRICS if name.startswith("HR") and int(name.split("@")[1]) <= args.beams
     ]
-    found = run_eval(
-        EvalConfig(
-            corpus=args.corpus, checkpoint=str(checkpoint), output=output, split=split, beams=args.beams, ks=ks,
-            resamples=2,
-        )
-    )  # fmt: skip
+    settings: dict[str, Any] = {"split": split, "beams": args.beams, "ks": ks, "resamples": 2}
+    found = run_eval(EvalConfig(corpus=args.corpus, checkpoint=str(checkpoint), output=output, **settings))
     values = ranking_metrics(sid_ranks(Predictions.load(found.output)), ks)
     return {name: values[name] for name in METRICS if name in values}
 
@@ -127,6 +123,13 @@ def table(headers: list[str], rows: list[list[str]]) -> str:
 def number(value: float, digits: int = 4) -> str:
     """A share without its leading zero, as the other result pages write it."""
     return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+
+def shown(case: dict[str, Any]) -> list[tuple[str, str]]:
+    """The settings of a case as text; of rewards, all of weight 1, the names."""
+    return [
+        (name, " ".join(map(str, value)) if isinstance(value, dict) else str(value)) for name, value in case.items()
+    ]
 
 
 def metric_tables(base: dict[str, Values], found: dict[str, dict[str, list[Values]]]) -> list[str]:
@@ -205,7 +208,7 @@ def main(words: list[str] | None = None) -> int:
         f"{args.seeds} seeds, {args.steps} steps of {args.prompts} prompts, learning rate {args.learning_rate:g} "
         f"unless the case says otherwise, {args.beams} beams, counted by SID."
     )
-    settings = [f"- {case}: {', '.join(f'{name} {value}' for name, value in CASES[case].items())}" for case in found]
+    settings = [f"- {case}: {', '.join(map(' '.join, shown(CASES[case])))}" for case in found]
     text = "\n\n".join([what, "\n".join(settings), *metric_tables(base, found), *training_table(histories)])
     print(text)
     if args.markdown:
