@@ -1,18 +1,23 @@
-"""The prepare stage and its script."""
+"""The prepare stage and its command."""
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import FileLock
+from support.paths import ROOT
 
-from minionerec.core.artefacts import read_manifest, verify_files
-from minionerec.core.config import ROOT, parse_config
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import load_settings
+from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import SPLITS, Corpus
-from minionerec.data.prepare import PrepareConfig, run_prepare
+from minionerec.data.names import SOURCES
+from minionerec.data.prepare import READERS, run_prepare
 
 
 @pytest.fixture
@@ -84,15 +89,15 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
     with pytest.raises(DataError, match=r"bought\.csv, line 42, column 'item_id': item '77' is not in"):
         run_prepare(PrepareConfig(**tables, output=str(out)))
     assert files_of(out) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bought.csv", "items.csv", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "bought.csv", "items.csv", "out"]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"source": "web"}, "unknown source 'web'; known sources: demo, published, tables"),
-        ({"split": "random"}, "unknown split 'random'; known splits: global_time, leave_last_out"),
-        ({"max_history": 0}, "max_history is 0"),
+        ({"source": "web"}, "unknown source 'web'; known: demo, published, tables"),
+        ({"split": "random"}, "unknown split 'random'; known: global_time, leave_last_out"),
+        ({"max_history": 0}, "max_history is 0; it must be at least 1"),
         ({"source": "published"}, "source is 'published', but category is None. Give --category"),
         ({"source": "tables", "items": "a.csv"}, "source is 'tables', but interactions is None. Give --interactions"),
         ({"items": "a.csv"}, "items is 'a.csv', but source is 'demo', which does not read it. Set source to 'tables'"),
@@ -106,8 +111,12 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
             "core is 5, but source 'published' comes filtered and split, and is read whole or not at all",
         ),
         ({"core": -1}, "core is -1; it must be at least 0"),
+        ({"max_bad_rows": -1}, "max_bad_rows is -1; it must be at least 0"),
+        ({"max_title_words": -1}, "max_title_words is -1; it must be at least 0"),
+        ({"output": ""}, "output is empty; give --output"),
         ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
-        ({"quirks": ["shuffle"]}, "unknown quirk 'shuffle'; known quirks: published_order"),
+        ({"quirks": ["shuffle"]}, "unknown quirks 'shuffle'; known: published_order"),
+        ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),
         (
             {"quirks": ["published_titles"]},
             "quirk 'published_titles' is for amazon2018 and amazon2023; source is 'demo'",
@@ -142,14 +151,17 @@ def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
         "source: tables\nitems: $MINIONEREC_DATA/items.csv\ninteractions: $MINIONEREC_DATA/bought.csv\n"
         f"start: 1970-01-01\nend: 1970-01-02\noutput: {tmp_path / 'out'}\n"
     )
-    config = parse_config(PrepareConfig, "", args=["--config", str(tmp_path / "data.yaml")])
+    config = load_settings(PrepareConfig, tmp_path / "data.yaml")
     assert (config.start, config.end) == ("1970-01-01", "1970-01-02")
     assert run_prepare(config).counts["interactions"] == 40
 
 
-def test_missing_sources_say_what_to_do(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"no\.csv: no such file\. Give --items"):
-        run_prepare(PrepareConfig(source="tables", items="no.csv", interactions="no.csv", output=str(tmp_path / "out")))
+def test_missing_sources_say_what_to_do(tmp_path, tables, monkeypatch):
+    for name in ("items", "interactions"):
+        with pytest.raises(
+            DataError, match=rf"no\.csv: no such file\. Give --{name} its path; data/README\.md says where"
+        ):
+            run_prepare(PrepareConfig(**{**tables, name: "no.csv"}, output=str(tmp_path / "out")))
     monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"Amazon/train/Pots\*\.csv: no such file\. data/README\.md says where"):
         run_prepare(PrepareConfig(source="published", category="Pots", output=str(tmp_path / "out")))
@@ -157,36 +169,100 @@ def test_missing_sources_say_what_to_do(tmp_path, monkeypatch):
 
 
 def test_committed_configurations_are_read():
-    demo = parse_config(PrepareConfig, "", args=["--config", str(ROOT / "configs/demo/data.yaml")])
+    demo = load_settings(PrepareConfig, ROOT / "configs/demo/language/data.yaml")
     assert (demo.source, demo.output) == ("demo", "runs/demo/corpus")
-    industrial = parse_config(PrepareConfig, "", args=["--config", str(ROOT / "configs/industrial/data.yaml")])
+    industrial = load_settings(PrepareConfig, ROOT / "configs/industrial/language/data.yaml")
     assert (industrial.source, industrial.category) == ("published", "Industrial_and_Scientific")
     assert (industrial.output, industrial.root) == ("runs/industrial/corpus", None)
+    others = sorted((ROOT / "configs").rglob("data.yaml"))
+    assert len(others) > 5
+    for path in others:
+        load_settings(PrepareConfig, path)
 
 
-def run_script(*words, cwd):
-    command = [sys.executable, str(ROOT / "scripts" / "prepare_data.py"), *words]
+def test_every_source_has_a_reader():
+    assert {"published", *READERS} == set(SOURCES)
+
+
+def test_an_output_edited_by_hand_is_made_anew(tmp_path, tables, caplog):
+    config = PrepareConfig(**tables, output=str(tmp_path / "out"))
+    run_prepare(config)
+    before = files_of(tmp_path / "out")
+    (tmp_path / "out" / "valid.parquet").write_bytes(before["train.parquet"])
+    assert not config.up_to_date()
+    assert not run_prepare(config).up_to_date
+    assert f"{tmp_path}/out/valid.parquet was changed since it was written" in caplog.text
+    assert files_of(tmp_path / "out") == before and config.up_to_date()
+
+
+def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
+    config = PrepareConfig(**tables, output=str(tmp_path / "out"))
+    run_prepare(config)
+    (tmp_path / "bought.csv").rename(tmp_path / "moved.csv")
+    assert run_prepare(replace(config, interactions=str(tmp_path / "moved.csv"))).up_to_date
+    content = (tmp_path / "items.csv").read_text()
+    (tmp_path / "items.csv").write_text(content.replace("0,a", "0,z"))  # of the same length
+    assert not run_prepare(replace(config, interactions=str(tmp_path / "moved.csv"))).up_to_date
+    assert Corpus.load(tmp_path / "out").items["title"].tolist() == list("zbcde")
+
+
+def test_nothing_else_is_replaced(tmp_path, tables):
+    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
+        (place / "index.json").write_text("{}")
+    with pytest.raises(ArtefactError, match="sids: holds a 'sids', which a 'corpus' must not replace"):
+        run_prepare(PrepareConfig(**tables, output=str(tmp_path / "sids")))
+    assert (tmp_path / "sids" / "index.json").read_text() == "{}"
+    with pytest.raises(ArtefactError, match="exists and is not an output of this project; refusing to replace it"):
+        run_prepare(PrepareConfig(**tables, output=str(tmp_path)))  # the folder of the inputs
+    assert (tmp_path / "items.csv").is_file()
+
+
+def test_two_runs_of_one_output(tmp_path, tables):
+    config = PrepareConfig(**tables, output=str(tmp_path / "out"))
+    with FileLock(tmp_path / ".out.lock"), pytest.raises(ConfigError, match="out: another run is writing it"):
+        run_prepare(config)
+    assert not (tmp_path / "out").exists()
+    assert not run_prepare(config).up_to_date
+
+
+def run_command(*words, cwd):
+    command = [sys.executable, "-m", "minionerec.cli", "prepare-data", *words]
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
 
 
-def test_the_script_with_no_arguments_and_with_a_mistake(tmp_path):
-    done = run_script(cwd=tmp_path)
+def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
+    done = run_command(cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "taking the demo configuration, configs/demo/data.yaml" in done.stderr
+    assert "taking the demo configuration, configs/demo/language/data.yaml" in done.stderr
     assert done.stdout == "corpus: runs/demo/corpus\n"
     assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_525
-    wrong = run_script("--source", "tables", cwd=tmp_path)
+    again = run_command(cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "corpus: runs/demo/corpus\n")
+    assert "runs/demo/corpus is up to date." in again.stderr
+    wrong = run_command("--source", "tables", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.splitlines()[-1] == "error: source is 'tables', but interactions is None. Give --interactions."
     assert "Traceback" not in wrong.stderr
 
 
-def test_industrial_through_the_stage(tmp_path):
-    if not os.environ.get("MINIONEREC_DATA"):
-        pytest.skip("MINIONEREC_DATA is not set; data/README.md says where to get the published files")
+def test_help_needs_nothing_heavy():
+    code = (
+        "import sys, minionerec.data.config as c; from minionerec.core.settings import parse_settings\n"
+        "try: parse_settings(c.PrepareConfig, ['--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--max_history N" in done.stdout
+
+
+def test_industrial_through_the_stage(tmp_path, data_root):
     settings = PrepareConfig(source="published", category="Industrial_and_Scientific", output=str(tmp_path / "out"))
     counts = run_prepare(settings).counts
     assert {split: counts[f"{split}_rows"] for split in SPLITS} == {"train": 36_259, "valid": 4_532, "test": 4_533}
     assert run_prepare(settings).up_to_date
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.symlink_to(data_root / "Amazon")
+    assert run_prepare(replace(settings, root=str(elsewhere))).up_to_date

@@ -1,0 +1,264 @@
+"""The stage that turns item texts into vectors, and its command."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from filelock import FileLock
+from support.encoders import save_encoder, watch_encoder
+from support.paths import ROOT
+from support.small_corpus import save_corpus, shop_titles
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.embed.cache import VectorCache
+from minionerec.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.embed.ready import load_vector_artefact
+from minionerec.embed.stage import run_embed
+from minionerec.embed.texts import item_texts
+from minionerec.embed.tfidf import tfidf_svd
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    return save_encoder(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def encoded_texts(monkeypatch):
+    return watch_encoder(monkeypatch)
+
+
+def test_stage_writes_aligned_vectors_and_is_byte_equal(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", [*shop_titles(30), "", shop_titles(1)[0]])
+    result = run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=8))
+    expected = tfidf_svd(item_texts(Corpus.load(corpus)), 8, 42)
+    assert np.load(tmp_path / "one" / "vectors.npy").tobytes() == expected.tobytes()
+    assert not result.up_to_date
+    wanted = {"items": 32, "dimensions": 8, "empty_texts": 1, "duplicate_texts": 1}
+    assert dict(result.counts) == wanted == read_manifest(tmp_path / "one", "vectors")["counts"]
+    assert json.loads((tmp_path / "one" / "items.json").read_text()) == [f"i{i}" for i in range(32)]
+
+    run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "two"), dimensions=8))
+    for name in ("vectors.npy", "items.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=8)).up_to_date
+    assert not run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=4)).up_to_date
+
+
+def test_ready_vectors_become_an_artefact_that_knows_its_items(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    np.save(tmp_path / "v.npy", np.eye(2))
+    run_embed(EmbedConfig(corpus=str(corpus), encoder=str(tmp_path / "v.npy"), output=str(tmp_path / "out")))
+    assert load_vector_artefact(tmp_path / "out", ["i0", "i1"]).tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(
+        DataError, match="its 2 vectors are not those of the corpus's 2 items; they first differ at item 1"
+    ):
+        load_vector_artefact(tmp_path / "out", ["i0", "x"])
+    with pytest.raises(DataError, match="corpus's 3 items; they first differ at item 2"):
+        load_vector_artefact(tmp_path / "out", ["i0", "i1", "i2"])
+    with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'vectors'"):
+        load_vector_artefact(corpus, ["i0", "i1"])
+
+
+def test_items_without_text_get_zeros_from_a_model(tmp_path):
+    save_encoder(tmp_path / "model")
+    corpus = save_corpus(tmp_path / "corpus", ["red lamp", "", "oak"])
+    config = EmbedConfig(
+        corpus=str(corpus), encoder=str(tmp_path / "model"), output=str(tmp_path / "out"), device="cpu", pooling="cls"
+    )
+    result = run_embed(config)
+    vectors = np.load(tmp_path / "out" / "vectors.npy")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], rtol=1e-5)
+    assert result.counts["empty_texts"] == 1 and result.counts["tokens"] == 7
+    assert run_embed(config).up_to_date
+    assert run_embed(replace(config, cache=str(tmp_path / "other"), processes=2)).up_to_date  # they decide nothing
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")  # another model at the same place
+    assert not run_embed(config).up_to_date
+
+
+def test_failure_leaves_nothing(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["", ""])
+    with pytest.raises(DataError, match="none of the 2 items has a title"):
+        run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out")))
+    with pytest.raises(ArtefactError, match="no such directory"):
+        run_embed(EmbedConfig(corpus=str(tmp_path / "nothing"), output=str(tmp_path / "out")))
+    with pytest.raises(DataError, match=r"v\.npy: no such file"):
+        run_embed(EmbedConfig(corpus=str(corpus), encoder=str(tmp_path / "v.npy"), output=str(tmp_path / "out")))
+    with pytest.raises(ArtefactError, match="corpus: holds a 'corpus', which a 'vectors' must not replace"):
+        run_embed(EmbedConfig(corpus=str(corpus), output=str(corpus)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "corpus"]
+
+
+def test_an_output_that_is_read_is_not_replaced(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), dimensions=2))
+    again = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), encoder=str(tmp_path / "out"))
+    with pytest.raises(ArtefactError, match="out: is read as vectors, so it cannot be the output"):
+        run_embed(again)
+
+
+def test_inputs_edited_by_hand_are_named(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=2))
+    two = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "two"), encoder=str(tmp_path / "one"))
+    run_embed(two)
+    (tmp_path / "one" / "items.json").write_text('["i1", "i0"]')
+    with pytest.raises(ArtefactError, match=r"one/items\.json: differs from manifest\.json\. Run the stage that makes"):
+        run_embed(two)
+    (corpus / "items.parquet").unlink()
+    with pytest.raises(ArtefactError, match=r"corpus/items\.parquet: listed in manifest\.json but missing"):
+        run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=2))
+
+
+def test_an_output_edited_by_hand_is_made_anew(tmp_path, caplog):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    config = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), dimensions=2)
+    run_embed(config)
+    before = (tmp_path / "out" / "vectors.npy").read_bytes()
+    np.save(tmp_path / "out" / "vectors.npy", np.zeros((2, 2), np.float32))
+    assert not config.up_to_date() and not run_embed(config).up_to_date
+    assert "vectors.npy was changed since it was written" in caplog.text
+    assert (tmp_path / "out" / "vectors.npy").read_bytes() == before
+
+
+def test_two_runs_of_one_output(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    config = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"))
+    with FileLock(tmp_path / ".out.lock"), pytest.raises(ConfigError, match="out: another run is writing it"):
+        run_embed(config)
+    assert not run_embed(config).up_to_date
+
+
+def test_what_an_encoder_reads(tmp_path, model_path):
+    assert encoder_inputs("tfidf") == encoder_inputs("some/model") == {}
+    assert {"encoder/config.json", "encoder/model.safetensors"} < set(encoder_inputs(model_path))
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
+    config = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), dimensions=2)
+    assert config.inputs() == {"corpus": corpus}
+    run_embed(config)
+    assert encoder_inputs(str(tmp_path / "out")) == {"vectors": tmp_path / "out"}
+    assert EmbedConfig(encoder=str(tmp_path / "out")).inputs()["vectors"] == tmp_path / "out"
+    with pytest.raises(DataError, match=r"v\.npy: no such file\. Give a \.npy file with one row per item"):
+        EmbedConfig(encoder=str(tmp_path / "v.npy")).inputs()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pooling": "max"}, "unknown pooling 'max'; known: mean, last, cls"),
+        ({"dtype": "float8"}, "unknown dtype 'float8'; known: float32, bfloat16, float16"),
+        ({"dimensions": 0}, "dimensions is 0; it must be at least 1"),
+        ({"encoder": ""}, "encoder is empty; give --encoder: source of item vectors: 'tfidf'"),
+        ({"processes": 0}, "processes is 0; it must be at least 1"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EmbedConfig(**settings)
+    with pytest.raises(ConfigError, match=message):
+        EncoderSettings(**settings)
+
+
+def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):
+    titles = [*shop_titles(10), "", shop_titles(1)[0]]
+    corpus = save_corpus(tmp_path / "corpus", titles)
+    settings = {"encoder": model_path, "device": "cpu", "output": str(tmp_path / "out")}
+    with caplog.at_level("INFO", logger="minionerec"):
+        counts = run_embed(EmbedConfig(corpus=str(corpus), **settings)).counts
+    assert "1 of 12 items have the text of an earlier item" in caplog.text
+    assert (counts["empty_texts"], counts["duplicate_texts"], len(encoded_texts)) == (1, 1, 10)
+    before = np.load(tmp_path / "out" / "vectors.npy")
+    assert before[0].tolist() == before[11].tolist() and not before[10].any()
+
+    encoded_texts.clear()
+    save_corpus(tmp_path / "more", ["blue bolt", *titles])
+    run_embed(EmbedConfig(corpus=str(tmp_path / "more"), normalise=False, **settings))
+    assert encoded_texts == ["blue bolt"]
+    plain = np.load(tmp_path / "out" / "vectors.npy")[1:]
+    np.testing.assert_allclose(
+        plain / np.maximum(np.linalg.norm(plain, axis=1, keepdims=True), 1e-9), before, atol=1e-6
+    )
+
+    encoded_texts.clear()
+    run_embed(EmbedConfig(corpus=str(corpus), pooling="last", **settings))  # other vectors, so another folder
+    assert len(encoded_texts) == 10
+    assert len(list((tmp_path / "out.cache").iterdir())) == 2
+    encoded_texts.clear()
+    own = {**settings, "cache": str(tmp_path / "own"), "output": str(tmp_path / "second")}
+    run_embed(EmbedConfig(corpus=str(corpus), pooling="last", **own))
+    assert len(encoded_texts) == 10 and (tmp_path / "own").is_dir() and not (tmp_path / "second.cache").exists()
+    vectors = [(tmp_path / name / "vectors.npy").read_bytes() for name in ("out", "second")]
+    assert vectors[0] == vectors[1]
+
+
+def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+    corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
+    config = EmbedConfig(
+        corpus=str(corpus), output=str(tmp_path / "out"), encoder=model_path, device="cpu", batch_size=3
+    )
+    plain = VectorCache.write
+    written = []
+
+    def write(self, texts, encoded):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(len(texts))
+        plain(self, texts, encoded)
+
+    monkeypatch.setattr(VectorCache, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        run_embed(config)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(VectorCache, "write", plain)
+    encoded_texts.clear()
+    run_embed(config)
+    assert written == [6, 6] and len(encoded_texts) == 8
+
+
+def test_texts_without_any_token(tmp_path, model_path):
+    from tokenizers import Tokenizer, models
+    from transformers import BertModel, PreTrainedTokenizerFast
+
+    BertModel.from_pretrained(model_path).save_pretrained(tmp_path / "model")
+    letters = Tokenizer(models.BPE(vocab={"z": 0}, merges=[]))  # knows one letter and passes over all others
+    PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="z").save_pretrained(tmp_path / "model")
+    corpus = save_corpus(tmp_path / "corpus", ["oak", "red"])
+    config = EmbedConfig(
+        corpus=str(corpus), encoder=str(tmp_path / "model"), device="cpu", output=str(tmp_path / "out")
+    )
+    with pytest.raises(DataError, match="makes no token of any of the 2 texts"):
+        run_embed(config)
+
+
+def test_vectors_in_a_parquet_file_are_joined_by_id(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red", "blue", "oak"])
+    path = tmp_path / "v.parquet"
+    vectors = {"i2": [5.0, 6.0], "x": [0.0, 0.0], "i0": [1.0, 2.0], "i1": [3.0, 4.0]}
+    pd.DataFrame({"item_id": list(vectors), "vector": list(vectors.values())}).to_parquet(path)
+    config = EmbedConfig(corpus=str(corpus), encoder=str(path), output=str(tmp_path / "out"))
+    run_embed(config)
+    assert np.load(tmp_path / "out" / "vectors.npy").tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert run_embed(config).up_to_date
+
+
+def test_a_parquet_file_that_is_not_there(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", ["red"])
+    config = EmbedConfig(corpus=str(corpus), encoder=str(tmp_path / "no.parquet"), output=str(tmp_path / "out"))
+    with pytest.raises(DataError, match=r"no\.parquet: no such file\. Give a table with columns item_id and vector"):
+        run_embed(config)
+
+
+def test_the_command(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
+    words = [sys.executable, "-m", "minionerec.cli", "embed-items"]
+    words += ["--corpus", str(corpus), "--output", str(tmp_path / "out")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"
