@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from filelock import FileLock
 from support.training import (
     TRAINED,
@@ -21,11 +22,13 @@ from support.training import (
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.decoding.decoder import decode_prompts
+from minionerec.decoding.trie import Trie
 from minionerec.sid.table import SidTable
-from minionerec.training.common import accumulation_steps, choose_examples
-from minionerec.training.config import parse_tasks
 from minionerec.training.regularise import add_dropout
-from minionerec.training.sft import check_all_positions, run_sft, tokenise_examples, tokenise_windows
+from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
+from minionerec.training.sft import run_sft
+from minionerec.training.validation import rank_validation, validation_set
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +38,11 @@ def trained(tmp_path_factory):
     return folder, run_sft(sft_config(folder, **TRAINED))
 
 
-def losses(model, columns):
+def losses(model, rows):
     """Summed loss and gradient of rows, one at a time."""
     model.zero_grad()
     total = 0.0
-    for ids, labels in zip(columns["input_ids"], columns["labels"], strict=True):
+    for ids, labels in zip(rows.input_ids, rows.labels, strict=True):
         logps = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
         wanted = torch.tensor(labels[1:])
         loss = -logps[wanted >= 0].gather(1, wanted[wanted >= 0].unsqueeze(1)).sum()
@@ -50,11 +53,11 @@ def losses(model, columns):
 
 def test_all_positions_equal_the_rows_one_by_one(trained):
     folder, _ = trained
-    bundle, builder, corpus = builder_of(folder)
+    bundle, builder, _ = builder_of(folder)
     bundle.model.eval()
     rows = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(bundle.tokenizer, builder, corpus)
-    assert len(windows["input_ids"]) == 100 < len(rows["input_ids"]) == 300
+    windows = tokenise_windows(bundle.tokenizer, builder)
+    assert len(windows) == 100 < len(rows) == 300
     per_row, row_gradients = losses(bundle.model, rows)
     per_window, window_gradients = losses(bundle.model, windows)
     assert per_window == pytest.approx(per_row, rel=1e-5)
@@ -73,8 +76,8 @@ def test_the_loss_is_on_completions_alone(trained):
     folder, _ = trained
     bundle, builder, _ = builder_of(folder)
     example = builder.build("title_to_sid", "train")[3]
-    columns = tokenise_examples(bundle.tokenizer, [example], 512)
-    ids, labels = columns["input_ids"][0], columns["labels"][0]
+    rows = tokenise_examples(bundle.tokenizer, [example], 512)
+    (ids,), (labels,) = rows.input_ids, rows.labels
     kept = [token for token, label in zip(ids, labels, strict=True) if label >= 0]
     assert bundle.tokenizer.convert_ids_to_tokens(kept) == ["<a_0>", "<b_3>", "<c_0>", "<|eos|>"]
     assert bundle.tokenizer.decode([t for t, label in zip(ids, labels, strict=True) if label < 0]) == example.prompt
@@ -125,7 +128,20 @@ def test_an_unfinished_run_with_other_settings_is_not_mixed_in(tmp_path, monkeyp
     with pytest.raises(ConfigError, match=r"differs in learning_rate \(then 0.003, now 0.0001\).*--restart true"):
         run_sft(other)
     assert (tmp_path / "sft.partial").is_dir()
-    assert run_sft(replace(other, restart=True)).fresh
+    result = run_sft(replace(other, restart=True))
+    assert result.fresh and not (tmp_path / "sft.partial").exists()
+    assert same_weights(other.output, run_sft(replace(other, output=str(tmp_path / "whole"))).output)
+
+
+def test_an_unfinished_run_on_other_inputs_is_not_mixed_in(tmp_path, monkeypatch):
+    make_inputs(tmp_path)
+    config = sft_config(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 1)
+        run_sft(config)
+    make_inputs(tmp_path, shuffled=True)
+    with pytest.raises(ConfigError, match=r"sft\.partial: holds an unfinished run that differs in the inputs' content"):
+        run_sft(config)
 
 
 def test_two_runs_do_not_write_one_output(tmp_path):
@@ -133,6 +149,44 @@ def test_two_runs_do_not_write_one_output(tmp_path):
     with FileLock(tmp_path / ".sft.lock"), pytest.raises(ConfigError, match="sft: another run is writing it"):
         run_sft(sft_config(tmp_path))
     assert run_sft(sft_config(tmp_path)).fresh
+
+
+@pytest.mark.parametrize("name", ["corpus/train.parquet", "sids/index.json"])
+def test_an_input_edited_by_hand_is_noticed(tmp_path, name):
+    make_inputs(tmp_path)
+    file = tmp_path / name
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(ArtefactError, match=f"{name}: differs from manifest.json. Run the stage that makes"):
+        run_sft(sft_config(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "sids"]
+
+
+def test_an_output_edited_by_hand_is_made_anew(tmp_path, caplog):
+    make_inputs(tmp_path)
+    config = sft_config(tmp_path, epochs=1)
+    run_sft(config)
+    before = read_manifest(tmp_path / "sft")["files"]
+    (tmp_path / "sft" / "training_log.json").write_text("[]")
+    with caplog.at_level("INFO", "minionerec"):
+        assert run_sft(config).fresh
+    assert "training_log.json was changed since it was written" in caplog.text
+    assert read_manifest(tmp_path / "sft")["files"] == before
+
+
+def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
+    """Where inputs lie, whether the state is kept, how it would go on."""
+    folder, _ = trained
+    for name in ("corpus", "sids"):
+        shutil.copytree(folder / name, tmp_path / name)
+    config = sft_config(folder, **TRAINED)
+    changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
+    assert not run_sft(replace(config, **changes, tensorboard=True, restart=True)).fresh
+
+
+def test_an_input_is_not_an_output(tmp_path):
+    make_inputs(tmp_path)
+    with pytest.raises(ArtefactError, match="holds a 'corpus', which a 'checkpoint' must not replace"):
+        run_sft(sft_config(tmp_path, output=str(tmp_path / "corpus")))
 
 
 def test_a_half_written_checkpoint_is_left_out(tmp_path, monkeypatch):
@@ -161,23 +215,28 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path):
     bundle = load_bundle(folder / "sft")
     bundle.model.save_pretrained(tmp_path / "hub")
     bundle.tokenizer.save_pretrained(tmp_path / "hub")
-    tasks = [
-        "next_sid",
-        "title_to_sid",
-        "sid_to_title",
-        "description_to_sid",
-        "next_title",
-        "title_history_to_sid=0.25",
-    ]
+    tasks = dict.fromkeys(["next_sid", "title_to_sid", "sid_to_title", "description_to_sid", "next_title"], 1.0)
+    tasks["title_history_to_sid"] = 0.25
     config = sft_config(
-        folder, model=str(tmp_path / "hub"), output=str(tmp_path / "prose"), wording="prose", all_positions=False,
-        tasks=tasks, epochs=0.5, select_by="loss", eval_rows=0,
-    )  # fmt: skip
+        folder,
+        model=str(tmp_path / "hub"),
+        output=str(tmp_path / "prose"),
+        wording="prose",
+        all_positions=False,
+        tasks=tasks,
+        epochs=0.5,
+        select_by="loss",
+        eval_rows=0,
+    )
     counts = run_sft(config).counts
     assert counts["rows"] == {
-        "next_sid": 300, "title_to_sid": 24, "sid_to_title": 24, "description_to_sid": 24, "next_title": 300,
+        "next_sid": 300,
+        "title_to_sid": 24,
+        "sid_to_title": 24,
+        "description_to_sid": 24,
+        "next_title": 300,
         "title_history_to_sid": 75,
-    }  # fmt: skip
+    }
     assert set(counts["best"]) == {"eval_loss"}
     assert load_bundle(tmp_path / "prose").wording.name == "prose"
 
@@ -186,14 +245,14 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path):
     ("changes", "message"),
     [
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
-        ({"tasks": ["next_sid", "sing"]}, "unknown task 'sing'"),
-        ({"tasks": ["next_sid=0"]}, "tasks: 'next_sid=0'; expected each task once"),
-        ({"tasks": []}, "tasks is empty"),
-        ({"tasks": ["title_to_sid"]}, "all_positions is about the task next_sid"),
+        ({"tasks": {"next_sid": 1.0, "sing": 1.0}}, "unknown task 'sing'"),
+        ({"tasks": {"next_sid": 0.0}}, r"tasks next_sid is 0.0; it must be above 0\."),
+        ({"tasks": {}}, "tasks is empty; give --tasks"),
+        ({"tasks": {"title_to_sid": 1.0}}, "all_positions is about the task next_sid, .* among the tasks title_to_sid"),
         ({"select_by": "ndcg", "eval_rows": 0}, "select_by is ndcg but eval_rows is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
         ({"schedule": "steps"}, "unknown schedule 'steps'; known: cosine, linear, constant"),
-        ({"dropout": 1.0}, r"dropout 1.0 is outside \[0, 1\)"),
+        ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1"),
         ({"heads": 3}, "hidden_size 32 is not a multiple of heads 3"),
     ],
 )
@@ -227,9 +286,39 @@ def test_dropout_works_in_training_alone_and_leaves_the_checkpoint_alone(trained
     assert not torch.allclose(model(ids).logits, before)
 
 
-def test_weights_of_tasks():
-    assert parse_tasks(["a", "b=2.5"]) == {"a": 1.0, "b": 2.5}
-    assert len(choose_examples(10, 0.3, 0)) == 3
-    assert np.bincount(choose_examples(10, 2.5, 0)).min() == 2
-    assert np.array_equal(choose_examples(50, 0.5, 1), choose_examples(50, 0.5, 1))
-    assert accumulation_steps(64, 8, 4, "x") == 2
+def test_validation_ranks_as_the_evaluator_does(trained):
+    """NDCG@10, HR@10 and HR@1 of the checkpoint, reckoned from its lists, are those that its run measured."""
+    folder, result = trained
+    config = sft_config(folder, **TRAINED)
+    bundle, builder, corpus = builder_of(folder)
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
+    validation = validation_set(config, bundle, builder, trie)
+    assert len(validation.prompts) == len(validation.targets) == 20
+    found = rank_validation(bundle.model, validation, Accelerator(cpu=True))
+    assert {f"eval_{name}": value for name, value in found.items()} == {
+        name: value for name, value in result.counts["best"].items() if name != "eval_loss"
+    }
+    lists, _ = decode_prompts(bundle.model, validation.prompts, trie, 10)
+    ranks = [row.tolist().index(target) + 1 for row, target in zip(lists, validation.targets, strict=True)]
+    assert found["ndcg@10"] == pytest.approx(np.mean([1 / np.log2(1 + rank) for rank in ranks]))
+    assert found["hr@1"] == pytest.approx(np.mean([rank == 1 for rank in ranks]))
+    every = validation_set(replace(config, eval_rows=-1), bundle, builder, trie)
+    assert len(every.targets) == len(corpus.rows("valid"))
+    assert validation_set(replace(config, eval_rows=0, select_by="loss"), bundle, builder, trie) is None
+
+
+def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
+    make_inputs(tmp_path)
+    config = sft_config(
+        tmp_path, all_positions=False, max_prompt_length=5, epochs=0.2, evals_per_epoch=1, eval_rows=0, select_by="loss"
+    )
+    with caplog.at_level("INFO", "minionerec"):
+        counts = run_sft(config).counts
+    assert counts["cut_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
+    assert "80 prompts were too long and were cut to their last tokens." in caplog.text
+    assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
+
+
+def test_the_result_says_where_the_checkpoint_lies(trained):
+    folder, result = trained
+    assert result.lines() == [f"checkpoint: {folder / 'sft'}"]

@@ -58,8 +58,11 @@ def launch(config, folder):
     words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/sft.py"]
     done = subprocess.run(
         [sys.executable, *words, "--config", folder / "sft.yaml"],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -17,7 +17,8 @@ from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.training.sft import run_sft, tokenise_examples
+from minionerec.training.rows import tokenise_examples
+from minionerec.training.sft import run_sft
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,9 @@ def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
     with torch.no_grad():
         total = sum(
             cross_entropy(bundle.model(torch.tensor([ids])).logits[0, :-1], torch.tensor(labels[1:]), reduction="sum")
-            for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True)
+            for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
         )
-    tokens = sum(label >= 0 for labels in rows["labels"] for label in labels)
+    tokens = sum(label >= 0 for labels in rows.labels for label in labels)
     assert float(total / tokens) == pytest.approx(min(read_losses(config.output)), rel=1e-4)
 
 
@@ -127,8 +128,17 @@ def test_schedules(hub, tmp_path, schedule, rates):
         used.append(optimizer.param_groups[0]["lr"])
 
     hook = register_optimizer_step_pre_hook(note)
-    run_sft(sft_config(hub, output=str(tmp_path / "sft"), schedule=schedule, warmup=2, learning_rate=1e-2, eval_rows=0,
-                       select_by="loss"))  # fmt: skip
+    run_sft(
+        sft_config(
+            hub,
+            output=str(tmp_path / "sft"),
+            schedule=schedule,
+            warmup=2,
+            learning_rate=1e-2,
+            eval_rows=0,
+            select_by="loss",
+        )
+    )
     hook.remove()
     assert used == pytest.approx(rates, rel=1e-3)
 

@@ -54,10 +54,20 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
 
 def sft_config(folder: Path, **changes) -> SftConfig:
     settings = {
-        "corpus": str(folder / "corpus"), "sids": str(folder / "sids"), "output": str(folder / "sft"), **SHAPE,
-        "all_positions": True, "epochs": 2, "batch_size": 8, "device_batch_size": 8, "dropout": 0.1,
-        "learning_rate": 3e-3, "eval_rows": 20, "eval_beams": 10, "select_by": "ndcg",
-    }  # fmt: skip
+        "corpus": str(folder / "corpus"),
+        "sids": str(folder / "sids"),
+        "output": str(folder / "sft"),
+        **SHAPE,
+        "all_positions": True,
+        "epochs": 2,
+        "batch_size": 8,
+        "device_batch_size": 8,
+        "dropout": 0.1,
+        "learning_rate": 3e-3,
+        "eval_rows": 20,
+        "eval_beams": 10,
+        "select_by": "ndcg",
+    }
     return SftConfig(**{**settings, **changes})
 
 
@@ -74,16 +84,13 @@ class Killed(Exception):
 
 def kill_after(monkeypatch, step):
     """Make training stop dead once a checkpoint at or after a step is on disk."""
-    from transformers import Trainer
+    from minionerec.training.trainer import LogLines
 
-    save = Trainer._save_checkpoint
-
-    def stop(self, model, trial):
-        save(self, model, trial)
-        if self.state.global_step >= step:
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step >= step:
             raise Killed
 
-    monkeypatch.setattr(Trainer, "_save_checkpoint", stop)
+    monkeypatch.setattr(LogLines, "on_save", stop)
 
 
 def same_weights(one, two):
@@ -93,9 +100,18 @@ def same_weights(one, two):
 
 def grpo_config(folder: Path, **changes) -> GrpoConfig:
     settings = {
-        "corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "grpo"),
-        "generations": GROUP, "prompts_per_step": 8, "prompts_per_device": 4, "learning_rate": 1e-4, "eval_rows": 20,
-        "eval_beams": 10, "evals_per_epoch": 3, "sync_steps": 2, "epochs": 2,
+        "corpus": str(folder / "corpus"),
+        "checkpoint": str(folder / "sft"),
+        "output": str(folder / "grpo"),
+        "generations": GROUP,
+        "prompts_per_step": 8,
+        "prompts_per_device": 4,
+        "learning_rate": 1e-4,
+        "eval_rows": 20,
+        "eval_beams": 10,
+        "evals_per_epoch": 3,
+        "sync_steps": 2,
+        "epochs": 2,
         "tasks": {"next_sid": 0.25, "title_to_sid": 1.0},
-    }  # fmt: skip
+    }
     return GrpoConfig(**{**settings, **changes})

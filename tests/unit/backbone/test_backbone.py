@@ -65,9 +65,14 @@ def test_new_rows_start_from_the_words_of_their_items(tied):
     torch.manual_seed(0)
     rows = len(tokenizer) + 3  # spare rows, as pretrained matrices have them
     config = Qwen2Config(
-        vocab_size=rows, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=24, tie_word_embeddings=tied,
-    )  # fmt: skip
+        vocab_size=rows,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=24,
+        tie_word_embeddings=tied,
+    )
     model = Qwen2ForCausalLM(config)
     before = model.get_input_embeddings().weight.detach().clone()
     add_code_tokens(tokenizer, TABLE)

@@ -32,8 +32,16 @@ FOLLOWED = np.array([[2, 3, 4, 5, 6], [2, 1, 8, 0, 0], [5, 2, 8, 1, 3], [6, 7, 2
 def tiny(transitions=None, seed=0, codes=CODES, off=(), **changes):
     """A small model whose weights are all drawn at random, so that every part has a say."""
     torch.manual_seed(seed)
-    shape = {"vocab_size": VOCABULARY, "max_history": 6, "hidden_size": 16, "num_hidden_layers": 2, "reach": REACH,
-             "num_attention_heads": 2, "intermediate_size": 24, "decay": DECAY}  # fmt: skip
+    shape = {
+        "vocab_size": VOCABULARY,
+        "max_history": 6,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "reach": REACH,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "decay": DECAY,
+    }
     switches = {name: False for name in off if name not in ("vectors", "transitions")}
     text = None if "vectors" in off else np.random.default_rng(0).normal(size=(len(codes), 5)).astype(np.float32)
     counts = None if "transitions" in off else transitions
@@ -298,10 +306,18 @@ def test_stock_generate_says_the_same(model, cache):
         torch.tensor([PROMPTS[0]]),
         attention_mask=torch.ones(1, len(PROMPTS[0]), dtype=torch.long),
         generation_config=GenerationConfig(
-            num_beams=N, num_return_sequences=N, max_new_tokens=3, length_penalty=0.0, do_sample=False,
-            return_dict_in_generate=True, output_scores=True, pad_token_id=0, eos_token_id=None, **cache,
+            num_beams=N,
+            num_return_sequences=N,
+            max_new_tokens=3,
+            length_penalty=0.0,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            pad_token_id=0,
+            eos_token_id=None,
+            **cache,
         ),
-    )  # fmt: skip
+    )
     number = {tuple(prompt(sid)): sid - 1 for sid in range(1, N + 1)}
     found = [number[tuple(row)] for row in output.sequences[:, len(PROMPTS[0]) :].tolist()]
     wanted = ranked(model, HISTORIES[:1])

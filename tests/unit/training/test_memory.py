@@ -5,6 +5,7 @@ import re
 import resource
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,7 +16,6 @@ from support.training import make_inputs, sft_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.training import sft
 from minionerec.training.memory import estimate_memory, saved_per_token
 from minionerec.training.regularise import add_dropout
 from minionerec.training.sft import run_sft
@@ -26,10 +26,15 @@ TOKENS = 48
 def model_of(layers=2, dtype=torch.float32):
     return Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=50, hidden_size=96, num_hidden_layers=layers, num_attention_heads=6, num_key_value_heads=2,
-            intermediate_size=320, use_sliding_window=False,
+            vocab_size=50,
+            hidden_size=96,
+            num_hidden_layers=layers,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            intermediate_size=320,
+            use_sliding_window=False,
         )
-    ).to(dtype)  # fmt: skip
+    ).to(dtype)
 
 
 def kept_bytes(model):
@@ -118,9 +123,20 @@ def measure(config, answer):
 def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
     make_inputs(tmp_path, users=200, shuffled=True)  # so that no two share much
     config = sft_config(
-        tmp_path, hidden_size=256, inner_size=1024, heads=4, layers=6, text_vocabulary=300, epochs=2,
-        batch_size=200, device_batch_size=200, dropout=0.1, eval_rows=0, select_by="loss", **changes,
-    )  # fmt: skip
+        tmp_path,
+        hidden_size=256,
+        inner_size=1024,
+        heads=4,
+        layers=6,
+        text_vocabulary=300,
+        epochs=2,
+        batch_size=200,
+        device_batch_size=200,
+        dropout=0.1,
+        eval_rows=0,
+        select_by="loss",
+        **changes,
+    )
     context = trainer_context()
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=measure, args=(config, send))
@@ -132,7 +148,7 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
 
 def test_too_little_memory_is_said_before_the_start(tmp_path, monkeypatch, caplog):
     make_inputs(tmp_path)
-    monkeypatch.setattr(sft, "free_memory", lambda: 1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with caplog.at_level("INFO", "minionerec"):
         run_sft(replace(sft_config(tmp_path), epochs=0.2, eval_rows=0, select_by="loss"))
     assert re.search(r"A process needs about 0.00 GB \(weights 0.00, .*\) for micro-batches of \d+ tokens", caplog.text)

@@ -16,9 +16,16 @@ VOCABULARY = 12
 def model_of(attention="sdpa"):
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=24, attn_implementation=attention, use_sliding_window=False, initializer_range=0.4,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=24,
+        attn_implementation=attention,
+        use_sliding_window=False,
+        initializer_range=0.4,
+    )
     return Qwen2ForCausalLM(config).double()
 
 
