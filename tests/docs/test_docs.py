@@ -9,6 +9,7 @@ must fit the stage.
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from support.paths import ROOT
@@ -244,6 +246,8 @@ def test_commands_run(page, project):
         outputs.append(done.stdout)
     if page == "docs/your-own-data.md":
         check_walk(project, outputs)
+    if page == "CONTRIBUTING.md":
+        check_examples(project, [block for block in blocks(page) if block.language == "python"], outputs)
 
 
 def change(project, block):
@@ -271,6 +275,30 @@ def check_walk(project, outputs):
     assert len(recommended) == 5
     assert all(re.fullmatch(r"0\.\d{3}  (<[a-c]_\d+>){3}  \w+ \w+", line) for line in recommended)
     assert recommended[0].endswith("Tea strainer")
+
+
+def check_examples(project, written, outputs):
+    """Every example has made something, as the project would have it."""
+
+    def manifest(name):
+        return json.loads((project / "runs" / name / "manifest.json").read_text())
+
+    corpus = pd.read_parquet(project / "runs/visits/corpus/items.parquet")
+    assert corpus["title"].tolist() == ["kettle", "cup", "tray", "tea"]
+    assert manifest("mine/sids")["config"]["method"] == "first_axis"
+    assert manifest("mine/grpo")["config"]["rewards"] == {"ranking": 1.0, "my_rewards.first_code": 0.5}
+    log = json.loads((project / "runs/mine/grpo/training_log.json").read_text())
+    assert any("first_code" in key for entry in log for key in entry), "the log does not know the reward"
+    assert len(pd.read_parquet(project / "runs/mine/newest/predictions.parquet")) > 0
+    assert len([line for line in outputs[-1].splitlines() if re.match(r" +[\d,]+  \w", line)]) == 5
+    assert manifest("demo/popular")["kind"] == "popular"
+    files = [project / block.text.split("\n", 1)[0].removeprefix("# ") for block in written]
+    changed = [*files, *project.glob("minionerec/*/*.py")]
+    for words in (["ruff", "check", *changed], ["ruff", "format", "--check", *changed], ["doctest", *files]):
+        done = subprocess.run(
+            [sys.executable, "-m", *map(str, words)], cwd=project, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 PARSED = [block for name in NAMES for block in blocks(name) if block.way != "run"]
