@@ -158,14 +158,7 @@ def fit(
             diverges.
         DataError: If an item is not in the model's table.
     """
-    if settings.all_positions and not model.causal:
-        raise ConfigError(
-            f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
-            "Leave all_positions out."
-        )
-    if not len(split.windows if settings.all_positions else split.train):
-        raise ConfigError("there is no training row; take data with longer histories.")
-    check_items(model, split.train)
+    _check(model, split, settings)
     model.to(device)
     optimizer = make_optimizer(model, settings)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -177,11 +170,7 @@ def fit(
     stopper.best, stopper.worse = done.best, done.worse
     while done.epoch < settings.epochs and not stopper.stop:
         loss = train_epoch(model, split, optimizer, settings, done.epoch)
-        ranks = rank_rows(model, split.valid, protocol.seen, device)["item"]
-        figures = {
-            name: float(values.mean())
-            for name, values in ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr).items()
-        }
+        figures = _validate(model, split, protocol, device)
         if stopper.update(figures[protocol.monitor]):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -191,6 +180,25 @@ def fit(
         _write_state(place, model, optimizer, done, best_weights)
     model.load_state_dict(best_weights)
     return done
+
+
+def _check(model: SequentialModel, split: Split, settings: TrainSettings) -> None:
+    """Check that a model can be trained on some data in the way that is asked for."""
+    if settings.all_positions and not model.causal:
+        raise ConfigError(
+            f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
+            "Leave all_positions out."
+        )
+    if not len(split.windows if settings.all_positions else split.train):
+        raise ConfigError("there is no training row; take data with longer histories.")
+    check_items(model, split.train)
+
+
+def _validate(model: SequentialModel, split: Split, protocol: Protocol, device: torch.device) -> dict[str, float]:
+    """Mean metrics of the validation rows."""
+    ranks = rank_rows(model, split.valid, protocol.seen, device)["item"]
+    metrics = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)
+    return {name: float(values.mean()) for name, values in metrics.items()}
 
 
 def _write_state(

@@ -36,9 +36,12 @@ LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 1]
 def test_protocol_a_makes_prefixes_of_the_newest_training_items():
     split = PROTOCOLS["a"].with_changes(max_len=3).split(sequences(LONG, SHORT))
     assert rows(split.train) == [
-        (0, [], 3), (0, [3], 4), (0, [3, 4], 5),  # the newest three of the first five; 1 and 2 serve nothing
-        (1, [], 8), (1, [8], 9),
-    ]  # fmt: skip
+        (0, [], 3),
+        (0, [3], 4),
+        (0, [3, 4], 5),  # the newest three of the first five; 1 and 2 serve nothing
+        (1, [], 8),
+        (1, [8], 9),
+    ]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
     assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
     assert split.train.histories[2].tolist() == [0, 3, 4]
@@ -65,8 +68,10 @@ def test_protocol_b_strikes_out_users_and_items_below_five(caplog):
     assert split.user_names == ["u1", "u2", "u3", "u4", "u5"]
     assert rows(split.test)[0] == (0, [1, 2, 3, 4], 5)
     assert {name: split.counts[f"{name}_below_core"] for name in ("users", "items", "interactions")} == {
-        "users": 1, "items": 4, "interactions": 5,
-    }  # fmt: skip
+        "users": 1,
+        "items": 4,
+        "interactions": 5,
+    }
     assert "1 users, 4 items and 5 interactions are left out" in caplog.text
 
 
@@ -84,11 +89,13 @@ def test_published_counts(data_root, name, protocol, train):
 def small_corpus():
     def table(*rows):
         users, histories, targets = zip(*rows, strict=True)
-        return pd.DataFrame({
-            "user": users,
-            "history": [np.array(history, dtype=np.int32) for history in histories],
-            "target": np.array(targets, dtype=np.int32),
-        })  # fmt: skip
+        return pd.DataFrame(
+            {
+                "user": users,
+                "history": [np.array(history, dtype=np.int32) for history in histories],
+                "target": np.array(targets, dtype=np.int32),
+            }
+        )
 
     items = pd.DataFrame({"item_id": list("abcde"), "title": "", "description": ""})
     return Corpus(

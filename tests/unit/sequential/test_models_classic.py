@@ -1,20 +1,18 @@
 """SASRec, GRU4Rec, Caser, HSTU and the project's baseline: parameters, causality, padding, exact savings, equations."""
 
-import importlib.util
 import math
 
 import numpy as np
 import pytest
 import torch
+from support.histories import histories_of as padded_histories
+from support.scripts import benchmark
 from torch import nn
 from torch.nn import functional
 
-from minionerec.core.config import ROOT
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import count_transitions
-from minionerec.nn.causal import rotate
 from minionerec.nn.dropout import Dropout
-from minionerec.nn.layers import by_length
 from minionerec.nn.padding import length_groups, readout_slots, take_slots
 from minionerec.sequential import build_model
 from minionerec.sequential.models import hyper_parameters
@@ -60,14 +58,8 @@ def built(name, padding="right", max_len=LENGTH, seed=0, std=0.3, **hyper):
     return model
 
 
-def histories_of(lengths, padding, width=LENGTH, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.zeros(len(lengths), width, dtype=torch.int64)
-    for row, length in zip(rows, lengths, strict=True):
-        items = torch.randint(1, ITEMS + 1, (length,), generator=generator)
-        row[width - length :] = items if padding == "left" else row[width - length :]
-        row[:length] = row[:length] if padding == "left" else items
-    return rows
+def histories_of(lengths, padding, width=LENGTH):
+    return padded_histories(lengths, padding, width, ITEMS)
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
@@ -160,40 +152,10 @@ def test_groups_of_similar_length_change_neither_loss_nor_gradient(name, padding
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-def test_groups_cover_every_row_at_the_least_number_of_slots():
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        lengths = torch.randint(0, LENGTH + 1, (9,), generator=generator).tolist()
-        histories = histories_of(lengths, "right")
-        groups = length_groups(histories, "right")
-        assert sorted(torch.cat([places for places, _ in groups]).tolist()) == list(range(9))
-        counted = sorted(length or LENGTH for length in lengths)
-        widths = [LENGTH if not all(lengths[place] for place in places) else columns.stop for places, columns in groups]
-        slots = sum(len(places) * width for (places, _), width in zip(groups, widths, strict=True))
-        least = min(
-            a * max(counted[:a], default=0) + (b - a) * max(counted[a:b], default=0) + (9 - b) * counted[-1]
-            for a in range(10)
-            for b in range(a, 10)
-        )
-        assert slots == least
-        for places, columns in groups:
-            assert (histories[places] > 0).sum() == (histories[places, columns] > 0).sum()
-
-
-def test_by_length_keeps_the_order_of_rows():
-    histories = histories_of([5, 1, LENGTH, 1, 3, 8], "right")
-    assert len(length_groups(histories, "right")) == 3
-    places = by_length(lambda rows, places: places[:, None].float(), histories, "right")
-    assert places[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("padding", ["left", "right"])
 def test_sasrec_and_wearec_equal_a_full_width_implementation(padding):
-    spec = importlib.util.spec_from_file_location("sequential_epoch", ROOT / "benchmarks" / "sequential_epoch.py")
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
     histories = histories_of([0, 1, 5, LENGTH], padding)
-    for name, states in benchmark.FIELD.items():
+    for name, states in benchmark("sequential_epoch").FIELD.items():
         model = built(name, padding).eval()
         expected = take_slots(states(model, histories), readout_slots(histories, padding))
         assert torch.allclose(model.user_vectors(histories), expected, atol=2e-5), name
@@ -304,8 +266,9 @@ def with_counts(padding):
     """The baseline with a pointer and counts of two windows."""
     windows = np.array(SEEN), np.array(FOLLOWED)
     counted = count_transitions(*windows, ITEMS, reach=2, decay=0.5, reverse=0.25)
-    model = built("causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25,
-                  num_transitions=len(counted.counts))  # fmt: skip
+    model = built(
+        "causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25, num_transitions=len(counted.counts)
+    )
     model.set_transitions(counted)
     return model
 
@@ -385,16 +348,6 @@ def test_positions_of_the_baseline_tell_orders_apart(positions, told_apart):
     model = built("causal", positions=positions, num_layers=1)
     first, second = (model.user_vectors(torch.tensor([[*items, 0, 0]])) for items in ([3, 8, 5], [8, 3, 5]))
     assert bool((first - second).abs().max() > 1e-4) is told_apart
-
-
-def test_rotation_depends_on_distance_alone():
-    q, k = torch.randn(2, 8)
-    turned_q, turned_k = (rotate(x.expand(1, 1, 9, 8))[0, 0] for x in (q, k))
-    products = turned_q @ turned_k.T
-    for distance in range(9):
-        diagonal = products.diagonal(-distance)
-        assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal), atol=1e-5)
-    assert not torch.allclose(products[8, 0], products[8, 8], atol=1e-3)
 
 
 def test_what_building_refuses():

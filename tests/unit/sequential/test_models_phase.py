@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from support.histories import scrambled
 from torch import nn
 
 from minionerec.core.errors import ConfigError
@@ -27,15 +28,6 @@ def histories(rows, width, items, padding, seed=0):
     slots = torch.arange(width)
     real = slots < lengths[:, None] if padding == "right" else slots >= width - lengths[:, None]
     return torch.randint(1, items + 1, (rows, width), generator=generator) * real
-
-
-def scrambled(model, seed=0):
-    """The model with weights far from their start, so that no part of it is almost nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
-    return model
 
 
 @pytest.mark.parametrize(
@@ -254,9 +246,16 @@ def test_pswrec_is_that_of_its_equations_in_value_and_gradient(name, padding):
     """Trimmed padding, one readout and merged products change nothing, in rows without any item too."""
     torch.manual_seed(0)
     model = build_model(
-        name, num_items=30, max_len=12, hidden_size=16, inner_size=24, padding=padding, phase_aux_weight=0.3,
-        hidden_dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
+        name,
+        num_items=30,
+        max_len=12,
+        hidden_size=16,
+        inner_size=24,
+        padding=padding,
+        phase_aux_weight=0.3,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
     model = scrambled(model).double()
     batch = histories(26, 12, 30, padding)
     states, rough = literal_pswrec(model, name, batch)

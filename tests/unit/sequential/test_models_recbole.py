@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.histories import scrambled
 
 from minionerec.core.errors import ConfigError
 from minionerec.sequential import build_model
@@ -41,15 +42,6 @@ def histories(rows, width, items, padding="right", seed=0):
 
 def newest_slots(batch, padding="right"):
     return (batch > 0).sum(1) - 1 if padding == "right" else torch.full((len(batch),), batch.shape[1] - 1)
-
-
-def scrambled(model, seed=0):
-    """The model with weights far from their start, so that no part of it is almost nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
-    return model
 
 
 def assert_same_gradients(values, others, used, tolerance=1e-8):
@@ -251,8 +243,15 @@ def literal_recursion(model, batch, full_backprop):
     [(1, True, False), (2, True, True), (2, False, True), (1, False, False)],
 )
 def test_trm4rec_is_that_of_its_equations(padding, full_backprop, num_blocks, use_rope, use_positions):
-    hyper = {"num_blocks": num_blocks, "use_rope": use_rope, "use_positions": use_positions, "num_steps": 3,
-             "full_backprop": full_backprop, "padding": padding, "hidden_size": 8}  # fmt: skip
+    hyper = {
+        "num_blocks": num_blocks,
+        "use_rope": use_rope,
+        "use_positions": use_positions,
+        "num_steps": 3,
+        "full_backprop": full_backprop,
+        "padding": padding,
+        "hidden_size": 8,
+    }
     model = scrambled(build_model("trm4rec", num_items=30, max_len=10, **hyper).double())
     batch = histories(15, 10, 30, padding)[torch.randperm(15)]
     batch[3] = 0

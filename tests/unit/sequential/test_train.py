@@ -159,8 +159,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, stop, 
 def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
     protocol = PROTOCOLS["b"].with_changes(max_len=8)
     split = protocol.split(cycles())
-    done, model = train_small(tmp_path / "state", split, protocol=protocol, epochs=60, learning_rate=1e-2,
-                              hyper={**SMALL, "hidden_dropout": 0.0, "attention_dropout": 0.0})  # fmt: skip
+    done, model = train_small(
+        tmp_path / "state",
+        split,
+        protocol=protocol,
+        epochs=60,
+        learning_rate=1e-2,
+        hyper={**SMALL, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    )
     values = [round(row["NDCG@10"], 4) for row in done.history]
     assert done.best == max(values) > 0.95
     assert values[done.best_epoch] == done.best and done.best not in values[done.best_epoch + 1 :]
