@@ -10,6 +10,7 @@ from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
+from minionerec.data.protocols import ROWS
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import KIND, Ranked, runs_at
@@ -192,16 +193,20 @@ def _load_lists(name: str, place: Path, config: ReportConfig, rows: Rows, table:
 
 
 def _check_rows(where: str, targets: np.ndarray, config: ReportConfig, rows: Rows) -> None:
+    remedy = "Predict for this corpus and split, or set split."
+    if rows.protocol.name != ROWS:
+        remedy += (
+            " Check protocol, and that items names the file that the model was trained with: it numbers the items."
+        )
     if len(targets) != len(rows):
         raise ArtefactError(
-            f"{where}: {len(targets)} rows, but the {config.split} split of {config.corpus} has {len(rows)}. "
-            "Predict for this corpus and split, or set split."
+            f"{where}: {len(targets)} rows, but the {config.split} split of {config.corpus} has {len(rows)}. {remedy}"
         )
     other = np.flatnonzero(np.asarray(targets) != rows.targets)
     if len(other):
         raise ArtefactError(
             f"{where}: row {other[0]} has target {targets[other[0]]}, in the {config.split} split of {config.corpus} "
-            f"it is {rows.targets[other[0]]}. Predict for this corpus and split, or set split."
+            f"it is {rows.targets[other[0]]}. {remedy}"
         )
 
 

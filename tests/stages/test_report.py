@@ -13,16 +13,18 @@ from support.paths import ROOT
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import evaluate_predictions
+from minionerec.metrics.tables import format_metrics_table, text_table
 from minionerec.reports import plots
+from minionerec.reports.config import ReportConfig
 from minionerec.reports.document import Paragraph, Section, Table
 from minionerec.reports.html import render_html
 from minionerec.reports.markdown import escape_markdown, render_markdown
 from minionerec.reports.reference import load_reference
-from minionerec.reports.report import ReportConfig, run_report
-from minionerec.metrics.tables import format_metrics_table, text_table
+from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
 
 N = 40
@@ -79,9 +81,13 @@ def shop(tmp_path, monkeypatch):
 
 def config(**changes):
     settings = {
-        "corpus": "corpus", "sids": "sids", "predictions": {"SFT": "sft", "GRPO": "grpo"}, "output": "report",
-        "resamples": 100, "examples": 4,
-    }  # fmt: skip
+        "corpus": "corpus",
+        "sids": "sids",
+        "predictions": {"SFT": "sft", "GRPO": "grpo"},
+        "output": "report",
+        "resamples": 100,
+        "examples": 4,
+    }
     return ReportConfig(**{**settings, **changes})
 
 
@@ -240,15 +246,33 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
 def test_configuration_errors(shop):
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
         run_report(config(ks=[10, 50]))
-    with pytest.raises(ConfigError, match=r"predictions has 'sft'; expected NAME=DIRECTORY"):
-        config(predictions=["sft"])
-    with pytest.raises(ConfigError, match=r"predictions is \[\]"):
-        config(predictions=[])
-    with pytest.raises(ConfigError, match=r"'A' twice"):
-        config(predictions=["A=x", "A=y"])
-    with pytest.raises(ConfigError, match=r"split is 'dev'; known splits: train, valid, test"):
-        config(split="dev")
-    assert config(predictions=["A = x", "B=y=z"]).sets == [("A", "x"), ("B", "y=z")]
+    with pytest.raises(ConfigError, match=r"predictions names 'popularity', as one of the floors"):
+        run_report(config(predictions={"popularity": "sft"}))
+    usual = ["--corpus", "corpus", "--output", "report"]
+    for words, message in (
+        (["--predictions", "sft"], r"--predictions has 'sft'; expected NAME=VALUE"),
+        ([], r"predictions is empty; give --predictions"),
+        (["--predictions", "A=x", "A=y"], r"--predictions names 'A' twice"),
+        (["--predictions", "A=x", "--split", "dev"], r"unknown split 'dev'; known: train, valid, test"),
+        (["--predictions", "A=x", "--protocol", "c"], r"unknown protocol 'c'; known: rows, a, b"),
+        (["--predictions", "A=x", "--examples", "-1"], r"examples is -1; it must be at least 0"),
+        (["--predictions", "A=x", "--ks", "0"], r"ks is 0; it must be at least 1"),
+        (["--predictions", "A=x", "--items", "t.json"], r"a corpus has its own titles; leave items out"),
+        (["--predictions", "A=x", "--protocol", "a", "--sids", "s"], r"whose items have no SIDs; leave sids out"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_settings(ReportConfig, [*usual, *words])
+    given = parse_settings(ReportConfig, [*usual, "--predictions", "A = x", "B=y=z", "--ks", "5", "1", "5"])
+    assert (given.predictions, given.ks) == ({"A": "x", "B": "y=z"}, [1, 5])
+
+
+SHIPPED = sorted((ROOT / "configs").glob("*/*/report.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_shipped_configurations_parse(path):
+    settings = load_settings(ReportConfig, path)
+    assert settings.predictions and settings.output.startswith("runs/")
 
 
 def test_metrics_table_lines_up():
@@ -269,12 +293,51 @@ def test_markdown_shows_text_literally():
     assert "p &amp; q" in render_html("T", "lead", sections)
 
 
-def test_script_prints_table_and_place(shop):
+def test_command_prints_table_and_place(shop):
     words = ["--config", "r.yaml", "--resamples", "50"]
     Path("r.yaml").write_text("corpus: corpus\nsids: sids\npredictions: {SFT: sft, GRPO: grpo}\noutput: report\n")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/report.py"), *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "minionerec.cli", "report", *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "NDCG@10" in done.stdout and "report/report.html" in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[:-1] == Path("report/table.txt").read_text().splitlines() and any("NDCG@10" in line for line in lines)
+    assert lines[-1] == "Report: report/report.html (and report/report.md)"
     assert Path("report/report.html").is_file()
+
+
+def test_life_of_the_stage(shop):
+    first = config()
+    run_report(first)
+    assert first.up_to_date()
+    with Path("report/report.md").open("a") as file:
+        file.write("by hand")
+    assert not first.up_to_date() and not run_report(first).up_to_date
+    assert "by hand" not in Path("report/report.md").read_text()
+    with Path("grpo/predictions.parquet").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ArtefactError, match=r"grpo/predictions\.parquet: differs from manifest\.json"):
+        run_report(first)
+    with pytest.raises(ArtefactError, match=r"holds a 'sids', which a 'report' must not replace"):
+        run_report(config(predictions={"SFT": "sft"}, output="sids"))
+
+
+def test_whether_plots_can_be_drawn_decides_the_page(shop, monkeypatch):
+    run_report(config())
+    monkeypatch.setattr(plots, "available", lambda: not plots.find_spec("matplotlib"))
+    assert not config().up_to_date()
+
+
+def test_without_sids_the_report_is_at_item_level(shop):
+    with_sids = run_report(config())
+    known = json.loads(Path("report/metrics.json").read_text())
+    result = run_report(config(sids="", output="bare"))
+    found = json.loads(Path("bare/metrics.json").read_text())
+    assert found["SFT"]["item"] == known["SFT"]["item"]
+    assert found["SFT"]["sid"] is None and found["SFT"]["invalid"] is None and "levels" not in found["SFT"]
+    assert "item-level" in result.table and "SID-level" in with_sids.table
+    text = result.markdown.read_text()
+    for absent in ("SID-level", "Accuracy by level", "Use of the codebooks", "semantic ID", "Validity"):
+        assert absent not in text
+    for there in ("counted by item", "| Item-level |", "## Examples", "## Coverage", "✓"):
+        assert there in text

@@ -9,18 +9,18 @@ from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranked import KIND, Ranked, write_ranks
 
 
-def lists_of(ranks, targets, width=20, users=None):
+def lists_of(ranks, targets, width=20, n_items=1000):
     """Lists of item indices in which row r has its target at `ranks[r]`, where that is within the width.
 
-    The others are items of the other end of the catalogue, from 1000 down: no target of a small test.
+    The others are the catalogue's last items, from the end.
     """
     targets = np.asarray(targets, dtype=np.int32)
-    items = [
-        [int(target) if rank == place else 1000 - place for place in range(1, width + 1)]
-        for target, rank in zip(targets, ranks, strict=True)
-    ]
+    items = []
+    for target, rank in zip(targets.tolist(), ranks, strict=True):
+        others = [item for item in range(n_items - 1, n_items - width - 2, -1) if item != target][:width]
+        items.append([*others[: rank - 1], target, *others[rank - 1 :]][:width] if rank <= width else others)
     return Predictions(
-        users or [f"u{target}" for target in targets],
+        [f"u{target}" for target in targets],
         targets,
         [""] * len(targets),
         items,

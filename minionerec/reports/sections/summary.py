@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minionerec.data.protocols import ROWS
 from minionerec.metrics.tables import format_interval, format_mean
 from minionerec.reports.document import Paragraph, Section, Table, Tiles
 from minionerec.reports.material import Material
@@ -29,13 +30,12 @@ def facts(material: Material) -> Section:
     """Data, SIDs, candidates and seeds."""
     rows, table = material.rows, material.table
     lines = [
+        *([] if rows.protocol.name == ROWS else [["Protocol", rows.protocol.title]]),
         ["Split", f"{rows.title}; {material.config.split} rows"],
         ["Rows", ", ".join(f"{size:,} {split}" for split, size in rows.sizes.items())],
         ["Items", f"{rows.n_items:,}"],
         ["Longest history", f"{rows.max_history} items"],
     ]
-    if rows.protocol.seen == "mask":
-        lines.append(["Items of a row's own history", "never recommended"])
     if table is not None:
         lines += [
             ["Semantic IDs", f"{table.n_unique:,} distinct, {table.levels} levels"],

@@ -1,0 +1,277 @@
+"""Reports of sequences split by protocols a and b, of runs with several seeds, with SIDs and without."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.runs import lists_of, write_run
+
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.metrics.predictions import FILE
+from minionerec.metrics.ranked import Ranked, write_ranks
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.reports.config import ReportConfig
+from minionerec.reports.material import gather
+from minionerec.reports.report import run_report
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.stage import run_sequential
+from minionerec.sid.table import SidTable
+
+ITEMS, USERS = 30, 60
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Sixty users who go round a circle of thirty titled items, and two runs of two seeds for each protocol."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lines = []
+    for user in range(USERS):
+        start, count = int(rng.integers(ITEMS)), int(rng.integers(6, 26))
+        lines.append(" ".join([f"u{user}", *(f"i{(start + step) % ITEMS:02d}" for step in range(count))]))
+    Path("data.txt").write_text("\n".join(lines) + "\n")
+    Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Thing <b>{n}</b>" for n in range(ITEMS)}))
+    made = {}
+    for protocol in "ab":
+        split = read_split("data.txt", PROTOCOLS[protocol], "titles.json")
+        targets = split.targets("test")
+        for name, most in (("wearec", 12), ("mine", 28)):
+            ranks = rng.integers(1, most, (2, len(targets)))
+            lists = [lists_of(found, targets, 10, ITEMS) for found in ranks]
+            write_run(Path(f"{name}_{protocol}"), ranks, targets, lists=lists)
+            made[name, protocol] = ranks
+    return made
+
+
+def config(protocol, **changes):
+    settings = {
+        "corpus": "data.txt",
+        "items": "titles.json",
+        "protocol": protocol,
+        "predictions": {"WEARec": f"wearec_{protocol}", "mine": f"mine_{protocol}"},
+        "output": f"report_{protocol}",
+        "resamples": 100,
+        "examples": 4,
+    }
+    return ReportConfig(**{**settings, **changes})
+
+
+def read_metrics(place):
+    return json.loads(Path(place, "metrics.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names"), [("a", ["HR@20", "NDCG@5", "MRR@20"]), ("b", ["HR@1", "MRR@1", "MRR@5"])]
+)
+def test_numbers_are_those_of_all_seeds(shop, protocol, names):
+    run_report(config(protocol))
+    found = read_metrics(f"report_{protocol}")
+    for who, key in (("WEARec", "wearec"), ("mine", "mine")):
+        for name in names:
+            k = int(name.partition("@")[2])
+            values = np.stack([ranking_metrics(ranks, [k])[name] for ranks in shop[key, protocol]])
+            low, high = bootstrap_interval(values.mean(0), 0, 100)
+            assert found[who]["item"][name] == pytest.approx([values.mean(), float(low), float(high)])
+            assert found[who]["sd"]["item"][name] == pytest.approx(values.mean(1).std(ddof=1))
+        assert (found[who]["seeds"], found[who]["sid"], found[who]["width"]) == (2, None, ITEMS)
+    assert found["mine"]["ks"] == list(PROTOCOLS[protocol].ks)
+    assert ("MRR@5" in found["mine"]["item"]) == (protocol == "b")  # at every K there, at the largest under a
+
+
+def test_the_page_has_figures_differences_and_titles(shop):
+    result = run_report(config("a", reference="lastfm"))
+    text, html = result.markdown.read_text(), result.html.read_text()
+    estimate, sd = read_metrics("report_a")["WEARec"]["item"]["NDCG@10"], read_metrics("report_a")["WEARec"]["sd"]
+    cell = f"{estimate[0]:.4f} ± {sd['item']['NDCG@10']:.4f} [{estimate[1]:.4f}, {estimate[2]:.4f}]"
+    gap = f"{estimate[0] - 0.044:+.4f}".replace("-", "\N{MINUS SIGN}")
+    assert f"| NDCG@10 | 0.0440 | {cell} | {gap} |" in text
+    assert cell in result.table and "± sd over seeds" in result.table
+    first, second = (
+        np.stack([ranking_metrics(ranks, [10])["HR@10"] for ranks in shop[key, "a"]]).mean(0)
+        for key in ("wearec", "mine")
+    )
+    difference = paired_bootstrap(second, first, 0, 100)
+    shown = [f"{value:+.4f}".replace("-", "\N{MINUS SIGN}") for value in difference[:3]]
+    assert f"{shown[0]} [{shown[1]}, {shown[2]}], p = {difference.p:.3f}" in text
+    assert "Thing &lt;b&gt;" in text and "<b>" not in html and "✓" in text and "earlier items" in text
+    for there in ("A: last two out, seen items masked", "whole catalogue", "WEARec 2, mine 2", "1,234"):
+        assert there in text
+    for absent in ("SID", "semantic", "Accuracy by level", "codebook"):
+        assert absent not in text
+    assert "titles.json | file | - |" in text and "data.txt | file | - |" in text
+
+
+def test_an_item_without_a_title_goes_by_its_id(shop):
+    text = run_report(config("b", items="")).markdown.read_text()
+    assert "(no title, i" in text
+
+
+def test_floors_keep_to_the_protocol(shop):
+    masked, kept = gather(config("a")), gather(config("b"))
+    assert list(masked.floors) == ["popularity", "what followed"]
+    assert list(kept.floors) == ["popularity", "same as last item", "what followed"]
+    for floor in masked.floors.values():
+        for items, history in zip(floor.lists.items, masked.rows.histories, strict=True):
+            assert not set(items) & set(history.tolist())
+            assert len(items) == min(20, ITEMS - len(set(history.tolist())))
+    assert any(
+        set(items) & set(history.tolist())
+        for items, history in zip(kept.floors["popularity"].lists.items, kept.rows.histories, strict=True)
+    )
+    split = read_split("data.txt", PROTOCOLS["b"])
+    best = np.argsort(-split.popularity(), kind="stable")[:10].tolist()
+    assert kept.floors["popularity"].lists.items[0] == best
+    last = kept.floors["same as last item"].lists.items
+    assert [items[0] for items in last] == [history[-1] for history in split.histories("test")]
+
+
+def test_every_seed_and_file_is_an_input(shop):
+    first = config("a")
+    run_report(first)
+    inputs = read_manifest("report_a", "report")["inputs"]
+    assert sorted(inputs) == sorted(
+        ["corpus", "items", *(f"predictions {name} seed-{seed}" for name in ("WEARec", "mine") for seed in (9, 10))]
+    )
+    assert inputs["predictions mine seed-10"]["path"] == "mine_a/seed-10/predictions"
+    assert first.up_to_date()
+    Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Other {n}" for n in range(ITEMS)}))
+    assert not first.up_to_date()
+    assert "Other" in run_report(first).markdown.read_text()
+    with Path("mine_a/seed-10/predictions/ranks.parquet").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ArtefactError, match=r"mine_a/seed-10/predictions/ranks\.parquet: differs from"):
+        run_report(first)
+
+
+def test_data_may_lie_in_the_folder_of_the_data(shop, monkeypatch):
+    monkeypatch.setenv("MINIONEREC_DATA", str(Path.cwd()))
+    result = run_report(config("b", corpus="$MINIONEREC_DATA/data.txt", items="$MINIONEREC_DATA/titles.json"))
+    assert "rows of $MINIONEREC_DATA/data.txt" in result.markdown.read_text()
+
+
+def test_rows_of_another_protocol_are_refused(shop):
+    targets = read_split("data.txt", PROTOCOLS["a"], "titles.json").targets("test").copy()
+    targets[1] = (targets[1] + 1) % ITEMS
+    write_run(Path("other"), np.ones((1, len(targets)), int), targets)
+    message = r"other/seed-9/predictions \(x\): row 1 has target \d+, in the test split .* items names the file"
+    with pytest.raises(ArtefactError, match=message):
+        run_report(config("a", predictions={"x": "other"}))
+    write_run(Path("short"), np.ones((1, 3), int), [0, 1, 2])
+    with pytest.raises(ArtefactError, match=r"short/seed-9/predictions \(x\): 3 rows, but the test split of data.txt"):
+        run_report(config("a", predictions={"x": "short"}))
+    with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
+        run_report(config("rows", items="", predictions={"x": "mine_a"}))
+
+
+def test_validation_rows_have_ranks_and_no_lists(shop):
+    split = read_split("data.txt", PROTOCOLS["a"], "titles.json")
+    targets = split.targets("valid")
+    ranks = np.arange(len(targets))[None] % 7 + 1
+    lists = lists_of(ranks[0], split.targets("test"), 10, ITEMS)
+    counts = {"split": "test", "beams": 10}
+    with write_artefact("both", "predictions", config={}, counts=counts) as place:
+        lists.to_frame().to_parquet(place / FILE, index=False)
+        users = [""] * len(targets)
+        write_ranks(place, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
+    text = run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).markdown.read_text()
+    assert read_metrics("valid")["x"]["item"]["HR@5"][0] == pytest.approx((ranks <= 5).mean())
+    assert "## Examples" not in text
+    assert "| Rows with an empty list | - | 0 of 60 | 0 of 60 |" in text
+    assert "| Catalogue coverage | - |" in text
+
+
+@pytest.fixture
+def coded(tmp_path, monkeypatch):
+    """A corpus of rows with SIDs that pairs of items share."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    items = pd.DataFrame({"item_id": [f"i{n}" for n in range(40)], "title": "thing", "description": ""})
+    targets = rng.integers(0, 40, 50).astype(np.int32)
+    rows = pd.DataFrame(
+        {
+            "user": [f"u{n}" for n in range(50)],
+            "history": [rng.integers(0, 40, 3).astype(np.int32) for _ in range(50)],
+            "target": targets,
+        }
+    )
+    Corpus(items, rows, rows[:0], rows, "none", 10).save("corpus", config={}, inputs={})
+    table = SidTable(np.stack([np.arange(40) // 8, np.arange(40) // 2 % 4], axis=1), items["item_id"])
+    with write_artefact("sids", "sids", config={}) as place:
+        table.save_index(place / "index.json")
+    return targets, rng.integers(1, 12, (2, 50))
+
+
+def test_a_sequential_run_among_sids(coded):
+    """Ranks at SID level come from full rankings where a run has them, and else from the lists of every seed."""
+    targets, ranks = coded
+    lists = [lists_of(found, targets, 12, 40) for found in ranks]
+    write_run(Path("bare"), ranks, targets, lists=lists)
+    write_run(Path("full"), ranks, targets, sid_ranks=(ranks + 1) // 2, lists=lists)
+    settings = {"corpus": "corpus", "sids": "sids", "resamples": 50, "examples": 2}
+    run_report(ReportConfig(**settings, predictions={"full": "full", "bare": "bare"}, output="report"))
+    found = read_metrics("report")
+    assert found["full"]["sid"]["HR@3"][0] == pytest.approx(((ranks + 1) // 2 <= 3).mean())
+    assert (found["full"]["width"], found["bare"]["width"]) == (40, 12)
+    assert found["full"]["item"] == found["bare"]["item"] and found["bare"]["seeds"] == 2
+    numbers = SidTable.load_index("sids", [f"i{n}" for n in range(40)]).sid_numbers
+    hits = [
+        [
+            numbers[target] in list(dict.fromkeys(numbers[row]))[:3]
+            for target, row in zip(targets, made.items, strict=True)
+        ]
+        for made in lists
+    ]
+    assert found["bare"]["sid"]["HR@3"][0] == pytest.approx(np.mean(hits))
+    assert found["bare"]["ks"] == [1, 3, 5, 10]  # no K beyond the lists that ranks come from
+    assert found["full"]["levels"]["rows"] == 50
+    with pytest.raises(ConfigError, match=r"K = 20 .* hold 12 candidates"):
+        run_report(ReportConfig(**settings, ks=[20], predictions={"bare": "bare"}, output="other"))
+    run_report(ReportConfig(**settings, ks=[5, 20], predictions={"full": "full"}, output="far"))
+    far = read_metrics("far")["full"]
+    assert far["ks"] == [5, 20] and list(far["coverage"]) == ["5"] and list(far["levels"]["independent"]) == ["5"]
+
+
+@pytest.mark.parametrize("protocol", ["a", "b"])
+def test_a_model_is_trained_and_reported(shop, protocol):
+    trained = run_sequential(
+        SequentialConfig(
+            model="sasrec",
+            corpus="data.txt",
+            items="titles.json",
+            protocol=protocol,
+            epochs=1,
+            max_len=6,
+            hyper={"hidden_size": 8, "num_layers": 1},
+            resamples=20,
+            list_length=10,
+            output="trained",
+        )
+    )
+    result = run_report(config(protocol, predictions={"SASRec": "trained"}))
+    assert result.lines()[-1] == f"Report: report_{protocol}/report.html (and report_{protocol}/report.md)"
+    found = read_metrics(f"report_{protocol}")["SASRec"]
+    for name, (mean, _) in trained.summary["mean_sd"]["test"]["item"].items():
+        assert found["item"][name][0] == pytest.approx(mean)
+    assert "seeds" not in found and found["coverage"]["10"] > 0
+    assert "± sd" not in result.table and "±" not in result.markdown.read_text()
+
+
+def test_the_published_copy_of_lastfm(data_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = str(data_root / "sequential" / "LastFM.txt")
+    run_sequential(
+        SequentialConfig(
+            model="sasrec", corpus=data, protocol="a", epochs=1, max_len=10, resamples=20, output="trained"
+        )
+    )
+    settings = {"corpus": data, "protocol": "a", "reference": "lastfm", "resamples": 50}
+    result = run_report(ReportConfig(**settings, predictions={"SASRec": "trained"}, output="report"))
+    text = result.markdown.read_text()
+    assert "1,090 rows, 3,646 items" in text and "WEARec Official" in text
+    assert read_metrics("report")["popularity"]["item"]["HR@20"][0] > 0
