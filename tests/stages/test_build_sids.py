@@ -1,19 +1,28 @@
+"""The stage that gives every item a semantic ID, and its command."""
+
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from safetensors.numpy import load_file
+from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
-from minionerec.core.config import ROOT, parse_config
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import load_settings
 from minionerec.data.published import default_root
-from minionerec.embed.vectors import EmbedConfig, run_embed
-from minionerec.sid.build import SidConfig, run_build_sids
+from minionerec.embed.config import EmbedConfig
+from minionerec.embed.stage import run_embed
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import METHODS, SidConfig
+from minionerec.sid.methods import MAKERS
+from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 
 
@@ -196,10 +205,11 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
             run_build_sids(SidConfig(**{**vars(more), "encoder": str(tmp_path / f"{name}.npy")}))
     (tmp_path / "base" / "codebooks.safetensors").write_bytes(b"no")
     with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: not a file of codebooks"):
-        run_build_sids(more)
-    (tmp_path / "base" / "codebooks.safetensors").unlink()
-    with pytest.raises(ArtefactError, match="so it is not known how these SIDs came about"):
-        run_build_sids(more)
+        Quantiser.load(tmp_path / "base")
+    settings = published(tmp_path, {f"i{place}": [f"<a_{place}>"] for place in range(90)})
+    run_build_sids(config_for(base.corpus, tmp_path / "given", **settings))
+    with pytest.raises(ArtefactError, match=r"given/.*so it is not known how these SIDs came about"):
+        run_build_sids(replace(more, append_to=str(tmp_path / "given")))
     assert not (tmp_path / "more").exists()
 
 
@@ -259,6 +269,9 @@ def test_published_industrial_counts(tmp_path):
     assert read_json(tmp_path / "sids" / "index.json") == read_json(source)
 
 
+COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "capacity", "dimensions", "max_length")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -267,13 +280,15 @@ def test_published_industrial_counts(tmp_path):
             "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, append",
         ),
         ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
+        ({"output": ""}, "output is empty; give --output"),
         ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
         ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 25 numbers"),
-        ({"iterations": 0}, "iterations is 0"),
+        ({"iterations": 0}, "iterations is 0; it must be at least 1"),
         ({"threads": 0}, "threads is 0; it must be at least 1"),
-        ({"epochs": -1}, "epochs is -1 and learning_rate None"),
-        ({"learning_rate": 0.0}, "learning_rate 0.0"),
-        ({"hidden_sizes": [8, 0]}, r"hidden_sizes is \[8, 0\]"),
+        ({"epochs": -1}, "epochs is -1; it must be at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+        ({"hidden_sizes": [8, 0]}, "hidden_sizes is 0; it must be at least 1"),
+        *(({name: 0}, f"{name} is 0; it must be at least 1") for name in COUNTS),
         ({"capacity": 2, "collisions": "keep"}, "capacity is 2, but collisions is 'keep'; set collisions to relocate"),
         ({"method": "append"}, "method is 'append' and append_to None; give both"),
         ({"append_to": "runs"}, "method is 'residual_kmeans' and append_to 'runs'"),
@@ -304,22 +319,87 @@ def test_bad_inputs_leave_nothing(shop, tmp_path):
     ):
         with pytest.raises(error, match=message):
             run_build_sids(config_for(shop, tmp_path / "sids", **settings))
-    with pytest.raises(ArtefactError, match="is also an input"):
+    with pytest.raises(ArtefactError, match="corpus: holds a 'corpus', which a 'sids' must not replace"):
         run_build_sids(config_for(shop, shop))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["nan.npy", "short.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".sids.lock", "nan.npy", "short.npy"]
 
 
-@pytest.mark.parametrize(
-    "name", ["demo/sids", "industrial/sids_published", "industrial/sids_tfidf", "industrial/sids_balanced"]
-)
-def test_shipped_configurations_parse(name):
-    config = parse_config(SidConfig, "", args=["--config", str(ROOT / "configs" / f"{name}.yaml")])
-    assert config.corpus == f"runs/{name.split('/')[0]}/corpus" and len(config.codebook_sizes) == 3
+def test_an_output_that_is_read_is_not_replaced(tmp_path):
+    base, more = grown(tmp_path)
+    before = run_build_sids(base).table.fingerprint
+    with pytest.raises(ArtefactError, match="base: is read as append_to, so it cannot be the output"):
+        run_build_sids(replace(more, output=base.output))
+    assert SidTable.load_index(base.output).fingerprint == before
 
 
-def run_script(*words):
+def test_inputs_edited_by_hand_are_named(tmp_path):
+    base, more = grown(tmp_path)
+    run_build_sids(base)
+    run_build_sids(more)
+    index = tmp_path / "base" / "index.json"
+    content = index.read_text()
+    index.write_text(content.replace("<c_", "<c_1"))
+    for config in (more, replace(more, output=str(tmp_path / "other"))):
+        with pytest.raises(ArtefactError, match=r"base/index\.json: differs from manifest\.json\. Run the stage that"):
+            run_build_sids(config)
+    index.write_text(content)
+    assert run_build_sids(more).up_to_date
+    (tmp_path / "new" / "train.parquet").write_bytes(b"")
+    with pytest.raises(ArtefactError, match=r"new/train\.parquet: differs from manifest\.json"):
+        run_build_sids(more)
+
+
+def test_an_output_edited_by_hand_is_made_anew(shop, tmp_path, caplog):
+    config = config_for(shop, tmp_path / "sids")
+    made = run_build_sids(config)
+    index = tmp_path / "sids" / "index.json"
+    content = index.read_text()
+    index.write_text(content.replace("<a_0>", "<a_1>"))
+    assert not config.up_to_date()
+    assert run_build_sids(config).table.fingerprint == made.table.fingerprint
+    assert f"{index} was changed since it was written" in caplog.text and index.read_text() == content
+
+
+def test_two_runs_of_one_output(shop, tmp_path):
+    config = config_for(shop, tmp_path / "sids")
+    with FileLock(tmp_path / ".sids.lock"), pytest.raises(ConfigError, match="sids: another run is writing it"):
+        run_build_sids(config)
+    assert not (tmp_path / "sids").exists()
+    assert not run_build_sids(config).up_to_date
+
+
+def test_what_a_method_reads(shop, tmp_path):
+    np.save(tmp_path / "v.npy", np.zeros((120, 2)))
+    encoder = {"encoder": str(tmp_path / "v.npy")}
+    assert config_for(shop, "x", **encoder).inputs() == {"corpus": shop, "vectors": tmp_path / "v.npy"}
+    given = {**encoder, **published(tmp_path, {"i0": ["<a_1>"]})}
+    wanted = {"corpus": shop, "index": tmp_path / "index.json"}
+    assert config_for(shop, "x", **given).inputs() == wanted  # no vectors where none are read
+    assert config_for(shop, "x", **{**given, "index": str(tmp_path)}).inputs() == wanted
+    append = config_for(shop, "x", method="append", append_to=str(tmp_path / "base"))
+    assert append.inputs() == {"corpus": shop, "append_to": tmp_path / "base"}
+    with pytest.raises(ArtefactError, match="corpus: holds a 'corpus', expected a 'sids'"):
+        run_build_sids(config_for(shop, tmp_path / "sids", method="append", append_to=str(shop)))
+
+
+def test_every_method_has_its_maker():
+    assert tuple(MAKERS) == METHODS
+
+
+SHIPPED = sorted((ROOT / "configs").rglob("sids*.yaml"))
+SHIPPED += [ROOT / f"configs/industrial/sids/{name}.yaml" for name in ("balanced", "published", "tfidf")]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+def test_shipped_configurations_parse(path):
+    config = load_settings(SidConfig, path)
+    dataset = path.relative_to(ROOT / "configs").parts[0]
+    assert config.corpus == f"runs/{dataset}/corpus" and len(config.codebook_sizes) == 3
+
+
+def run_command(*words):
     return subprocess.run(
-        [sys.executable, "scripts/build_sids.py", *words],
+        [sys.executable, "-m", "minionerec.cli", "build-sids", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -327,15 +407,17 @@ def run_script(*words):
     )
 
 
-def test_script(shop, tmp_path):
-    words = ["--config", "configs/demo/sids.yaml", "--corpus", str(shop), "--output", str(tmp_path / "sids")]
-    done = run_script(*words)
+def test_the_command(shop, tmp_path):
+    file = "configs/demo/language/sids.yaml"
+    words = ["--config", file, "--corpus", str(shop), "--output", str(tmp_path / "sids")]
+    done = run_command(*words)
     assert done.returncode == 0, done.stderr
-    assert "120 distinct SIDs of 120 items" in done.stdout and "level a: " in done.stderr
-    assert "up to date" in run_script(*words).stderr
+    assert done.stdout == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}\n" and "level a: " in done.stderr
+    again = run_command(*words)
+    assert "up to date" in again.stderr and again.stdout == done.stdout
 
 
-def test_script_with_an_unknown_encoder(shop, tmp_path):
-    done = run_script("--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf")
+def test_the_command_with_an_unknown_encoder(shop, tmp_path):
+    done = run_command("--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf")
     assert done.returncode == 2 and not (tmp_path / "sids").exists()
     assert "encoder 'tf-idf' is not 'tfidf', a .npy" in done.stderr and "Traceback" not in done.stderr
