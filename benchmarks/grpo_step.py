@@ -28,7 +28,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 WAYS = ("ours", "stock")
@@ -126,7 +125,11 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from minionerec.core.memory import keep_freed_memory
     from minionerec.decoding.logits_processor import TrieLogitsProcessor
     from minionerec.decoding.trie import Trie
-    from minionerec.training.grpo import SidGrpoTrainer
+    from minionerec.rewards.combined import WeightedRewards
+    from minionerec.rewards.rollouts import Rollouts
+    from minionerec.sid.table import SidTable
+    from minionerec.training.grpo.rollouts import beams, roller
+    from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -153,10 +156,14 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
 
     rolled_out: list[list[int]] = []
 
-    def reward(completion_ids: list[list[int]], signal: list[bool], **columns: Any) -> list[float]:
+    def reward(rollouts: Rollouts) -> np.ndarray:
+        rolled_out[:] = sorted(texts[sid] + tail for group in rollouts.sids.tolist() for sid in group)
+        return np.where(rollouts.targets[:, None], table[rollouts.sids], 0.0)
+
+    def stock_reward(completion_ids: list[list[int]], target: list[int], **columns: Any) -> list[float]:
         rolled_out[:] = sorted(completion_ids)
         sids = [number[tuple(one[: len(one) - args.tail])] for one in completion_ids]
-        return [float(table[sid]) if live else 0.0 for sid, live in zip(sids, signal, strict=True)]
+        return [float(table[sid]) if live else 0.0 for sid, live in zip(sids, target, strict=True)]
 
     def stock_rollout(texts: list[str], trainer: Any) -> dict[str, Any]:
         """One beam search a prompt, by `generate`; TRL repeats each prompt for each rollout."""
@@ -228,28 +235,36 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
         bf16=False,
         gradient_checkpointing=False,
     )
-    rows = {
-        "prompt": [" ".join(f"t{token}" for token in prompt) for prompt in prompts],
-        "signal": [place >= silent for place in range(args.prompts)],
-        "target": [0] * args.prompts,
-        "tail": [tail] * args.prompts,
-    }
+    live = [int(place >= silent) for place in range(args.prompts)]  # the target says whether a group has a signal
     watch = Watch()
-    common: dict[str, Any] = {
-        "model": model,
-        "reward_funcs": reward,
-        "args": settings,
-        "train_dataset": Dataset.from_dict(rows),
-        "processing_class": tokenizer,
-        "callbacks": [watch],
-    }
     trainer: Any
     if args.way == "stock":
-        trainer = GRPOTrainer(**common, rollout_func=stock_rollout)
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=stock_reward,
+            args=settings,
+            train_dataset=Dataset.from_dict(
+                {"prompt": [" ".join(f"t{token}" for token in prompt) for prompt in prompts], "target": live}
+            ),
+            processing_class=tokenizer,
+            callbacks=[watch],
+            rollout_func=stock_rollout,
+        )
     else:
-        trainer = SidGrpoTrainer(**common)
-        trainer.bundle = SimpleNamespace(tokenizer=tokenizer, max_prompt_length=None)
-        trainer.trie, trainer.sid_tokens = trie.to(args.device), texts
+        sids = SidTable(trie.codes(), [str(place) for place in range(trie.n_sids)])
+        trainer = SidGrpoTrainer(
+            model,
+            settings,
+            [
+                {"prompt": prompt, "target": target, "tail": tail, "history": None}
+                for prompt, target in zip(prompts, live, strict=True)
+            ],
+            tokenizer,
+            roll_out=roller(beams(trie.to(args.device), args.generations), sids),
+            objective=Objective(WeightedRewards({"table": reward}, {"table": 1.0})),
+            sid_tokens=texts,
+            callbacks=[watch],
+        )
     trainer.remove_callback(PrinterCallback)
     for parameter in (*model.parameters(), *trainer.ref_model.parameters()):
         parameter.sum()  # weights are read from their file when they are first touched
