@@ -61,6 +61,20 @@ class Comparisons:
         return replace(self, **columns, time=None if self.time is None else self.time[rows])
 
 
+def require_files(comparisons: str | Path, features: str | Path) -> None:
+    """Check that both files are there.
+
+    Raises:
+        DataError: Naming the one that is not.
+    """
+    for path, what in (
+        (Path(features), "--features an npz or parquet file"),
+        (Path(comparisons), "--comparisons a csv, parquet or jsonl file"),
+    ):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file. Give {what}.")
+
+
 def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
     """Item ids and their vectors, float32 (N, D).
 
@@ -68,8 +82,6 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
         DataError: If the file is missing or a pickle, ids repeat, or vectors differ in width or hold NaN or infinity.
     """
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Give --features an npz or parquet file.")
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
@@ -102,8 +114,6 @@ def _text(value: Any) -> str:
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
     try:
         if path.suffix == ".csv":
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -162,6 +172,7 @@ def read_comparisons(
         DataError: If a file is missing or malformed, an answer is a number and `label_map` is empty, more than one in
             twenty answers is invalid, more than half of the comparisons lack features, or no row is left.
     """
+    require_files(comparisons, features)
     path = Path(comparisons)
     items, matrix = read_features(features)
     table = _read_table(path, [*_KEYS, *targets])

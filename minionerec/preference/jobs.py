@@ -153,6 +153,7 @@ def study_stands(config: PreferenceConfig, say: bool = True) -> bool:
         manifest is not None
         and not stage.partial.exists()
         and manifest["counts"].get("document") == document_sha256(config)
+        and all(standing(Stage(world), say) is not None for world in study_worlds(config))
         and all(job_stands(config, job, say) for job in study_jobs(config))
     )
 

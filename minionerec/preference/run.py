@@ -17,7 +17,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Work
 from minionerec.preference.against import compare_with_floors
 from minionerec.preference.config import PreferenceConfig
-from minionerec.preference.data import Comparisons, read_comparisons
+from minionerec.preference.data import Comparisons, read_comparisons, require_files
 from minionerec.preference.fit import fit_model, is_network, save_model
 from minionerec.preference.jobs import Job, job_stage, job_stands, study_jobs, study_worlds, times_file
 from minionerec.preference.model import PreferenceModel
@@ -56,6 +56,7 @@ def run_preference(config: PreferenceConfig, on_run: Callable[[], object] | None
         ConfigError: If training fails, or another process is at work on one of the runs.
         ArtefactError: If an output cannot be written.
     """
+    check_files(config)
     for world in study_worlds(config):
         write_world(world)
     jobs = study_jobs(config)
@@ -71,6 +72,17 @@ def run_preference(config: PreferenceConfig, on_run: Callable[[], object] | None
     for group in dict.fromkeys((job.world, job.unit, job.seed) for job in jobs):
         compare_with_floors(config, [job for job in jobs if job[:3] == group])
     return PreferenceResult(Path(config.output), jobs, len(waiting))
+
+
+def check_files(config: PreferenceConfig) -> None:
+    """Check, before anything is locked, that the files of comparisons and features are there, if any are asked for.
+
+    Raises:
+        DataError: Naming the one that is not.
+    """
+    if config.comparisons:
+        inputs = config.inputs()
+        require_files(inputs["comparisons"], inputs["features"])
 
 
 def _in_this_process(config: PreferenceConfig, jobs: Sequence[Job]) -> Iterator[None]:

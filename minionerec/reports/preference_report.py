@@ -10,7 +10,7 @@ from minionerec.preference.against import read_against
 from minionerec.preference.config import FLOORS, PreferenceConfig
 from minionerec.preference.jobs import Job, document_sha256, study_jobs, study_stage, study_stands
 from minionerec.preference.results import RunResults
-from minionerec.preference.run import run_preference
+from minionerec.preference.run import check_files, run_preference
 from minionerec.reports.markdown import render_markdown
 from minionerec.reports.page import write_page
 from minionerec.reports.preference_run import run_page
@@ -54,6 +54,7 @@ def run_preference_study(config: PreferenceConfig) -> PreferenceStudy:
     if study_stands(config):
         logger.info("%s is up to date.", config.output)
         return PreferenceStudy(Path(config.output), reports, up_to_date=True)
+    check_files(config)
     stage = study_stage(config)
     with stage.work() as work:
         result = run_preference(config, on_run=lambda: work.folder)  # from the first run on the settings are held
