@@ -1,57 +1,19 @@
 """Where decoding goes wrong: hit rates level by level of the semantic ID."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.log import get_logger
+from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.published_json import read_published_json, require_predictions
 from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids, list_width
 from minionerec.sid.table import split_sid
 
-logger = get_logger(__name__)
-
-
-@dataclass
-class LevelsConfig:
-    """Settings of the per-level analysis."""
-
-    predictions: str | None = field(
-        default=None, metadata={"help": "directory of predictions, or its parquet file (from scripts/eval_beam.py)"}
-    )
-    path: str | None = field(
-        default=None,
-        metadata={"help": "JSON file in the published form (input, output, predict); instead of --predictions"},
-    )
-    ks: list[int] | None = field(
-        default=None,
-        metadata={"help": "cut-offs K, in predictions; those of 1 3 5 10 20 50 that the lists can serve if not given"},
-    )
-    levels: int | None = field(
-        default=None, metadata={"help": "levels that a semantic ID has; what most targets have if not given"}
-    )
-    json: bool = field(default=False, metadata={"help": "print nothing but one JSON object of unrounded numbers"})
-
-    def __post_init__(self) -> None:
-        """Check that exactly one input is given."""
-        if (self.predictions is None) == (self.path is None):
-            raise ConfigError(
-                f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
-                "--predictions DIRECTORY and --path FILE.json."
-            )
-        if self.ks is not None:
-            if not isinstance(self.ks, list):
-                raise ConfigError(f"ks is {self.ks!r}; expected a list of whole numbers, such as [1, 5, 10].")
-            self.ks = list(check_ks(self.ks))
-        if self.levels is not None and self.levels < 1:
-            raise ConfigError(f"levels is {self.levels}; a semantic ID has at least 1 level.")
+_UNPARSABLE = -2
 
 
 @dataclass(frozen=True)
@@ -127,97 +89,71 @@ def level_analysis(
     lists = [list(row) for row in predictions.sids] if keep_duplicates else distinct_sids(predictions)
     width = list_width(predictions) if width is None else width
     ordered = check_ks(ks, width) if ks is not None else tuple(k for k in DEFAULT_KS if k <= max(1, width))
-    largest = ordered[-1]
+    lists = [row[: ordered[-1]] for row in lists]
+    parsed = {text: split_sid(text) or () for text in {*chain.from_iterable(lists), *predictions.target_sids}}
+    depth = _depth([parsed[target] for target in predictions.target_sids], levels, predictions, where)
+    counted = [row for row, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
+    code = _as_numbers(parsed, depth)
+    found = np.full((len(counted), ordered[-1], depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
+    for place, row in enumerate(counted):
+        if lists[row]:
+            found[place, : len(lists[row])] = [code[text] for text in lists[row]]
+    wanted = np.array([code[predictions.target_sids[row]] for row in counted], dtype=np.int32)  # (R, L + 1)
+    independent, cumulative, dropoff = _hit_rates(found == wanted[:, None, :], ordered)
+    return LevelAnalysis(
+        ks=ordered,
+        levels=depth,
+        independent=independent,
+        cumulative=cumulative,
+        dropoff=dropoff,
+        rows=len(counted),
+        excluded=len(predictions) - len(counted),
+        unparsable=int((found[:, :, 0] == _UNPARSABLE).sum()),
+        looked_at=int((found[:, :, 0] != -1).sum()),
+    )
 
-    parsed: dict[str, tuple[str, ...]] = {}
-    for text in {text for row in lists for text in row[:largest]} | set(predictions.target_sids):
-        parsed[text] = split_sid(text) or ()
-    lengths = Counter(len(parsed[target]) for target in predictions.target_sids if parsed[target])
+
+def _depth(targets: Sequence[tuple[str, ...]], levels: int | None, predictions: Predictions, where: str) -> int:
+    """Number of levels to compare: the given one, or what most targets have, the larger on a tie."""
+    lengths = Counter(len(target) for target in targets if target)
     if not lengths:
         shown = predictions.target_sids[0] if len(predictions) else "(no row)"
         raise DataError(
             f"{where}: no target parses as a semantic ID; the first is {shown!r}, expected e.g. '<a_12><b_7><c_201>'."
         )
     depth = levels if levels is not None else max(lengths, key=lambda length: (lengths[length], length))
-    counted = [row for row, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
-    if not counted:
+    if max(lengths) < depth:
         raise DataError(
             f"{where}: no target has {depth} levels; the longest has {max(lengths)}. Give a smaller --levels."
         )
+    return depth
 
-    # Tokens become numbers, and whole SIDs too; -1 (a list ends earlier) and -2 (does not parse) match nothing.
-    numbers = {
-        token: number for number, token in enumerate(sorted({token for tokens in parsed.values() for token in tokens}))
-    }
-    names = {tokens: number for number, tokens in enumerate(sorted(set(parsed.values())))}
-    code = {
-        text: (*(numbers[token] for token in tokens[:depth]), names[tokens])
-        if len(tokens) >= depth
-        else (-2,) * (depth + 1)
-        for text, tokens in parsed.items()
-    }
-    found = np.full((len(counted), largest, depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
-    for place, row in enumerate(counted):
-        if lists[row]:
-            found[place, : len(lists[row][:largest])] = [code[text] for text in lists[row][:largest]]
-    wanted = np.array([code[predictions.target_sids[row]] for row in counted], dtype=np.int32)  # (R, L + 1)
 
-    same = found == wanted[:, None, :]  # (R, K, L + 1)
-    prefix = np.logical_and.accumulate(same[:, :, :depth], axis=2)  # (R, K, L)
-    independent = np.stack([same[:, :k].any(axis=1).mean(axis=0) for k in ordered])
-    cumulative = np.stack([prefix[:, :k].any(axis=1).mean(axis=0) for k in ordered])
+def _as_numbers(parsed: Mapping[str, tuple[str, ...]], depth: int) -> dict[str, tuple[int, ...]]:
+    """Every SID as numbers: of its tokens at the first `depth` levels, then of the SID as a whole.
+
+    Where a text does not parse, or has fewer levels, they are all -2, which matches nothing.
+    """
+    tokens = {token: number for number, token in enumerate(sorted({*chain.from_iterable(parsed.values())}))}
+    names = {sid: number for number, sid in enumerate(sorted(set(parsed.values())))}
+    return {
+        text: (*(tokens[token] for token in sid[:depth]), names[sid])
+        if len(sid) >= depth
+        else (_UNPARSABLE,) * (depth + 1)
+        for text, sid in parsed.items()
+    }
+
+
+def _hit_rates(same: np.ndarray, ks: Sequence[int]) -> tuple[np.ndarray, np.ndarray, tuple[float | None, ...]]:
+    """Independent and cumulative hit rates, and the drop-off at K = 1.
+
+    Args:
+        same: bool (R, K, L + 1), where predictions agree with targets; the last column compares whole SIDs.
+        ks: Cut-offs.
+    """
+    prefix = np.logical_and.accumulate(same[:, :, :-1], axis=2)  # (R, K, L)
+    independent = np.stack([same[:, :k].any(axis=1).mean(axis=0) for k in ks])
+    cumulative = np.stack([prefix[:, :k].any(axis=1).mean(axis=0) for k in ks])
     first = prefix[:, 0].sum(axis=0).tolist()
     kept = [after / before if before else None for before, after in pairwise(first)]
-    return LevelAnalysis(
-        ks=ordered,
-        levels=depth,
-        independent=independent,
-        cumulative=cumulative,
-        dropoff=(first[0] / len(counted), *kept),
-        rows=len(counted),
-        excluded=len(predictions) - len(counted),
-        unparsable=int((found[:, :, 0] == -2).sum()),
-        looked_at=int((found[:, :, 0] != -1).sum()),
-    )
-
-
-def run_levels(config: LevelsConfig) -> LevelAnalysis:
-    """Analyse a predictions artefact or a published JSON file; what was left out is logged.
-
-    Raises:
-        ConfigError: If a K is larger than the lists.
-        DataError: If the input is missing or malformed, or an entry of the JSON file has fewer predictions than the
-            largest K.
-    """
-    if config.path is not None:
-        where = config.path
-        predictions = read_published_json(where)
-        longest = max(len(row) for row in predictions.sids)
-        largest = max(config.ks) if config.ks else max((k for k in DEFAULT_KS if k <= longest), default=1)
-        require_predictions(predictions.sids, largest, where)
-    else:
-        where = str(config.predictions)
-        if not Path(where).exists():
-            raise DataError(
-                f"{where}: no such file or directory. Run scripts/eval_beam.py first, or give --path FILE.json."
-            )
-        predictions = Predictions.load(where)
-    analysis = level_analysis(
-        predictions,
-        config.ks,
-        levels=config.levels,
-        width=list_width(predictions, config.predictions),
-        keep_duplicates=config.path is not None,
-        where=where,
-    )
-    if analysis.excluded:
-        logger.warning(
-            "%s: %d of %d rows left out: their target is not a semantic ID of %d levels.",
-            *(where, analysis.excluded, len(predictions), analysis.levels),
-        )
-    if analysis.unparsable:
-        logger.warning(
-            "%s: %d of %d predictions are no semantic ID of %d levels; they count as misses and keep their rank.",
-            *(where, analysis.unparsable, analysis.looked_at, analysis.levels),
-        )
-    return analysis
+    return independent, cumulative, (first[0] / len(same), *kept)

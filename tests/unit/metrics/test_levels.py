@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.metrics.levels import LevelsConfig, level_analysis, run_levels
+from minionerec.metrics.levels import level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, write_published_json
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
@@ -194,29 +194,3 @@ def test_malformed_json_names_file_and_entry(tmp_path, content, message):
 def test_missing_json(tmp_path):
     with pytest.raises(DataError, match=r"none\.json: no such file"):
         read_published_json(tmp_path / "none.json")
-
-
-def test_too_few_predictions_name_entry_and_both_numbers(tmp_path):
-    path = write(tmp_path / "p.json", [entry(), entry(predict=[T])])
-    message = r"p\.json: entry 2 has 1 predictions, fewer than the largest K, 3\. .*--ks"
-    with pytest.raises(DataError, match=message):
-        run_levels(LevelsConfig(path=path, ks=[1, 3]))
-    with pytest.raises(DataError, match=message):
-        run_levels(LevelsConfig(path=path))
-    assert run_levels(LevelsConfig(path=path, ks=[1])).rows == 2
-    empty = write(tmp_path / "e.json", [entry(predict=[])])
-    with pytest.raises(DataError, match=r"entry 1 has 0 predictions, fewer than the largest K, 1"):
-        run_levels(LevelsConfig(path=empty))
-
-
-def test_configuration_errors(tmp_path):
-    with pytest.raises(ConfigError, match=r"predictions is None and path is None"):
-        LevelsConfig()
-    with pytest.raises(ConfigError, match=r"predictions is 'x' and path is 'y'"):
-        LevelsConfig(predictions="x", path="y")
-    with pytest.raises(ConfigError, match=r"ks is \[0\]"):
-        LevelsConfig(path="y", ks=[0])
-    with pytest.raises(ConfigError, match=r"levels is 0"):
-        LevelsConfig(path="y", levels=0)
-    with pytest.raises(DataError, match=r"nowhere: no such file or directory"):
-        run_levels(LevelsConfig(predictions=str(tmp_path / "nowhere")))
