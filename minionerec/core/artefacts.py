@@ -132,19 +132,6 @@ def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict
     return {name: {"path": str(path), "sha256": fingerprint(path)} for name, path in sorted(inputs.items())}
 
 
-def is_current(  # transition: `minionerec.core.stage.Stage.current` takes its place
-    path: str | os.PathLike[str], kind: str, config: Any, inputs: Mapping[str, str | os.PathLike[str]]
-) -> bool:
-    """Whether a finished artefact was made from the same configuration and inputs with the same content."""
-    path = Path(path)
-    if not (path / MANIFEST).is_file():
-        return False
-    manifest = read_manifest(path)
-    made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-    now = {name: record["sha256"] for name, record in input_record(inputs).items()}
-    return manifest["kind"] == kind and manifest["config"] == to_plain(config) and made_from == now
-
-
 def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> None:
     """Check, before long work, that an artefact can be written to a place later.
 

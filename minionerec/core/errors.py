@@ -1,7 +1,7 @@
 """The one family of errors that a user can mend.
 
 Every message says what was wrong (with its value and place), what was expected, and what to do. Command-line entry
-points print the message alone and exit with status 2 (`minionerec.core.config.run_command`); anything else that
+points print the message alone and exit with status 2 (`minionerec.core.commands.run_command`); anything else that
 escapes is a defect of this package and keeps its traceback.
 """
 

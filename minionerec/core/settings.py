@@ -92,7 +92,7 @@ def setting(
 
 def description(of: Field[Any]) -> Description:
     """The description of a field that `setting` made."""
-    found: Description = of.metadata.get("setting") or Description(of.metadata.get("help", ""))  # transition
+    found: Description = of.metadata["setting"]
     return found
 
 
