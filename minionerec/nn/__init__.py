@@ -1,1 +1,1 @@
-"""Parts of neural networks that several models share."""
+"""Parts of neural networks that several models share: none of them knows an item's SID, a prompt or a file."""

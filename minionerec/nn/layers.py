@@ -1,4 +1,4 @@
-"""Layers that several sequential recommenders share, and the two exact savings: short batches and single readouts."""
+"""Layers that several models share, and the two exact savings: short batches and single readouts."""
 
 import math
 from collections.abc import Callable

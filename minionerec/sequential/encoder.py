@@ -3,9 +3,28 @@
 import torch
 from torch import nn
 
-from minionerec.nn.layers import ItemEmbedding
+from minionerec.nn.layers import FeedForward, ItemEmbedding
 from minionerec.nn.padding import full_width, readout_slots
 from minionerec.sequential.model import SequentialModel
+
+
+class MixingLayer(nn.Module):
+    """Something that mixes slots, then the position-wise network, each followed by its norm.
+
+    Attributes:
+        mix: Maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
+        feed_forward: The position-wise network.
+    """
+
+    def __init__(self, mix: nn.Module, feed_forward: FeedForward):
+        super().__init__()
+        self.mix = mix
+        self.feed_forward = feed_forward
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """As `mix`."""
+        result: torch.Tensor = self.feed_forward(self.mix(x, at))
+        return result
 
 
 class UnmaskedEncoder(SequentialModel):

@@ -11,7 +11,7 @@ from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import NORM_EPS, FeedForward, ItemEmbedding, init_weights
 from minionerec.nn.linear import Linear, linear
 from minionerec.nn.padding import take_slots
-from minionerec.sequential.encoder import UnmaskedEncoder
+from minionerec.sequential.encoder import MixingLayer, UnmaskedEncoder
 
 
 class AutoCorrelation(nn.Module):
@@ -77,20 +77,6 @@ class AutoCorrelation(nn.Module):
         return gram.gather(2, self.shifted.expand(len(gram), -1, -1)).sum(1).topk(self.num_delays).indices
 
 
-class AutoCorrelationLayer(nn.Module):
-    """Auto-correlation, then the position-wise network, each followed by its norm."""
-
-    def __init__(self, max_len: int, hidden_size: int, inner_size: int, num_delays: int, dropout: float):
-        super().__init__()
-        self.mix = AutoCorrelation(max_len, hidden_size, num_delays, dropout)
-        self.feed_forward = FeedForward(hidden_size, inner_size, dropout)
-
-    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """As `AutoCorrelation`: float (B, L, D), or (B, D) with `at`."""
-        result: torch.Tensor = self.feed_forward(self.mix(x, at))
-        return result
-
-
 class FEARec(UnmaskedEncoder):
     """Auto-correlation in place of attention (Du et al., "Frequency Enhanced Hybrid Attention Network", 2023).
 
@@ -144,7 +130,10 @@ class FEARec(UnmaskedEncoder):
             )
         self.embedding = ItemEmbedding(num_items, max_len, hidden_size, hidden_dropout, padding)
         self.layers = nn.ModuleList(
-            AutoCorrelationLayer(max_len, hidden_size, inner_size, num_delays, hidden_dropout)
+            MixingLayer(
+                AutoCorrelation(max_len, hidden_size, num_delays, hidden_dropout),
+                FeedForward(hidden_size, inner_size, hidden_dropout),
+            )
             for _ in range(num_layers)
         )
         self.apply(init_weights)

@@ -14,7 +14,7 @@ from minionerec.nn.dropout import Dropout
 from minionerec.nn.layers import INIT_STD, NORM_EPS, FeedForward, ItemEmbedding, check_heads, init_weights
 from minionerec.nn.linear import Linear
 from minionerec.nn.padding import take_slots
-from minionerec.sequential.encoder import UnmaskedEncoder
+from minionerec.sequential.encoder import MixingLayer, UnmaskedEncoder
 
 
 class _FilterSpectrum(torch.autograd.Function):
@@ -134,20 +134,6 @@ class WaveletFourierFilter(nn.Module):
         return (1 - self.alpha) * torch.where(alone, -take_slots(x, at), moved)
 
 
-class WEARecLayer(nn.Module):
-    """The filter, then the position-wise network, each followed by its norm."""
-
-    def __init__(self, mix: WaveletFourierFilter, feed_forward: FeedForward):
-        super().__init__()
-        self.mix = mix
-        self.feed_forward = feed_forward
-
-    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """As `WaveletFourierFilter`: float (B, L, D), or (B, D) with `at`."""
-        result: torch.Tensor = self.feed_forward(self.mix(x, at))
-        return result
-
-
 class WEARec(UnmaskedEncoder):
     """Adaptive Fourier and wavelet filters (Xu et al., arXiv 2511.07028).
 
@@ -195,7 +181,7 @@ class WEARec(UnmaskedEncoder):
         if not 0 <= alpha <= 1:
             raise ConfigError(f"alpha is {alpha}; it is a share and must lie in [0, 1].")
         self.embedding = ItemEmbedding(num_items, max_len, hidden_size, hidden_dropout, padding)
-        layer = WEARecLayer(
+        layer = MixingLayer(
             WaveletFourierFilter(max_len, hidden_size, num_heads, alpha, hidden_dropout),
             FeedForward(hidden_size, inner_size, hidden_dropout),
         )
