@@ -5,17 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.evaluation import CODES, config
+from support.evaluation import CODES, config, copy_artefact
 
 from minionerec.backbone.bundle import load_bundle
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.evaluation.predict import run_eval
+from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.levels import level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
-from minionerec.recommenders.floors import ranked_items
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.wording import load_wording
+from minionerec.recommenders.candidates import ranked_items
 from minionerec.sid.table import SidTable
 
 # Items 1 and 4 share an SID, and 4 is the more popular of the two.
@@ -48,24 +50,18 @@ def test_parquet_and_published_json_tell_the_same(made):
     assert first["output"].endswith(">\n")
 
 
-def test_a_poisoned_generation_config_changes_nothing(made, tmp_path):
-    clean = run_eval(config(made)).output / "predictions.parquet"
-    file = made / "checkpoint" / "generation_config.json"
-    before = file.read_text()
-    poison = {
-        "do_sample": True,
-        "top_k": 1,
-        "temperature": 0.7,
-        "top_p": 0.1,
-        "repetition_penalty": 5.0,
-        "num_beams": 3,
-    }
-    try:
-        file.write_text(json.dumps({**json.loads(before), **poison}))
-        poisoned = run_eval(config(made, output=str(tmp_path / "poisoned"))).output / "predictions.parquet"
-        assert load_bundle(made / "checkpoint").model.generation_config.do_sample is False
-    finally:
-        file.write_text(before)
+POISON = {"do_sample": True, "top_k": 1, "temperature": 0.7, "top_p": 0.1, "repetition_penalty": 5.0, "num_beams": 3}
+
+
+@pytest.mark.parametrize("search", ["beam", "exact", "stock"])
+def test_a_poisoned_generation_config_changes_nothing(made, tmp_path, search):
+    clean = run_eval(config(made, search=search, output=str(tmp_path / "clean"))).output / "predictions.parquet"
+    before = json.loads((made / "checkpoint" / "generation_config.json").read_text())
+    text = json.dumps({**before, **POISON})
+    bad = copy_artefact(made / "checkpoint", tmp_path / "checkpoint", **{"generation_config.json": text})
+    changes = {"search": search, "checkpoint": str(bad), "output": str(tmp_path / "poisoned")}
+    poisoned = run_eval(config(made, **changes)).output / "predictions.parquet"
+    assert load_bundle(bad).model.generation_config.do_sample is False
     assert poisoned.read_bytes() == clean.read_bytes()
 
 
@@ -76,6 +72,74 @@ def test_done_is_not_done_again_and_other_settings_are(made, caplog):
     assert (first.output / "manifest.json").stat().st_mtime_ns == stamp
     run_eval(config(made, resamples=60))
     assert (first.output / "manifest.json").stat().st_mtime_ns > stamp
+
+
+def test_files_edited_by_hand_are_noticed(made, tmp_path, caplog):
+    for name in ("corpus", "checkpoint"):
+        copy_artefact(made / name, tmp_path / name)
+    mine = {"corpus": str(tmp_path / "corpus"), "checkpoint": str(tmp_path / "checkpoint")}
+    asked = config(made, **mine, output=str(tmp_path / "eval"))
+    first = run_eval(asked)
+    table = first.output / "metrics.txt"
+    table.write_text("all is well\n")
+    again = run_eval(asked)
+    assert f"{table} was changed since it was written" in caplog.text
+    assert again.table == first.table == table.read_text().rstrip("\n")
+    edited = tmp_path / "checkpoint" / "wording.yaml"
+    edited.write_text(edited.read_text() + "\n")
+    with pytest.raises(ArtefactError, match=r"checkpoint/wording\.yaml: differs from manifest\.json"):
+        run_eval(asked)
+
+
+def test_exact_search_finds_what_a_beam_as_wide_as_the_catalogue_finds(made, tmp_path):
+    beam = Predictions.load(run_eval(config(made)).output)
+    result = run_eval(config(made, search="exact", output=str(tmp_path / "e")))
+    exact = Predictions.load(result.output)
+    assert exact.items == beam.items
+    for ours, theirs in zip(exact.scores, beam.scores, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    assert "exact search" in result.metrics["recommenders"]
+    best = Predictions.load(
+        run_eval(config(made, search="exact", beams=2, ks=[1, 2], output=str(tmp_path / "b"))).output
+    )
+    assert [row[: len(few)] for row, few in zip(exact.items, best.items, strict=True)] == best.items
+
+
+@pytest.mark.parametrize("beams", [1, 3, 5])
+@pytest.mark.parametrize("score_end", [False, True])
+def test_stock_search_gives_the_lists_of_ours(made, tmp_path, beams, score_end):
+    settings = {"beams": beams, "ks": [1], "score_end": score_end}
+    checkpoint = made / "checkpoint"
+    if score_end:
+        wording = {"wording.yaml": load_wording("prose").to_yaml()}
+        checkpoint = copy_artefact(checkpoint, tmp_path / "prose", **wording)
+    settings["checkpoint"] = str(checkpoint)
+    ours = Predictions.load(run_eval(config(made, **settings, output=str(tmp_path / "ours"))).output)
+    result = run_eval(config(made, **settings, search="stock", output=str(tmp_path / "stock")))
+    stock = Predictions.load(result.output)
+    assert stock.items == ours.items and stock.sids == ours.sids
+    for one, other in zip(stock.scores, ours.scores, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+    assert "stock beam search" in result.metrics["recommenders"]
+
+
+def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
+    counts = read_manifest(run_eval(config(made)).output)["counts"]
+    assert counts["cut_prompts"] == 0
+    folder = copy_artefact(made / "checkpoint", tmp_path / "checkpoint")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["counts"]["max_prompt_length"] = 4
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    caplog.set_level("INFO")
+    found = run_eval(config(made, checkpoint=str(folder), output=str(tmp_path / "short")))
+    corpus, bundle = Corpus.load(made / "corpus"), load_bundle(folder)
+    histories = corpus.rows("test")["history"]
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    prompts = [builder.prompt("next_sid", history=history) for history in histories]
+    wanted = sum(len(bundle.tokenizer(prompt)["input_ids"]) > 4 for prompt in prompts)
+    assert 0 < wanted < len(histories)
+    assert read_manifest(found.output)["counts"]["cut_prompts"] == wanted
+    assert f"{wanted} of 40 prompts were cut to their last 4 tokens" in caplog.text
 
 
 def test_scores_change_with_the_normaliser(made, tmp_path):
@@ -100,8 +164,8 @@ def test_masked_lists_are_the_kept_ones_without_the_history(made, tmp_path):
 
 def test_ranked_items():
     table = SidTable(CODES, list("uvwxyz"))
-    assert ranked_items(table, np.array([0, 2, 0, 0, 2, 0])) == [[0], [1, 4], [2], [5], [3]]
-    assert ranked_items(table, np.array([0, 1, 0, 0, 2, 0]))[1] == [4, 1]
+    assert ranked_items(table.sid_numbers, np.array([0, 2, 0, 0, 2, 0])) == [[0], [1, 4], [2], [5], [3]]
+    assert ranked_items(table.sid_numbers, np.array([0, 1, 0, 0, 2, 0]))[1] == [4, 1]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +182,11 @@ def test_ranked_items():
         ({"output": ""}, ConfigError, "output is empty"),
         ({"scores": "odd"}, ConfigError, "unknown scores 'odd'"),
         ({"seen": "hide"}, ConfigError, "unknown seen 'hide'; known: keep, mask"),
-        ({"batch_size": -1}, ConfigError, "batch_size is -1"),
+        ({"batch_size": -1}, ConfigError, "batch_size is -1; it must be at least 0"),
+        ({"search": "wide"}, ConfigError, "unknown search 'wide'; known: beam, exact, stock"),
+        ({"search": "stock", "scores": "renormalised"}, ConfigError, "search stock knows the full ones alone"),
+        ({"checkpoint": ""}, ConfigError, "checkpoint is empty; give --checkpoint a directory, or --recommender"),
+        ({"recommender": "no_such.make"}, ConfigError, "there is no module 'no_such'"),
     ],
 )
 def test_bad_settings(made, tmp_path, changes, error, message):

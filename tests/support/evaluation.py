@@ -1,20 +1,21 @@
 """A corpus of six items, two of which share their SID, and a checkpoint that was never trained."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.checkpoints import save_checkpoint
 
 from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.config import EvalConfig
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
+from support.checkpoints import save_checkpoint
 
 CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
 
@@ -54,7 +55,24 @@ def made(tmp_path_factory) -> Path:
 
 def config(folder: Path, **changes) -> EvalConfig:
     settings = {
-        "corpus": str(folder / "corpus"), "checkpoint": str(folder / "checkpoint"), "output": str(folder / "eval"),
-        "beams": 5, "ks": [1, 5], "resamples": 50,
-    }  # fmt: skip
+        "corpus": str(folder / "corpus"),
+        "checkpoint": str(folder / "checkpoint"),
+        "output": str(folder / "eval"),
+        "beams": 5,
+        "ks": [1, 5],
+        "resamples": 50,
+    }
     return EvalConfig(**{**settings, **changes})
+
+
+def copy_artefact(source: Path, target: Path, **texts: str) -> Path:
+    """An artefact of the same kind and counts with some of its files written anew, as its stage would have done."""
+    manifest = read_manifest(source)
+    kept = {name: manifest[name] for name in ("config", "seed", "counts")}
+    with write_artefact(target, manifest["kind"], **kept) as place:
+        for name in manifest["files"]:
+            (place / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, place / name)
+        for name, text in texts.items():
+            (place / name).write_text(text)
+    return target
