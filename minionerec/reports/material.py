@@ -24,10 +24,10 @@ from minionerec.metrics.ranking import (
     sid_ranks,
 )
 from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
-from minionerec.recommenders.protocol import Ranking
+from minionerec.recommenders.lists import recommend_rows
 from minionerec.reports.config import ReportConfig
+from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
-from minionerec.reports.rows import Rows, read_rows
 from minionerec.reports.systems import System, estimates, load_system, metrics_at
 from minionerec.sid.table import SidTable
 
@@ -56,7 +56,7 @@ class Material:
 
     Attributes:
         config: The report's settings.
-        rows: The rows that all recommenders were measured on.
+        ground: The rows that all recommenders were measured on, and the items.
         table: SIDs of the items; None where there are none.
         ks: Cut-offs.
         recommended: The user's recommenders by name, in the order of the tables.
@@ -68,7 +68,7 @@ class Material:
     """
 
     config: ReportConfig
-    rows: Rows
+    ground: Ground
     table: SidTable | None
     ks: tuple[int, ...]
     recommended: Mapping[str, Shown]
@@ -91,7 +91,7 @@ class Material:
     @property
     def metrics(self) -> list[str]:
         """Names of the metrics, in the order of tables."""
-        return metrics_at(self.ks, self.rows.protocol.mrr)
+        return metrics_at(self.ks, self.ground.protocol.mrr)
 
     @property
     def several_seeds(self) -> bool:
@@ -110,26 +110,26 @@ def gather(config: ReportConfig) -> Material:
     taken = [name for name in config.predictions if name in (POPULARITY, LAST_ITEM, FOLLOWED)]
     if taken:
         raise ConfigError(f"predictions names {taken[0]!r}, as one of the floors. Give each its own name.")
-    rows, table = read_rows(config), None
+    ground, table = read_ground(config), None
     if config.sids:
         read_manifest(find_path(config.sids), "sids")
-        table = SidTable.load_index(find_path(config.sids), rows.items["item_id"].astype(str).tolist())
+        table = SidTable.load_index(find_path(config.sids), ground.items["item_id"].astype(str).tolist())
     recommended = {
-        name: load_shown(name, find_path(path), config, rows, table) for name, path in config.predictions.items()
+        name: load_shown(name, find_path(path), config, ground, table) for name, path in config.predictions.items()
     }
-    ks = choose_ks(config.ks, rows.protocol.ks, [shown.system for shown in recommended.values()])
-    floors = make_shown_floors(rows, table, ks)
+    ks = choose_ks(config.ks, ground.protocol.ks, [shown.system for shown in recommended.values()])
+    floors = make_shown_floors(ground, table, ks)
     everyone = {**recommended, **floors}
     return Material(
         config=config,
-        rows=rows,
+        ground=ground,
         table=table,
         ks=ks,
         recommended=recommended,
         floors=floors,
-        evaluations={name: evaluate(shown, config, rows, table, ks) for name, shown in everyone.items()},
+        evaluations={name: evaluate(shown, config, ground, table, ks) for name, shown in everyone.items()},
         levels={} if table is None else _levels(everyone, ks),
-        ceiling=load_ceiling(config, rows, ks),
+        ceiling=load_ceiling(config, ground, ks),
         reference=load_reference(config.reference) if config.reference else None,
     )
 
@@ -146,7 +146,7 @@ def with_sids(predictions: Predictions, table: SidTable | None) -> Predictions:
     )
 
 
-def load_shown(name: str, path: Path, config: ReportConfig, rows: Rows, table: SidTable | None) -> Shown:
+def load_shown(name: str, path: Path, config: ReportConfig, ground: Ground, table: SidTable | None) -> Shown:
     """One recommender, its seeds checked against data and SIDs.
 
     Raises:
@@ -154,10 +154,10 @@ def load_shown(name: str, path: Path, config: ReportConfig, rows: Rows, table: S
     """
     system, places = load_system(name, path, config.split), runs_at(path)
     for place, run in zip(places, system.runs, strict=True):
-        _check_rows(f"{place} ({name})", run.targets, config, rows)
+        _check_rows(f"{place} ({name})", run.targets, config, ground)
     if str(read_manifest(places[0], KIND)["counts"].get("split", config.split)) != config.split:
         return Shown(system, None, 0)  # its ranks are of more splits than its lists
-    lists = [_load_lists(name, place, config, rows, table) for place in places[: _needed(system, table)]]
+    lists = [_load_lists(name, place, config, ground, table) for place in places[: _needed(system, table)]]
     if table is not None:
         runs = [_with_sid_ranks(run, made) for run, made in zip(system.runs, lists, strict=False)]
         system = replace(system, runs=[*runs, *system.runs[len(runs) :]])
@@ -177,13 +177,13 @@ def _with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
     return replace(run, ranks={**run.ranks, "sid": sid_ranks(lists)}, width=width)
 
 
-def _load_lists(name: str, place: Path, config: ReportConfig, rows: Rows, table: SidTable | None) -> Predictions:
+def _load_lists(name: str, place: Path, config: ReportConfig, ground: Ground, table: SidTable | None) -> Predictions:
     predictions = Predictions.load(place)
-    _check_rows(f"{place} ({name})", predictions.targets, config, rows)
+    _check_rows(f"{place} ({name})", predictions.targets, config, ground)
     predictions = with_sids(predictions, table)
     if table is not None:
         sids = table.sids
-        for row, (target, sid) in enumerate(zip(rows.targets, predictions.target_sids, strict=True)):
+        for row, (target, sid) in enumerate(zip(ground.rows.targets, predictions.target_sids, strict=True)):
             if sid != sids[target]:
                 raise ArtefactError(
                     f"{place} ({name}): the target of row {row} has SID {sid!r}, in {config.sids} it is "
@@ -192,21 +192,22 @@ def _load_lists(name: str, place: Path, config: ReportConfig, rows: Rows, table:
     return predictions
 
 
-def _check_rows(where: str, targets: np.ndarray, config: ReportConfig, rows: Rows) -> None:
+def _check_rows(where: str, targets: np.ndarray, config: ReportConfig, ground: Ground) -> None:
     remedy = "Predict for this corpus and split, or set split."
-    if rows.protocol.name != ROWS:
+    if ground.protocol.name != ROWS:
         remedy += (
             " Check protocol, and that items names the file that the model was trained with: it numbers the items."
         )
-    if len(targets) != len(rows):
+    if len(targets) != len(ground.rows):
         raise ArtefactError(
-            f"{where}: {len(targets)} rows, but the {config.split} split of {config.corpus} has {len(rows)}. {remedy}"
+            f"{where}: {len(targets)} rows, but the {config.split} split of {config.corpus} has {len(ground.rows)}. "
+            f"{remedy}"
         )
-    other = np.flatnonzero(np.asarray(targets) != rows.targets)
+    other = np.flatnonzero(np.asarray(targets) != ground.rows.targets)
     if len(other):
         raise ArtefactError(
             f"{where}: row {other[0]} has target {targets[other[0]]}, in the {config.split} split of {config.corpus} "
-            f"it is {rows.targets[other[0]]}. {remedy}"
+            f"it is {ground.rows.targets[other[0]]}. {remedy}"
         )
 
 
@@ -223,36 +224,32 @@ def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], systems: Seque
     return within or (max(1, narrowest or 1),)
 
 
-def make_shown_floors(rows: Rows, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
+def make_shown_floors(ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
     """The floors on the report's rows; where seen items are masked, theirs are too, and the last item is no floor."""
-    masked = rows.protocol.seen == "mask"
-    reach = min(ks[-1], rows.n_items if table is None else table.n_unique)
+    masked = ground.protocol.seen == "mask"
+    without = [history.tolist() for history in ground.rows.histories] if masked else None
+    reach = min(ks[-1], ground.n_items if table is None else table.n_unique)
     found = {}
-    for name, floor in make_floors(rows.data, table).items():
+    for name, floor in make_floors(ground.data, table).items():
         if masked and name == LAST_ITEM:
             continue
-        ranking = floor.recommend(rows.histories, reach, [set(h.tolist()) for h in rows.histories] if masked else None)
-        lists = with_sids(_bare(ranking, rows), table)
+        lists = recommend_rows(floor, ground.rows, reach, table=table, without=without)
         ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
         found[name] = Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
     return found
 
 
-def _bare(ranking: Ranking, rows: Rows) -> Predictions:
-    """Ranked items as predictions without SIDs."""
-    no_sids = [[""] * len(items) for items in ranking.items]
-    return Predictions(rows.users, rows.targets, [""] * len(rows), ranking.items, no_sids, ranking.scores)
-
-
-def evaluate(shown: Shown, config: ReportConfig, rows: Rows, table: SidTable | None, ks: tuple[int, ...]) -> Evaluation:
+def evaluate(
+    shown: Shown, config: ReportConfig, ground: Ground, table: SidTable | None, ks: tuple[int, ...]
+) -> Evaluation:
     """All metrics of one recommender: of the ranks of all seeds, and of the lists of the first."""
-    names = metrics_at(ks, rows.protocol.mrr)
-    lists, n_items = shown.lists, rows.n_items
+    names = metrics_at(ks, ground.protocol.mrr)
+    lists, n_items = shown.lists, ground.n_items
     valid = None if table is None else set(table.sids)
     counted = lists if valid is not None else None
     within = [k for k in ks if k <= shown.width]
     return Evaluation(
-        rows=len(rows),
+        rows=len(ground.rows),
         ks=ks,
         width=n_items if shown.system.width is None else shown.system.width,
         sid=None if table is None else estimates(shown.system, "sid", names, config.seed, config.resamples),
@@ -275,13 +272,13 @@ def _levels(everyone: Mapping[str, Shown], ks: Sequence[int]) -> dict[str, Level
     }
 
 
-def load_ceiling(config: ReportConfig, rows: Rows, ks: Sequence[int]) -> dict[str, float]:
+def load_ceiling(config: ReportConfig, ground: Ground, ks: Sequence[int]) -> dict[str, float]:
     """The ceiling's metrics by name, empty where there is none for this split."""
     if config.ceiling is None or not find_path(config.ceiling).is_file():
         return {}
     content = read_json(find_path(config.ceiling))
     values = content.get("ceiling", {}) if isinstance(content, dict) else {}
-    for key, ours in (("split", rows.title), ("rows", len(rows))):
+    for key, ours in (("split", ground.title), ("rows", len(ground.rows))):
         if content.get(key, ours) != ours:
             logger.warning("%s: is for %s %r, the report for %r: left out.", config.ceiling, key, content[key], ours)
             return {}

@@ -101,21 +101,21 @@ def sections(material: Material, inputs: Mapping[str, Path]) -> list[Section]:
 
 
 def _lead(material: Material) -> str:
-    config, rows = material.config, material.rows
+    config, ground = material.config, material.ground
     return (
-        f"{', '.join(material.recommended)} on the {config.split} rows of {config.corpus} ({rows.title}), "
-        f"{len(rows):,} rows, {rows.n_items:,} items."
+        f"{', '.join(material.recommended)} on the {config.split} rows of {config.corpus} ({ground.title}), "
+        f"{len(ground.rows):,} rows, {ground.n_items:,} items."
     )
 
 
 def _table_title(material: Material) -> str:
-    rows, seeds = material.rows, ", ± sd over seeds" if material.several_seeds else ""
-    return f"{material.config.split} split ({rows.title}), {len(rows):,} rows, 95 % bootstrap intervals{seeds}"
+    ground, seeds = material.ground, ", ± sd over seeds" if material.several_seeds else ""
+    return f"{material.config.split} split ({ground.title}), {len(ground.rows):,} rows, 95 % bootstrap intervals{seeds}"
 
 
 def _counts(material: Material) -> dict[str, Any]:
     sids = {} if material.table is None else {"sid_table": material.table.fingerprint}
-    return {"rows": len(material.rows), **sids, "ks": list(material.ks)}
+    return {"rows": len(material.ground.rows), **sids, "ks": list(material.ks)}
 
 
 def _metrics(material: Material) -> dict[str, Any]:

@@ -117,12 +117,12 @@ def test_floors_keep_to_the_protocol(shop):
     assert list(masked.floors) == ["popularity", "what followed"]
     assert list(kept.floors) == ["popularity", "same as last item", "what followed"]
     for floor in masked.floors.values():
-        for items, history in zip(floor.lists.items, masked.rows.histories, strict=True):
+        for items, history in zip(floor.lists.items, masked.ground.rows.histories, strict=True):
             assert not set(items) & set(history.tolist())
             assert len(items) == min(20, ITEMS - len(set(history.tolist())))
     assert any(
         set(items) & set(history.tolist())
-        for items, history in zip(kept.floors["popularity"].lists.items, kept.rows.histories, strict=True)
+        for items, history in zip(kept.floors["popularity"].lists.items, kept.ground.rows.histories, strict=True)
     )
     split = read_split("data.txt", PROTOCOLS["b"])
     best = np.argsort(-split.popularity(), kind="stable")[:10].tolist()

@@ -25,7 +25,7 @@ def examples(material: Material) -> Section | None:
     wanted = min(material.config.examples, len(ranks))
     n_hits = min(max(wanted // 2, wanted - len(misses)), len(hits))
     chosen = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, wanted - n_hits, replace=False)]
-    titles = material.rows.titles()
+    titles = material.ground.titles()
     text = (
         f"Rows drawn at random: {n_hits} in which {first} has the target among its first five items, and "
         f"{wanted - n_hits} in which it has not (over all rows that is {len(hits):,} against {len(misses):,}). "
@@ -33,12 +33,12 @@ def examples(material: Material) -> Section | None:
     )
     blocks: list[Block] = [Paragraph(text)]
     for row in (int(row) for row in chosen):
-        target = int(material.rows.targets[row])
+        target = int(material.ground.rows.targets[row])
         lists = [
             (name, [(titles[item] if item >= 0 else "(no item)", item == target) for item in made.items[row][:_SHOWN]])
             for name, made in listed.items()
         ]
-        history = _newest([titles[item] for item in material.rows.histories[row]])
+        history = _newest([titles[item] for item in material.ground.rows.histories[row]])
         blocks.append(Example(f"Row {row}", history, titles[target], lists))
     return Section("Examples", blocks)
 

@@ -10,7 +10,7 @@ from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
 from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
-from minionerec.reports.rows import shorten
+from minionerec.reports.ground import shorten
 from minionerec.sid.diagnostics import HITS, Diagnostics, prefix_numbers
 from minionerec.sid.table import SidTable
 

@@ -28,13 +28,13 @@ def headline(material: Material) -> Section:
 
 def facts(material: Material) -> Section:
     """Data, SIDs, candidates and seeds."""
-    rows, table = material.rows, material.table
+    ground, table = material.ground, material.table
     lines = [
-        *([] if rows.protocol.name == ROWS else [["Protocol", rows.protocol.title]]),
-        ["Split", f"{rows.title}; {material.config.split} rows"],
-        ["Rows", ", ".join(f"{size:,} {split}" for split, size in rows.sizes.items())],
-        ["Items", f"{rows.n_items:,}"],
-        ["Longest history", f"{rows.max_history} items"],
+        *([] if ground.protocol.name == ROWS else [["Protocol", ground.protocol.title]]),
+        ["Split", f"{ground.title}; {material.config.split} rows"],
+        ["Rows", ", ".join(f"{size:,} {split}" for split, size in ground.sizes.items())],
+        ["Items", f"{ground.n_items:,}"],
+        ["Longest history", f"{ground.max_history} items"],
     ]
     if table is not None:
         lines += [
@@ -63,8 +63,8 @@ def facts(material: Material) -> Section:
 def _shared(material: Material, table: SidTable) -> list[list[str]]:
     """How many items, and targets, share their SID."""
     shared = np.array([len(table.items_of(sid)) > 1 for sid in table.sids])
-    hidden = int(shared[material.rows.targets.astype(np.int64)].sum())
+    hidden = int(shared[material.ground.rows.targets.astype(np.int64)].sum())
     return [
         ["Items that share their SID", f"{int(shared.sum()):,} of {len(table):,}"],
-        ["Rows whose target shares its SID", f"{hidden:,} of {len(material.rows):,}"],
+        ["Rows whose target shares its SID", f"{hidden:,} of {len(material.ground.rows):,}"],
     ]
