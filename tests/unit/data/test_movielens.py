@@ -28,8 +28,7 @@ FORMS = {
         ("ratings.csv", "userId,movieId,rating,timestamp\n" + "".join(f"{u},{i},4.5,{t}\n" for u, i, t in RATINGS)),
         (
             "movies.csv",
-            "movieId,title,genres\n"
-            + "".join(f"{i},{quote(t)},{g or '(no genres listed)'}\n" for i, t, g in FILMS),
+            "movieId,title,genres\n" + "".join(f"{i},{quote(t)},{g or '(no genres listed)'}\n" for i, t, g in FILMS),
         ),
         "utf-8",
     ),
@@ -44,11 +43,14 @@ FORMS = {
             "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
             + "".join(f"{u}\t{i}\t4\t{t}\n" for u, i, t in RATINGS),
         ),
-        ("ml.item", "item_id:token\ttitle:token_seq\tdescription:token_seq\n"
-                    + "".join(f"{i}\t{t}\t{g.replace('|', ', ')}\n" for i, t, g in FILMS)),
+        (
+            "ml.item",
+            "item_id:token\ttitle:token_seq\tdescription:token_seq\n"
+            + "".join(f"{i}\t{t}\t{g.replace('|', ', ')}\n" for i, t, g in FILMS),
+        ),
         "utf-8",
     ),
-}  # fmt: skip
+}
 
 
 def write(folder, form):

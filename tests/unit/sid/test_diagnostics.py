@@ -46,8 +46,11 @@ def test_evidence(shop):
     for row, fold in zip(kept, evidence.fold, strict=True):
         assert folds.setdefault(users[row], fold) == fold
     assert set(folds.values()) == set(range(FOLDS))
-    buyers = {(item, user) for user, history, target in zip(users, histories, targets, strict=True)
-              for item in [*history.tolist(), target]}  # fmt: skip
+    buyers = {
+        (item, user)
+        for user, history, target in zip(users, histories, targets, strict=True)
+        for item in [*history.tolist(), target]
+    }
     assert evidence.buyers.nnz == len(buyers)
     np.testing.assert_allclose(np.sqrt(evidence.buyers.power(2).sum(axis=1)), 1, rtol=1e-5)
 
@@ -76,15 +79,21 @@ def test_bits_against_a_plain_loop(shop):
     for use_history in (True, False):
         total = 0.0
         for last, target, fold in zip(evidence.last, evidence.target, evidence.fold, strict=True):
-            others = [(sids[i], sids[j]) for i, j, f in zip(evidence.last, evidence.target, evidence.fold, strict=True)
-                      if f != fold]  # fmt: skip
+            others = [
+                (sids[i], sids[j])
+                for i, j, f in zip(evidence.last, evidence.target, evidence.fold, strict=True)
+                if f != fold
+            ]
             total += np.log2(sids.count(sids[target]))
             for level in range(3):
                 said, code = sids[target][:level], sids[target][: level + 1]
                 chance = 1 / len({sid[: level + 1] for sid in sids if sid[:level] == said})
                 for known in range(4 if use_history else 1):
-                    alike = [after for before, after in others if before[:known] == sids[last][:known]
-                             and after[:level] == said]  # fmt: skip
+                    alike = [
+                        after
+                        for before, after in others
+                        if before[:known] == sids[last][:known] and after[:level] == said
+                    ]
                     matching = sum(after[: level + 1] == code for after in alike)
                     chance = (matching + STRENGTH * chance) / (len(alike) + STRENGTH)
                 total -= np.log2(chance)
