@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from minionerec.sid.config import SidConfig
+from support.kill import random_points, stage_in_child
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest, verify_files
@@ -248,6 +249,21 @@ def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, t
     assert run_sequential(config).trained == 0
     assert config.up_to_date()
     assert len(Predictions.load(tmp_path / "out" / "seed-42" / "predictions")) == 60
+
+
+@pytest.mark.slow
+def test_a_run_killed_anywhere_ends_in_the_same_bytes(file, tmp_path):
+    def contents(output):
+        files = sorted(place for place in output.rglob("*") if place.is_file() and place.name != "manifest.json")
+        return {str(place.relative_to(output)): place.read_bytes() for place in files}
+
+    whole = tmp_path / "whole"
+    totals = stage_in_child(run_sequential, whole, config_of(file, whole, seeds=2))
+    for number, point in enumerate(random_points(totals, 10, seed=0)):
+        output = tmp_path / f"killed{number}"
+        stage_in_child(run_sequential, output, config_of(file, output, seeds=2), point)
+        run_sequential(config_of(file, output, seeds=2))
+        assert contents(output) == contents(whole), point
 
 
 def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
