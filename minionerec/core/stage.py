@@ -187,7 +187,9 @@ class Stage:
             shutil.rmtree(self.partial, ignore_errors=True)
         elif (self.partial / RECORD_FILE).is_file():
             differences = self._differences(self.partial)
-            if differences:
+            if differences and self._is_done(self.partial):
+                shutil.rmtree(self.partial, ignore_errors=True)
+            elif differences:
                 raise ConfigError(
                     f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Go on with the "
                     "old settings, choose another output, or give --restart true to throw it away."
@@ -208,6 +210,14 @@ class Stage:
             if then.get(name) != value and not (name in growing and value > then[name])
         ]
         return names or (["the inputs' content"] if before["inputs"] != self._fingerprints() else [])
+
+    def _is_done(self, folder: Path) -> bool:
+        """Whether the output is that of the run that left a folder: it was killed after its last write."""
+        if not is_artefact(self.output):
+            return False
+        manifest, began = read_manifest(self.output), read_json(folder / RECORD_FILE)
+        made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
+        return bool(began == {"settings": manifest["settings"], "inputs": made_from})
 
     def record(self) -> None:
         """Write beside an unfinished run what it was begun with; the first process does so."""

@@ -117,6 +117,18 @@ def test_an_unfinished_run_is_not_mixed_with_another(config, tmp_path):
     assert run_sum(replace(config, sign=-1, restart=True)) == (-10, True, 2)
 
 
+def test_what_a_run_left_that_was_killed_after_its_last_write_is_no_unfinished_run(config, tmp_path):
+    run_sum(config)
+    (tmp_path / "sum.finished").rename(tmp_path / "sum.partial")
+    assert run_sum(config) == (6, False, 0)
+    assert run_sum(replace(config, sign=-1)) == (-6, True, 2)
+    # One that was begun after the output was written is.
+    with pytest.raises(Killed):
+        run_sum(config, die_after=1)
+    with pytest.raises(ConfigError, match="unfinished run that differs in sign"):
+        run_sum(replace(config, sign=-1, epochs=3))
+
+
 def test_two_runs_of_one_output(config, tmp_path):
     with (
         FileLock(tmp_path / ".sum.lock"),
