@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.pages import Page
 from support.paths import ROOT
 
 from minionerec.core.artefacts import write_artefact
@@ -17,19 +17,13 @@ from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import evaluate_predictions
-from minionerec.metrics.tables import format_metrics_table, text_table
 from minionerec.reports import plots
 from minionerec.reports.config import ReportConfig
-from minionerec.reports.document import Paragraph, Section, Table
-from minionerec.reports.html import render_html
-from minionerec.reports.markdown import escape_markdown, render_markdown
-from minionerec.reports.reference import load_reference
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
 
 N = 40
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
-VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
 def make_rows(rng, count):
@@ -89,35 +83,6 @@ def config(**changes):
         "examples": 4,
     }
     return ReportConfig(**{**settings, **changes})
-
-
-class Page(HTMLParser):
-    """Checks nesting, and collects links, ids and text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.links, self.ids, self.text, self.tags = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href", "srcset", "data")]
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
@@ -203,24 +168,6 @@ def test_published_discrepancy_is_ours_minus_theirs(shop):
     assert gap in line
 
 
-def test_reference_holds_the_published_numbers():
-    reference = load_reference("industrial")
-    rows = {(row.group, row.name): row for row in reference.rows}
-    sft, rl = rows["replication", "SFT"], rows["replication", "RL (2 epochs)"]
-    assert (sft.metrics["HR@10"], sft.metrics["NDCG@10"], rl.metrics["NDCG@10"]) == (0.1379, 0.0951, 0.1007)
-    assert rows["paper", "MiniOneRec"].metrics["NDCG@10"] == 0.1167
-    assert len(rows) == 12
-    for row in (sft, rl):
-        for k in (1, 3, 5, 10, 20, 50):  # the tables of the source agree with one another
-            assert row.independent[k][3] == row.cumulative[k][2] == row.metrics[f"HR@{k}"]
-            assert row.independent[k][0] == row.cumulative[k][0]
-        assert row.dropoff[1] == pytest.approx(row.cumulative[1][1] / row.cumulative[1][0], abs=5e-4)
-    assert [row.name for row in reference.counterparts("grpo")] == ["RL (2 epochs)", "MiniOneRec"]
-    assert [row.name for row in reference.counterparts("SASRec")] == ["SASRec", "MiniOneRec"]
-    with pytest.raises(ConfigError, match=r"unknown reference 'moon'; known references: .*industrial"):
-        load_reference("moon")
-
-
 def test_inputs_that_do_not_belong_together_are_refused(shop):
     corpus, table = shop
     rng = np.random.default_rng(1)
@@ -273,24 +220,6 @@ SHIPPED = sorted((ROOT / "configs").glob("*/*/report.yaml"))
 def test_shipped_configurations_parse(path):
     settings = load_settings(ReportConfig, path)
     assert settings.predictions and settings.output.startswith("runs/")
-
-
-def test_metrics_table_lines_up():
-    predictions = Predictions(["u"], np.array([1]), ["<a_1>"], [[1]], [["<a_1>"]], [[0.0]])
-    table = format_metrics_table(
-        {"one": evaluate_predictions(predictions, [1], valid_sids=["<a_1>"])}, "sid", "test split"
-    )
-    lines = table.splitlines()
-    assert lines[0] == "test split" and lines[1].split() == ["SID-level", "one"]
-    assert "HR@1       1.0000 [1.0000, 1.0000]" in lines and f"invalid    {'0 of 1':>23}" in lines
-    assert text_table(["a", "b"], [["x", "10"], ["yy", "5"]]).splitlines() == ["a    b", "--  --", "x   10", "yy   5"]
-
-
-def test_markdown_shows_text_literally():
-    assert escape_markdown("a_b <b> *x*\n| [l](u)") == "a_b &lt;b&gt; \\*x\\* \\| [l\\](u)"
-    sections = [Section("S", [Paragraph("p & q"), Table(["h"], [["<v>"]])])]
-    assert "| &lt;v&gt; |" in render_markdown("T", "lead", sections)
-    assert "p &amp; q" in render_html("T", "lead", sections)
 
 
 def test_command_prints_table_and_place(shop):

@@ -1,0 +1,61 @@
+"""Documents: the same content in Markdown and HTML, escaped, whole, loading nothing."""
+
+from support.pages import Page
+
+from minionerec.reports.document import Cell, Details, Example, Figure, Paragraph, Section, Table, Tiles
+from minionerec.reports.html import render_html
+from minionerec.reports.markdown import escape_markdown, render_markdown
+from minionerec.reports.page import write_page
+
+NASTY = '<script>alert("x")</script> & |'
+LISTS = [("list", [(f"item {NASTY}", True), ("b", False)])]
+BLOCKS = [
+    Paragraph(f"text {NASTY}"),
+    Tiles([(f"label {NASTY}", "0.5", "note")]),
+    Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}")], ["row", "plain"]], f"caption {NASTY}"),
+    Figure('<svg><path d="M0"/></svg>', f"figure {NASTY}"),
+    Details(f"summary {NASTY}", f"pre {NASTY}\nsecond"),
+    Example(
+        f"example {NASTY}", [f"old {NASTY}"], f"target {NASTY}", [("list", [(f"item {NASTY}", True), ("b", False)])]
+    ),
+    Example("empty", [], "target", [("list", [])]),
+]
+
+
+def test_markdown_shows_text_literally():
+    assert escape_markdown("a_b <b> *x*\n| [l](u)") == "a_b &lt;b&gt; \\*x\\* \\| [l\\](u)"
+    sections = [Section("S", [Paragraph("p & q"), Table(["h"], [["<v>"]])])]
+    assert "| &lt;v&gt; |" in render_markdown("T", "lead", sections)
+    assert "p &amp; q" in render_html("T", "lead", sections)
+
+
+def test_every_block_says_the_same_in_both_forms_and_escapes_it():
+    parts = "title", "lead", [Section(f"section {NASTY}", BLOCKS), Section("second", [])]
+    html, markdown = render_html(*parts), render_markdown(*parts)
+    page = Page(html)
+    assert "script" not in page.tags
+    words = " ".join(page.text)
+    for start in ("text", "label", "head", "caption", "figure", "summary", "example", "old", "target", "item"):
+        assert f"{start} {NASTY}" in words
+        assert f"{start} {escape_markdown(NASTY)}" in markdown
+    assert f"pre {NASTY}" in words and f"    pre {NASTY}\n    second" in markdown  # indented: shown as it stands
+    assert "[0, 1]" in words and "✓" in words and "empty list" in words and "✓" in markdown and "(empty)" in markdown
+    assert (
+        page.tags.count("section") == 2
+        and page.links == ["#s1", "#s2"]
+        and set(page.links) == {f"#{name}" for name in page.ids}
+    )
+    assert "http" not in html and "prefers-color-scheme: dark" in html
+
+
+def test_text_columns_stand_to_the_left():
+    sections = [Section("S", [Table(["a", "b", "c"], [["1", "2", "3"]], text_columns=2)])]
+    assert "| :-- | :-- | --: |" in render_markdown("T", "lead", sections)
+    assert render_html("T", "lead", sections).count('class="text"') == 4
+
+
+def test_a_page_is_two_files_of_the_same_bytes_every_time(tmp_path):
+    for name in ("one", "two"):
+        write_page(tmp_path, name, "title", "lead", [Section("S", BLOCKS)])
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert (tmp_path / "one.md").read_text(encoding="utf-8") == render_markdown("title", "lead", [Section("S", BLOCKS)])

@@ -1,0 +1,43 @@
+"""Published numbers: each row whole, each with names of its own."""
+
+import pytest
+
+from minionerec.core.errors import ConfigError
+from minionerec.reports.reference import load_reference, reference_path
+
+
+def test_reference_holds_the_published_numbers():
+    reference = load_reference("industrial")
+    rows = {(row.group, row.name): row for row in reference.rows}
+    sft, rl = rows["replication", "SFT"], rows["replication", "RL (2 epochs)"]
+    assert (sft.metrics["HR@10"], sft.metrics["NDCG@10"], rl.metrics["NDCG@10"]) == (0.1379, 0.0951, 0.1007)
+    assert rows["paper", "MiniOneRec"].metrics["NDCG@10"] == 0.1167
+    assert len(rows) == 12
+    for row in (sft, rl):
+        for k in (1, 3, 5, 10, 20, 50):  # the tables of the source agree with one another
+            assert row.independent[k][3] == row.cumulative[k][2] == row.metrics[f"HR@{k}"]
+            assert row.independent[k][0] == row.cumulative[k][0]
+        assert row.dropoff[1] == pytest.approx(row.cumulative[1][1] / row.cumulative[1][0], abs=5e-4)
+    assert [row.name for row in reference.counterparts("grpo")] == ["RL (2 epochs)", "MiniOneRec"]
+    assert [row.name for row in reference.counterparts("SASRec")] == ["SASRec", "MiniOneRec"]
+    with pytest.raises(ConfigError, match=r"unknown reference 'moon'; known references: .*industrial"):
+        load_reference("moon")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("lastfm", 6), ("beauty", 16), ("industrial", 12)])
+def test_every_row_of_a_reference_has_its_own_names(name, rows):
+    reference = load_reference(name)
+    names = [alias for row in reference.rows for alias in {row.name.lower(), *map(str.lower, row.compare)}]
+    assert len(reference.rows) == rows
+    assert len(set(names)) == len(names)
+    assert all(0 < value < 1 for row in reference.rows for value in row.metrics.values())
+    assert reference.headline in [row.name for row in reference.rows]
+
+
+def test_counterparts_of_a_name():
+    beauty = load_reference("beauty")
+    assert [row.name for row in beauty.own_counterparts("TRM4REC")] == ["TRM4Rec-Vanilla S4"]
+    assert [row.name for row in beauty.counterparts("sasrec")] == ["SASRec", "FEARec"]
+    assert [row.name for row in beauty.counterparts("fearec")] == ["FEARec"]
+    assert beauty.own_counterparts("ours") == []
+    assert reference_path("beauty").name == "beauty.yaml"
