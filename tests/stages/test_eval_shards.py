@@ -3,24 +3,25 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.evaluation import config
+from support.evaluation import config, copy_artefact
+from support.paths import ROOT
 
 from minionerec.backbone.bundle import load_bundle
+from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
+from minionerec.decoding.fitting import fitting_batch_size
 from minionerec.decoding.trie import Trie
-from minionerec.evaluation import predict, shards
-from minionerec.evaluation.predict import run_eval
-from minionerec.evaluation.shards import decode_in_shards, fitting_batch_size
+from minionerec.evaluation import shards
+from minionerec.evaluation.shards import decode_in_shards
+from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.prompts.wording import load_wording
 
-RECORD = {"settings": {"beams": 3}, "batch_size": None}
+CPU = torch.device("cpu")
 
 
 class Counter:
@@ -41,8 +42,9 @@ PROMPTS = [[place] * (1 + place * 7 % 13) for place in range(50)]
 WANTED = np.array([[place, len(prompt), -1] for place, prompt in enumerate(PROMPTS)])
 
 
-def decode(folder, decoder, record=RECORD, size=4):
-    return decode_in_shards(folder, record, PROMPTS, 3, lambda: size, decoder)
+def decode(folder, decoder, size=4):
+    folder.mkdir(exist_ok=True)
+    return decode_in_shards(folder, PROMPTS, 3, lambda: size, decoder, CPU)
 
 
 def test_lists_come_back_in_prompt_order(tmp_path):
@@ -57,7 +59,8 @@ def test_processes_share_the_batches_of_one_process(tmp_path, monkeypatch, world
     decode(tmp_path / "alone", alone)
     monkeypatch.setattr(shards, "wait_for_everyone", lambda: None)
     monkeypatch.setenv("WORLD_SIZE", str(world))
-    shards._open_folder(tmp_path / "p", RECORD, lambda: 4)
+    (tmp_path / "p").mkdir()
+    shards._open_folder(tmp_path / "p", CPU, lambda: 4)
     parts = []
     for rank in [*range(1, world), 0]:
         monkeypatch.setenv("RANK", str(rank))
@@ -86,15 +89,85 @@ def test_a_killed_run_goes_on_and_redoes_only_what_was_unfinished(tmp_path):
     assert decode(folder, Counter(stop_after=0))[0].tolist() == WANTED.tolist()
 
 
-def test_shards_of_other_settings_are_thrown_away(tmp_path):
-    decode(tmp_path / "p", Counter())
-    other = Counter()
-    decode(tmp_path / "p", other, record={"settings": {"beams": 4}, "batch_size": None})
+def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    folder = tmp_path / "p"
+    decode(folder, Counter())
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "package_versions", lambda: {"torch": "0.1"})
+        other = Counter()
+        decode(folder, other)
     assert len(other.seen) == 50
-    (tmp_path / "p" / "record.json").write_text("{broken")
+    assert "holds shards of another device or other versions of libraries; beginning anew" in caplog.text
+    (folder / "batches.json").write_text("{broken")
     again = Counter()
-    decode(tmp_path / "p", again)
+    decode(folder, again)
     assert len(again.seen) == 50
+    assert len(list(folder.glob("shard-*"))) == 13
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_off(monkeypatch, made, output, after):
+    """An evaluation that is cut off when some shards are written; what is left of it."""
+    written = []
+    write = shards._write_shard
+
+    def dying(*args):
+        if len(written) == after:
+            raise Cut
+        written.append(args[0])
+        write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_write_shard", dying)
+        with pytest.raises(Cut):
+            run_eval(config(made, batch_size=3, output=str(output)))
+    assert not output.exists()
+    return written
+
+
+def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, caplog):
+    whole = run_eval(config(made, batch_size=3, output=str(tmp_path / "whole"))).output
+    written = cut_off(monkeypatch, made, tmp_path / "eval", after=4)
+    assert len(written) == 4
+    caplog.set_level("INFO")
+    with monkeypatch.context() as patch:
+        fresh = []
+        write = shards._write_shard
+        patch.setattr(shards, "_write_shard", lambda file, *rest: (fresh.append(file), write(file, *rest)))
+        found = run_eval(config(made, batch_size=3, output=str(tmp_path / "eval"))).output
+    assert f"Going on from 4 finished shard(s) in {tmp_path / 'eval.partial'}" in caplog.text
+    assert fresh and not set(fresh) & set(written)
+    assert not (tmp_path / "eval.partial").exists()
+    for name in ("predictions.parquet", "predictions.json", "metrics.json", "metrics.txt"):
+        assert (found / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thrown_away(made, tmp_path, monkeypatch):
+    output = tmp_path / "eval"
+    cut_off(monkeypatch, made, output, after=2)
+    changed = {"batch_size": 3, "output": str(output), "scores": "renormalised", "resamples": 60}
+    message = (
+        r"unfinished run that differs in scores \(then 'full', now 'renormalised'\), resamples \(then 50, now 60\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        run_eval(config(made, **changed))
+    assert len(list((tmp_path / "eval.partial").glob("shard-*"))) == 2
+    found = run_eval(config(made, **changed, restart=True)).output
+    fresh = run_eval(config(made, **{**changed, "output": str(tmp_path / "fresh")})).output
+    assert (found / "predictions.parquet").read_bytes() == (fresh / "predictions.parquet").read_bytes()
+    assert not (tmp_path / "eval.partial").exists()
+
+
+def test_an_unfinished_evaluation_of_another_checkpoint_is_refused(made, tmp_path, monkeypatch):
+    cut_off(monkeypatch, made, tmp_path / "eval", after=2)
+    prose = {"wording.yaml": load_wording("prose").to_yaml()}
+    other = copy_artefact(made / "checkpoint", tmp_path / "prose", **prose)
+    with pytest.raises(ConfigError, match="unfinished run that differs in the inputs' content"):
+        run_eval(config(made, batch_size=3, checkpoint=str(other), output=str(tmp_path / "eval")))
 
 
 def test_many_batches_make_few_shards(tmp_path, monkeypatch):
@@ -117,11 +190,12 @@ def test_batch_size_follows_memory(made, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_scoring_the_end_changes_scores_only_downwards(made, tmp_path, monkeypatch):
-    prose = replace(load_bundle(made / "checkpoint"), wording=load_wording("prose"))
-    monkeypatch.setattr(predict, "load_bundle", lambda *args, **kwargs: prose)
-    plain = Predictions.load(run_eval(config(made, output=str(tmp_path / "a"))).output)
-    ended = Predictions.load(run_eval(config(made, score_end=True, output=str(tmp_path / "b"))).output)
+def test_scoring_the_end_changes_scores_only_downwards(made, tmp_path):
+    texts = {"wording.yaml": load_wording("prose").to_yaml()}
+    prose = str(copy_artefact(made / "checkpoint", tmp_path / "prose", **texts))
+    plain = Predictions.load(run_eval(config(made, checkpoint=prose, output=str(tmp_path / "a"))).output)
+    ended = run_eval(config(made, checkpoint=prose, score_end=True, output=str(tmp_path / "b")))
+    ended = Predictions.load(ended.output)
     for row in range(len(plain)):
         before = dict(zip(plain.items[row], plain.scores[row], strict=True))
         after = dict(zip(ended.items[row], ended.scores[row], strict=True))
@@ -134,18 +208,11 @@ def test_progress_counts_rows(monkeypatch, capsys):
     assert "4/4" in capsys.readouterr().err
 
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "eval_beam.py"
-
-
 def launch(processes, folder, output, **environment):
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else [
-        sys.executable]  # fmt: skip
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
+    script = str(ROOT / "scripts" / "eval_beam.py")
     return subprocess.Popen(
-        [
-            *words,
-            str(SCRIPT),
-            *("--config", str(folder / "eval.yaml"), "--output", str(output)),
-        ],
+        [sys.executable, *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
