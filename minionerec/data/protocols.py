@@ -26,7 +26,6 @@ from minionerec.data.windows import user_windows
 
 logger = get_logger(__name__)
 
-SEEN = ("mask", "zero", "keep")
 ROWS = "rows"
 
 
