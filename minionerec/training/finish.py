@@ -37,7 +37,7 @@ class TrainingResult:
         return [f"checkpoint: {self.output}"]
 
 
-def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str) -> None:
+def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
     """Go back to the starting weights where no later validation beat the one before the first step.
 
     Args:

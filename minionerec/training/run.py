@@ -11,7 +11,7 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,11 @@ class TrainingRun:
 
     def __init__(self, config: RunConfig, work: Work):
         self.config, self.work = config, work
+
+    @property
+    def inputs(self) -> Mapping[str, Path]:
+        """Name to path of everything that the stage reads."""
+        return self.work.stage.inputs
 
     @property
     def folder(self) -> Path:

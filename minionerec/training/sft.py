@@ -1,6 +1,7 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,10 @@ def _backbone(
     return model, pretrained_tokenizer
 
 
-def _load(config: SftConfig) -> tuple[Bundle, ExampleBuilder]:
+def _load(config: SftConfig, inputs: Mapping[str, Path]) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and what makes its examples."""
-    corpus = Corpus.load(config.corpus)
-    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    corpus = Corpus.load(inputs["corpus"])
+    table = SidTable.load_index(inputs["sids"], corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
@@ -161,7 +162,7 @@ def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> Non
 
 
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    bundle, builder = _load(config)
+    bundle, builder = _load(config, run.inputs)
     rows, task_counts = training_rows(bundle.tokenizer, builder, config)
     _say_rows(bundle, rows, task_counts)
     names = "batch_size and device_batch_size"

@@ -1,6 +1,7 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
 import copy
+from pathlib import Path
 from typing import Any, cast
 
 from datasets import Dataset
@@ -29,33 +30,31 @@ from minionerec.training.validation import validation_set
 logger = get_logger(__name__)
 
 
-def _check_corpus(config: CatalogueTrainConfig) -> None:
+def _check_corpus(checkpoint: Path, corpus: Path) -> None:
     """Check that a checkpoint to go on from counted its pairs in this corpus.
 
     Raises:
         ArtefactError: If it was another one.
     """
-    counted = read_manifest(config.checkpoint, "checkpoint")["inputs"].get("corpus", {})
-    if counted.get("sha256") != fingerprint(config.corpus):
+    counted = read_manifest(checkpoint, "checkpoint")["inputs"].get("corpus", {})
+    if counted.get("sha256") != fingerprint(corpus):
         raise ArtefactError(
-            f"{config.checkpoint}: was trained on another corpus than {config.corpus}, whose pairs are not those of "
-            "its counts. Give its own corpus."
+            f"{checkpoint}: was trained on another corpus than {corpus}, whose pairs are not those of its counts. Give "
+            "its own corpus."
         )
 
 
-def _bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: Windows) -> Bundle:
-    """The model that training begins with: with random weights, or a checkpoint's.
+def _load_start(checkpoint: Path, table: SidTable) -> Bundle:
+    """The checkpoint that training goes on from.
 
     Raises:
-        ConfigError: If the checkpoint holds another kind of model.
+        ConfigError: If it holds another kind of model.
     """
-    if not config.checkpoint:
-        return new_bundle(config, corpus, table, windows)
-    bundle = load_bundle(config.checkpoint, table=table)
+    bundle = load_bundle(checkpoint, table=table)
     if not isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
-            f"{config.checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. "
-            "Sharpen it with scripts/grpo.py."
+            f"{checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. Sharpen it with minionerec "
+            "grpo."
         )
     return bundle
 
@@ -99,16 +98,17 @@ def _trainer(
 
 
 def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
-    if config.checkpoint:
-        _check_corpus(config)
-    corpus = Corpus.load(config.corpus)
-    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    start = run.inputs.get("checkpoint")
+    if start is not None:
+        _check_corpus(start, run.inputs["corpus"])
+    corpus = Corpus.load(run.inputs["corpus"])
+    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
     windows, heldout = sid_windows(corpus, table, config.recency)
-    bundle = _bundle(config, corpus, table, windows)
+    bundle = new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table)
     counts = {"windows": len(windows["histories"]), "targets": int((windows["labels"] > 0).sum())}
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s counts of pairs.",
@@ -123,8 +123,8 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
     trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
-    if config.objective != "likelihood":
-        keep_start_if_better(trainer, config.checkpoint)
+    if start is not None and config.objective != "likelihood":
+        keep_start_if_better(trainer, start)
     return run.finish(trainer, bundle, counts)
 
 
