@@ -35,7 +35,8 @@ from support.training import (
 
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import parse_settings
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
 from minionerec.metrics.predictions import Predictions
@@ -385,6 +386,71 @@ def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, wat
         sequential_scorer(path, tmp_path / "other" / "corpus")
 
 
+OWN = """
+import numpy as np
+
+
+def novelty(rollouts):
+    # The less probable, the better; only where there is a user.
+    known = np.array([history is not None for history in rollouts.histories])
+    return np.where(known[:, None], -rollouts.scores, np.nan)
+
+
+def narrow(rollouts):
+    return rollouts.scores[:, 0]
+"""
+
+
+@pytest.fixture
+def own_rewards(tmp_path, monkeypatch):
+    """A user's module where they stand."""
+    file = tmp_path / "my_rewards.py"
+    file.write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield file
+    sys.modules.pop("my_rewards", None)
+
+
+def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards):
+    words = ["--output", str(tmp_path / "one"), "--rewards", "rule", "my_rewards.novelty=0.5"]
+    rewards = parse_settings(GrpoConfig, words).rewards
+    assert rewards == {"rule": 1.0, "my_rewards.novelty": 0.5}
+    config = one_step(trained, tmp_path / "one", rewards=rewards, keep_zero_variance=True)
+    seen = watch(config)
+    bundle = load_bundle(trained / "sft")
+    numbers = {tuple(ids): number for number, ids in enumerate(sid_tokens_of(bundle))}
+    for start, row in zip(range(0, 8 * GROUP, GROUP), seen.rows, strict=True):
+        mine = [tuple(ids[: len(ids) - len(row["tail"])]) for ids in seen.completions[start : start + GROUP]]
+        totals = np.array([float(numbers[ids] == row["target"]) for ids in mine])
+        if row["history"] is not None:
+            with torch.no_grad():
+                totals -= [
+                    0.5 * float(token_logps(bundle.model.eval(), row["prompt"], list(ids)).sum()) for ids in mine
+                ]
+        wanted = (totals - totals.mean()) / (totals.std(ddof=1) + 1e-4)
+        assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-3)
+    log = json.loads((tmp_path / "one" / "training_log.json").read_text())
+    assert np.isfinite(next(row for row in log if "reward" in row)["rewards/my_rewards.novelty/mean"])
+    assert read_manifest(tmp_path / "one")["inputs"].keys() == {"corpus", "checkpoint", "reward my_rewards.novelty"}
+    assert not run_grpo(config).fresh
+    own_rewards.write_text(OWN.replace("-rollouts", "-2 * rollouts"))  # another reward, so another result
+    assert run_grpo(config).fresh
+
+
+def test_a_users_reward_of_another_shape_is_named(trained, tmp_path, own_rewards):
+    config = one_step(trained, tmp_path / "bad", rewards={"my_rewards.narrow": 1.0})
+    with pytest.raises(DataError, match=r"reward 'my_rewards.narrow' gave an array of shape \(8,\); expected \(8, 4\)"):
+        run_grpo(config)
+    assert not (tmp_path / "bad").exists()
+
+
+def sid_tokens_of(bundle):
+    """Token ids of each SID number."""
+    tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
+    return [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
+
+
 def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
     clean = watch(one_step(trained, tmp_path / "clean"))
     load = stage.load_bundle
@@ -460,6 +526,19 @@ def test_a_run_goes_on_with_its_own_reference_or_not_at_all(trained, tmp_path, m
     (checkpoint / REFERENCE_FILE).unlink()
     with pytest.raises(ArtefactError, match=r"reference.safetensors.*is not there. Give --restart true"):
         run_grpo(config)
+
+
+def test_sampled_rollouts_go_on_as_if_nothing_had_happened(trained, tmp_path, monkeypatch):
+    """A run cut off in the midst of an epoch draws the same SIDs from there on."""
+    whole, cut = (grpo_config(trained, output=str(tmp_path / name), rollouts="sampling") for name in ("whole", "cut"))
+    run_grpo(whole)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 4)
+        run_grpo(cut)
+    run_grpo(cut)
+    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "cut")]
+    assert [row.get("reward") for row in logs[0]] == [row.get("reward") for row in logs[1]]
+    assert same_weights(whole.output, cut.output)
 
 
 def by_zero_2(config: GrpoConfig) -> None:

@@ -99,7 +99,7 @@ def reward_figures(rewards: WeightedRewards, found: np.ndarray, accelerator: Acc
     for name, values in named.items():
         figures[f"{name}mean"], figures[f"{name}std"] = _mean_and_std(values)
     figures["reward"], figures["reward_std"] = _mean_and_std(total)
-    figures["frac_reward_zero_std"] = float(np.isclose(_spread(total), 0).mean())
+    figures["frac_reward_zero_std"] = float(np.isclose(np.ptp(total, axis=1), 0).mean())
     return figures
 
 
@@ -109,11 +109,6 @@ def _mean_and_std(values: np.ndarray) -> tuple[float, float]:
         float(known.mean()) if len(known) else math.nan,
         float(known.std(ddof=1)) if len(known) > 1 else math.nan,
     )
-
-
-def _spread(groups: np.ndarray) -> np.ndarray:
-    """Standard deviation of each group: float64 (P,), NaN where fewer than two rewards are known."""
-    return np.array([_mean_and_std(group)[1] for group in groups])
 
 
 def completion_figures(

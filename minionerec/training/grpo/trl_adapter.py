@@ -27,8 +27,8 @@ from trl import GRPOConfig, GRPOTrainer
 from minionerec.training.grpo.rows import Row
 from minionerec.training.grpo.scoring import Groups
 
-# Methods of TRL's trainer that ours overrides, with their parameters: the first is private, the others are published
-# by `Trainer`. No other private method or attribute of TRL is overridden, called or read.
+# Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by
+# `Trainer`. No other private method or attribute of TRL is overridden, called or read.
 OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "_prepare_inputs": ("self", "generation_batch"),
     "get_train_dataloader": ("self",),
@@ -37,17 +37,8 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "log": ("self", "logs", "start_time"),
     "save_model": ("self", "output_dir", "_internal_call"),
 }
-# Attributes of TRL's trainer that ours reads, all without an underscore.
-READ = (
-    "accelerator",
-    "args",
-    "eos_token_ids",
-    "is_deepspeed_enabled",
-    "model",
-    "num_generations",
-    "ref_model",
-    "state",
-)
+# Attributes that TRL's trainer sets and ours reads.
+READ = ("eos_token_ids", "num_generations", "ref_model")
 
 
 class EpochSampler(Sampler[int]):
@@ -184,17 +175,3 @@ class StepTrainer(GRPOTrainer):
 def _ask_no_reward(*_: Any, **__: Any) -> list[float | None]:
     """TRL insists on a reward function; ours are functions of rollouts and are asked in `make_step`."""
     raise NotImplementedError
-
-
-def check_trl(trainer: type = GRPOTrainer) -> list[str]:
-    """What TRL's trainer no longer has as this module knows it, one sentence each; empty where all is well."""
-    import inspect
-
-    wrong = []
-    for name, wanted in OVERRIDDEN.items():
-        method = getattr(trainer, name, None)
-        if method is None:
-            wrong.append(f"{trainer.__name__} has no method {name} any more, which minionerec overrides.")
-        elif (found := tuple(inspect.signature(method).parameters)) != wanted:
-            wrong.append(f"{trainer.__name__}.{name} takes {found}, but minionerec overrides it for {wanted}.")
-    return wrong

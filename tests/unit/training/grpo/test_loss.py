@@ -1,0 +1,88 @@
+"""The loss against TRL's own, number by number and gradient by gradient."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.training.grpo.loss import policy_loss
+from minionerec.training.grpo.scoring import Groups
+
+GROUPS, SIZE, WIDTH = 3, 4, 5
+# What TRL calls the losses.
+NAMES = {"grpo": ("grpo", "token"), "bnpo": ("bnpo", "token"), "dapo": ("dapo", "token"), "gspo": ("grpo", "sequence")}
+
+
+class GivenLogps(GRPOTrainer):
+    """TRL's trainer, with the log-probabilities that a test gives."""
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        return self.given, torch.zeros_like(self.given), None
+
+
+@pytest.fixture(scope="module")
+def trl(tmp_path_factory):
+    tokenizer = train_tokenizer(["a b c"], 300)
+    args = GRPOConfig(
+        output_dir=str(tmp_path_factory.mktemp("trl")), per_device_train_batch_size=GROUPS * SIZE, num_generations=SIZE,
+        gradient_accumulation_steps=2, use_bias_correction_kl=False, report_to=[], use_cpu=True, bf16=False,
+    )  # fmt: skip
+    shape = ScratchShape(hidden_size=16, layers=1, heads=1, kv_heads=1, inner_size=16, text_vocabulary=300, tied=True)
+    trainer = GivenLogps(
+        model=scratch_model(tokenizer, shape, 0),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * 12}),
+        processing_class=tokenizer,
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 2
+    return trainer
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("kind", NAMES)
+def test_loss_and_gradient_are_trls(trl, kind, beta):
+    rng = np.random.default_rng(0)
+    lengths = torch.from_numpy(rng.integers(1, WIDTH + 1, GROUPS * SIZE))
+    mask = torch.arange(WIDTH) < lengths.unsqueeze(1)
+    logps = (torch.from_numpy(rng.normal(-2, 1, mask.shape)).float() * mask).requires_grad_()
+    reference = torch.from_numpy(rng.normal(-2, 1, mask.shape)).float() * mask
+    advantages = torch.from_numpy(rng.normal(0, 1, GROUPS * SIZE)).float()
+    groups = Groups(
+        prompts=[[7]] * GROUPS,
+        completions=[[[1]] * SIZE] * GROUPS,
+        mask=mask,
+        advantages=advantages,
+        scored=torch.ones(GROUPS, dtype=torch.bool),
+        tokens=2 * int(lengths.sum()),
+        may_rest=True,
+        reference=reference if beta else None,
+    )
+    terms = policy_loss(logps, groups, kind=kind, beta=beta, slices=2)
+    (mine,) = torch.autograd.grad(terms.loss, logps)
+    trl.given, trl.beta = logps, beta
+    trl.loss_type, trl.importance_sampling_level = NAMES[kind]
+    ids = torch.ones(mask.shape, dtype=torch.long)
+    loss = trl._compute_loss(
+        trl.model,
+        {
+            "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": mask.long(),
+            "advantages": advantages, "ref_per_token_logps": reference,
+            "num_items_in_batch": torch.tensor(groups.tokens),
+        },
+    )  # fmt: skip
+    (theirs,) = torch.autograd.grad(loss, logps)
+    assert torch.equal(terms.loss, loss)
+    assert torch.equal(mine, theirs)
+    assert float(mine.abs().sum()) > 0
+    assert terms.ratio.eq(1).all() and (terms.kl is None) == (beta == 0)
+
+
+def test_a_slice_without_a_token_has_no_loss():
+    mask = torch.zeros(SIZE, WIDTH, dtype=torch.bool)
+    groups = Groups([[7]], [[[]] * SIZE], mask, torch.ones(SIZE), torch.ones(1, dtype=torch.bool), 1, True)
+    for kind in NAMES:
+        assert policy_loss(torch.zeros(mask.shape), groups, kind=kind).loss.item() == 0
