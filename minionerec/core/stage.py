@@ -135,6 +135,8 @@ class Stage:
             kind = kinds.get(name, "any")
             if kind != "any":
                 read_manifest(path, kind)
+            elif not path.exists():
+                raise ArtefactError(f"{path}: no such file or directory, but it is read as {name}. Mend its path.")
             if path.is_dir() and is_main_process():
                 verify_files(path)
 
