@@ -6,6 +6,7 @@ from minionerec.metrics.levels import LevelAnalysis
 from minionerec.metrics.ranking import Estimate, Evaluation
 
 MISSING = "-"
+MANY = 8  # recommenders that can stand side by side; more stand below one another
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -61,7 +62,8 @@ def format_metrics_table(evaluations: Mapping[str, Evaluation], level: str = "si
         title: A line above the table, e.g. naming the split.
 
     Returns:
-        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and rows.
+        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and rows. With many
+        recommenders each has a row instead, and each metric a column.
     """
     rows = [
         [name, *(format_estimate(evaluation.metrics(level).get(name)) for evaluation in evaluations.values())]
@@ -72,7 +74,10 @@ def format_metrics_table(evaluations: Mapping[str, Evaluation], level: str = "si
     rows.append(["rows", *(f"{e.rows:,}" for e in evaluations.values())])
     reading = "SID-level" if level == "sid" else "item-level"
     head = f"{title}\n" if title else ""
-    return head + text_table([reading, *evaluations], rows)
+    lines = [[reading, *evaluations], *rows]
+    if len(evaluations) > MANY:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    return head + text_table(lines[0], lines[1:])
 
 
 def format_share(count: int | None, total: int) -> str:

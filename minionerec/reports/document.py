@@ -80,3 +80,11 @@ class Section:
 def as_cell(value: str | Cell) -> Cell:
     """A table's entry as a cell."""
     return value if isinstance(value, Cell) else Cell(value)
+
+
+def turned(table: Table) -> Table:
+    """A table with its rows as columns; the first column holds text, as before."""
+    lines = [list(table.headers), *(list(row) for row in table.rows)]
+    columns = [list(column) for column in zip(*lines, strict=True)]
+    headers = [as_cell(value).text for value in columns[0]]
+    return Table(headers, columns[1:], table.caption)

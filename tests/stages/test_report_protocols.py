@@ -131,6 +131,14 @@ def test_floors_keep_to_the_protocol(shop):
     assert [items[0] for items in last] == [history[-1] for history in split.histories("test")]
 
 
+def test_many_recommenders_stand_below_one_another(shop):
+    names = [f"model {number}" for number in range(7)]
+    result = run_report(config("b", predictions=dict.fromkeys(names, "mine_b")))
+    text = result.markdown.read_text()
+    assert "| Item-level | HR@1 | HR@5 |" in text and "| model 6 | 0." in text
+    assert result.table.splitlines()[1].split()[:2] == ["item-level", "HR@1"]
+
+
 def test_every_seed_and_file_is_an_input(shop):
     first = config("a")
     run_report(first)

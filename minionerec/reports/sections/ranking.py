@@ -1,10 +1,10 @@
 """Ranking metrics, differences from the first recommender, validity and coverage."""
 
 from minionerec.metrics.ranking import Estimate
-from minionerec.metrics.tables import MISSING, format_coverage, format_share, metric_names
+from minionerec.metrics.tables import MANY, MISSING, format_coverage, format_share, metric_names
 from minionerec.reports import plots
 from minionerec.reports.cells import difference_cell, estimate_cell
-from minionerec.reports.document import Block, Cell, Figure, Paragraph, Section, Table
+from minionerec.reports.document import Block, Cell, Figure, Paragraph, Section, Table, turned
 from minionerec.reports.material import Material
 from minionerec.reports.systems import differences
 
@@ -13,10 +13,15 @@ READING = {"sid": "SID-level", "item": "Item-level"}
 
 def metrics(material: Material) -> Section:
     """A table for each reading of a hit, and HR@K as a plot."""
-    blocks: list[Block] = [_metrics_table(material, level) for level in material.readings]
+    blocks: list[Block] = [_readable(_metrics_table(material, level)) for level in material.readings]
     if plots.available():
         blocks.append(_hit_rates(material))
     return Section("Ranking metrics", blocks)
+
+
+def _readable(table: Table) -> Table:
+    """The table with recommenders as rows where they are too many to stand side by side."""
+    return turned(table) if len(table.headers) > MANY + 1 else table
 
 
 def _metrics_table(material: Material, level: str) -> Table:
@@ -76,7 +81,7 @@ def differences_to_first(material: Material) -> Section:
         rows: list[list[str | Cell]] = [
             [metric, *(difference_cell(found[name].get(metric)) for name in others)] for metric in material.metrics
         ]
-        blocks.append(Table([READING[level], *others], rows, f"{READING[level]}: each minus {first.name}."))
+        blocks.append(_readable(Table([READING[level], *others], rows, f"{READING[level]}: each minus {first.name}.")))
     note = (
         "Both systems are resampled on the same rows; the interval is the 95 % percentile interval of the difference, "
         "p the two-sided bootstrap p-value. It speaks of the choice of rows alone, not of the training seed."
@@ -110,4 +115,4 @@ def lists(material: Material) -> Section:
     if material.several_seeds:
         note += " Of several seeds the first one's lists are looked at."
     title = "Validity and coverage" if material.table is not None else "Coverage"
-    return Section(title, [Table(["", *material.evaluations], rows), Paragraph(note)])
+    return Section(title, [_readable(Table(["", *material.evaluations], rows)), Paragraph(note)])

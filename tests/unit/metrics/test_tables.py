@@ -22,3 +22,13 @@ def test_an_estimate_over_seeds_shows_its_sd():
     assert format_estimate(None) == "-"
     assert format_estimate(Estimate(0.1379, 0.128, 0.148)) == "0.1379 [0.1280, 0.1480]"
     assert format_estimate(Estimate(0.1379, 0.128, 0.148, 0.00123)) == "0.1379 ± 0.0012 [0.1280, 0.1480]"
+
+
+def test_many_recommenders_stand_below_one_another():
+    predictions = Predictions(["u"], np.array([1]), ["<a_1>"], [[1]], [["<a_1>"]], [[0.0]])
+    evaluation = evaluate_predictions(predictions, [1], resamples=10)
+    few, many = ({f"r{n}": evaluation for n in range(count)} for count in (8, 9))
+    assert format_metrics_table(few).splitlines()[0].split() == ["SID-level", *few]
+    lines = format_metrics_table(many).splitlines()
+    assert lines[0].split() == ["SID-level", "HR@1", "NDCG@1", "MRR@1", "invalid", "coverage", "rows"]
+    assert [line.split()[0] for line in lines[2:]] == list(many)

@@ -2,7 +2,7 @@
 
 from support.pages import Page
 
-from minionerec.reports.document import Cell, Details, Example, Figure, Paragraph, Section, Table, Tiles
+from minionerec.reports.document import Cell, Details, Example, Figure, Paragraph, Section, Table, Tiles, turned
 from minionerec.reports.html import render_html
 from minionerec.reports.markdown import escape_markdown, render_markdown
 from minionerec.reports.page import write_page
@@ -59,3 +59,11 @@ def test_a_page_is_two_files_of_the_same_bytes_every_time(tmp_path):
         write_page(tmp_path, name, "title", "lead", [Section("S", BLOCKS)])
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     assert (tmp_path / "one.md").read_text(encoding="utf-8") == render_markdown("title", "lead", [Section("S", BLOCKS)])
+
+
+def test_a_wide_table_is_turned():
+    table = Table(["metric", "one", "two"], [["HR", Cell("0.1", "note"), "0.2"], ["MRR", "0.3", "0.4"]], "caption")
+    assert turned(table) == Table(
+        ["metric", "HR", "MRR"], [["one", Cell("0.1", "note"), "0.3"], ["two", "0.2", "0.4"]], "caption"
+    )
+    assert turned(turned(table)) == table
