@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.pages import Page
+from support.paths import ROOT
 from support.runs import lists_of, write_run
 
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import parse_settings
+from minionerec.core.settings import load_settings, parse_settings
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig
+from minionerec.reports.reference import load_reference
 
 ROWS = 40
 TARGETS = np.arange(ROWS)
@@ -178,3 +180,14 @@ def test_command_prints_the_tables(runs, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "| two | 1,234 | 3 |" in done.stdout and done.stdout.endswith(f"comparison: {tmp_path / 'table'}\n")
+
+
+SHIPPED = sorted((ROOT / "configs").glob("*/*/compare.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_shipped_configurations_parse(path):
+    config = load_settings(CompareConfig, path)
+    assert len(config.runs) > 1
+    if config.reference:
+        assert load_reference(config.reference).rows
