@@ -4,11 +4,11 @@ python studies/industrial_quality.py --split valid                  # train all 
 python studies/industrial_quality.py --split test                   # and, once, on test
 python studies/industrial_quality.py --only full no_text --markdown docs/results/industrial_quality.md
 
-A variant is configs/industrial/catalogue/catalogue.yaml with some settings changed; the rewards go on from `full` of the
-same seed, as configs/industrial/catalogue/reward.yaml says. What is done is not done again. Differences are paired over rows
-whose values are the means over seeds. `--against` names finished predictions (folders of eval-beam) of other systems on
-the same split; `--plot FILE.svg` draws the means of `full`, `expected` and those systems over what their training
-cost, by `--hours NAME=HOURS`, beside the published ones.
+A variant is configs/industrial/catalogue/catalogue.yaml with some settings changed; the rewards go on from `full` of
+the same seed, as configs/industrial/catalogue/reward.yaml says. What is done is not done again. Differences are paired
+over rows whose values are the means over seeds. `--against` names finished predictions (folders of eval-beam) of other
+systems on the same split; `--plot FILE.svg` draws the means of `full`, `expected` and those systems over what their
+training cost, by `--hours NAME=HOURS`, beside the published ones.
 """
 
 import argparse
@@ -77,9 +77,10 @@ def evaluate(checkpoint: Path, split: str) -> Path:
     """Predictions of a checkpoint with fifty beams."""
     place = checkpoint.with_name(f"{checkpoint.name}_{split}")
     run_eval(
-        EvalConfig(checkpoint=str(checkpoint), corpus=CORPUS, sids="", output=str(place), split=split,
-                   beams=50, batch_size=256)
-    )  # fmt: skip
+        EvalConfig(
+            checkpoint=str(checkpoint), corpus=CORPUS, sids="", output=str(place), split=split, beams=50, batch_size=256
+        )
+    )
     return place
 
 
@@ -106,16 +107,26 @@ def mean_values(places: list[Path]) -> tuple[dict[str, np.ndarray], dict[str, fl
     """Each row's values averaged over seeds, and the standard deviation of the seeds' means."""
     seeds = [row_values(place) for place in places]
     rows = {name: np.mean([found[name] for found in seeds], axis=0) for name in seeds[0]}
-    spread = {name: float(np.std([found[name].mean() for found in seeds], ddof=1)) if len(seeds) > 1 else float("nan")
-              for name in rows}  # fmt: skip
+    spread = {
+        name: float(np.std([found[name].mean() for found in seeds], ddof=1)) if len(seeds) > 1 else float("nan")
+        for name in rows
+    }
     return rows, spread
 
 
 def table(systems: dict[str, list[Path]], first: str) -> str:
     """Means ± sd with intervals by SID and item, and paired differences from the first system."""
     found = {name: mean_values(places) for name, places in systems.items()}
-    headers = ["", "seeds", "HR@10", "NDCG@10 [95 %]", "HR@10 by item", "NDCG@10 by item [95 %]",
-               f"NDCG@10 less {first} [95 %]", "p"]  # fmt: skip
+    headers = [
+        "",
+        "seeds",
+        "HR@10",
+        "NDCG@10 [95 %]",
+        "HR@10 by item",
+        "NDCG@10 by item [95 %]",
+        f"NDCG@10 less {first} [95 %]",
+        "p",
+    ]
     lines = [headers, ["---", *("--:" for _ in headers[1:])]]
     for name, (rows, spread) in found.items():
         cells = [name, str(len(systems[name]))]
@@ -142,8 +153,9 @@ def draw(systems: dict[str, list[Path]], hours: dict[str, float]) -> str:
     for name, spent in hours.items():
         values = mean_values(systems[name])[0]["sid NDCG@10"]
         points[NAMES.get(name, name)] = (spent, float(values.mean()), *bootstrap_interval(values))
-    return quality_against_cost(points, PUBLISHED, LINES, "training: core-hours (ours), GPU-hours (published)",
-                                "test NDCG@10")  # fmt: skip
+    return quality_against_cost(
+        points, PUBLISHED, LINES, "training: core-hours (ours), GPU-hours (published)", "test NDCG@10"
+    )
 
 
 def main() -> None:

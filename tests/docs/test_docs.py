@@ -24,7 +24,7 @@ import pandas as pd
 import pytest
 import yaml
 from support.paths import ROOT
-from support.scripts import benchmark
+from support.scripts import study
 
 from minionerec.cli.main import recipe_arguments, run_arguments
 from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
@@ -452,7 +452,7 @@ def test_every_setting_that_the_own_data_page_names_exists():
 
 
 def test_memory_tables_are_the_computed_ones():
-    memory = benchmark("memory")
+    memory = study("memory")
     page = (ROOT / "docs" / "full-size.md").read_text(encoding="utf-8")
     shape = memory.QWEN_15B
     for table in memory.tables(shape):
@@ -481,7 +481,7 @@ def qwen(shape, device):
 
 @pytest.mark.parametrize("size", ["QWEN_15B", "QWEN_05B"])
 def test_parameters_are_those_of_the_model(size):
-    shape = getattr(benchmark("memory"), size)
+    shape = getattr(study("memory"), size)
     assert qwen(shape, "meta").num_parameters() == shape.parameters
 
 
@@ -489,7 +489,7 @@ def test_saved_bytes_are_what_autograd_keeps():
     """One more layer keeps `saved_per_token` more bytes of each token, counted over the tensors really kept."""
     import torch
 
-    memory = benchmark("memory")
+    memory = study("memory")
     tokens = 32
     kept = []
     for layers in (1, 2):

@@ -1,14 +1,14 @@
 """Every way to make semantic IDs on Industrial and Beauty, judged before training; then, with --train, by training.
 
-python studies/sids_study.py                                        # tables, pages and diagnostics: minutes
-python studies/sids_study.py --train                                # and the small recipe on every Industrial table
-python studies/sids_study.py --train --epochs 4 --seeds 42 43 --only published residual_kmeans
-python studies/sids_study.py --train --markdown docs/results/sids.md
+python studies/sids.py                                        # tables, pages and diagnostics: minutes
+python studies/sids.py --train                                # and the small recipe on every Industrial table
+python studies/sids.py --train --epochs 4 --seeds 42 43 --only published residual_kmeans
+python studies/sids.py --train --markdown docs/results/sids.md
 
 Needs the corpora of configs/industrial/language and configs/beauty/catalogue. What is done is not done again, so the
 command can be repeated after an interruption, or with more seeds. `--epochs` shortens the recipe of
-configs/industrial/language/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of that
-file. `shuffled` is residual k-means with its SIDs dealt out to the items at random: the same shape, and no sense.
+configs/industrial/language/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of
+that file. `shuffled` is residual k-means with its SIDs dealt out to the items at random: the same shape, and no sense.
 """
 
 import argparse
@@ -42,7 +42,7 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 DATASETS = {"industrial": list(TABLES), "beauty": [name for name in TABLES if name != "published"]}
 SEED = 42
-BEGIN, END = "<!-- tables of studies/sids_study.py -->", "<!-- end of the tables -->"
+BEGIN, END = "<!-- tables of studies/sids.py -->", "<!-- end of the tables -->"
 # What is held against NDCG: larger is better in each.
 SIGNS = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],
@@ -102,8 +102,9 @@ def train(name: str, folder: Path, seed: int, epochs: float, mixed: bool, output
     recipe += ["--output", str(checkpoint), "--seed", str(seed), "--epochs", str(epochs)]
     recipe += ["--mixed_bf16", str(mixed)]
     run_sft(parse_settings(SftConfig, recipe))
-    config = EvalConfig(checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids=str(folder),
-                        output=f"{checkpoint}_eval")  # fmt: skip
+    config = EvalConfig(
+        checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids=str(folder), output=f"{checkpoint}_eval"
+    )
     return run_eval(config).metrics["recommenders"]["beam search"]["item"]
 
 
@@ -127,36 +128,66 @@ def diagnostics_tables(dataset: str, folders: dict[str, Path], measures: dict[st
         error = report["levels"][-1]["error"]
         shape.append(
             [
-                name, "/".join(str(level["used"]) for level in found["levels"]),
+                name,
+                "/".join(str(level["used"]) for level in found["levels"]),
                 "/".join(f"{level['perplexity']:.0f}" for level in found["levels"]),
                 "/".join(f"{level['gini']:.2f}" for level in found["levels"]),
-                "" if error is None else percent(error), f"{before['unique']:,}", f"{before['largest_bucket']:,}",
-                f"{after['unique']:,}", f"{after['items'] - after['sharing_items']:,}", percent(after["sharing_rate"]),
+                "" if error is None else percent(error),
+                f"{before['unique']:,}",
+                f"{before['largest_bucket']:,}",
+                f"{after['unique']:,}",
+                f"{after['items'] - after['sharing_items']:,}",
+                percent(after["sharing_rate"]),
                 percent(after["surplus_rate"]),
             ]
-        )  # fmt: skip
+        )
         first, second, last = found["prefixes"][0], found["prefixes"][1], found["prefixes"][-1]
         sense.append(
             [
-                name, percent(first["variance_left"]), percent(second["variance_left"]),
+                name,
+                percent(first["variance_left"]),
+                percent(second["variance_left"]),
                 *(f"{prefix['word_purity']:.3f}" for prefix in (first, second)),
                 *(f"{prefix['buyer_purity']:.4f}" for prefix in (first, second)),
                 f"{percent(first['next_hits'])} ({percent(first['popular_hits'])})",
-                f"{percent(last['next_hits'])} ({percent(last['popular_hits'])})", f"{found['bits_per_item']:.3f}",
+                f"{percent(last['next_hits'])} ({percent(last['popular_hits'])})",
+                f"{found['bits_per_item']:.3f}",
             ]
-        )  # fmt: skip
-    headers = ["", "codes used", "perplexity", "Gini", "error", "unique before", "largest bucket", "unique after",
-               "named alone", "sharing rate", "surplus rate"]  # fmt: skip
-    sense_headers = ["", "variance left, 1 code", "2 codes", "word purity, 1 code", "2 codes", "buyer purity, 1 code",
-                     "2 codes", "next code 1 in 10 (by popularity)", "next SID in 10", "bits per item"]  # fmt: skip
+        )
+    headers = [
+        "",
+        "codes used",
+        "perplexity",
+        "Gini",
+        "error",
+        "unique before",
+        "largest bucket",
+        "unique after",
+        "named alone",
+        "sharing rate",
+        "surplus rate",
+    ]
+    sense_headers = [
+        "",
+        "variance left, 1 code",
+        "2 codes",
+        "word purity, 1 code",
+        "2 codes",
+        "buyer purity, 1 code",
+        "2 codes",
+        "next code 1 in 10 (by popularity)",
+        "next SID in 10",
+        "bits per item",
+    ]
     chance = next(iter(measures.values()))
     note = (
         f"Two random items: word purity {chance['word_chance']:.4f}, buyer purity {chance['buyer_chance']:.5f}. "
         f"Naming an item without any knowledge takes {np.log2(chance['collisions']['items']):.2f} bits."
     )
     title = dataset.title()
-    return "\n\n".join([f"### {title}: shape", markdown(headers, shape), f"### {title}: sense", note,
-                        markdown(sense_headers, sense)])  # fmt: skip
+    return "\n\n".join(
+        [f"### {title}: shape", markdown(headers, shape), f"### {title}: sense", note, markdown(sense_headers, sense)]
+    )
 
 
 def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, list[float]]]]) -> str:
@@ -168,8 +199,16 @@ def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, 
         first, values = trained[name][0], [run["NDCG@10"][0] for run in trained[name]]
         spread = f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
         means = [f"{np.mean([run[key][0] for run in trained[name]]):.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
-        rows.append([name, *means, f"{ndcg[name]:.4f} [{first['NDCG@10'][1]:.4f}, {first['NDCG@10'][2]:.4f}]", spread,
-                     str(len(values)), f"{measures[name]['bits_per_item']:.3f}"])  # fmt: skip
+        rows.append(
+            [
+                name,
+                *means,
+                f"{ndcg[name]:.4f} [{first['NDCG@10'][1]:.4f}, {first['NDCG@10'][2]:.4f}]",
+                spread,
+                str(len(values)),
+                f"{measures[name]['bits_per_item']:.3f}",
+            ]
+        )
     agreement = []
     for sign, value in SIGNS.items():
         scores = [value(measures[name]) for name in names]
@@ -178,13 +217,24 @@ def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, 
         chosen = names[int(np.argmax(scores))]
         agreement.append(
             [
-                sign, f"{spearmanr(scores, [ndcg[name] for name in names]).statistic:+.2f}",
+                sign,
+                f"{spearmanr(scores, [ndcg[name] for name in names]).statistic:+.2f}",
                 f"{spearmanr(inner, [ndcg[name] for name in without]).statistic:+.2f}" if len(without) > 2 else "-",
-                chosen, f"{ndcg[names[0]] - ndcg[chosen]:.4f}",
+                chosen,
+                f"{ndcg[names[0]] - ndcg[chosen]:.4f}",
             ]
-        )  # fmt: skip
-    headers = ["test rows, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [interval of the first seed]",
-               "sd over seeds", "seeds", "bits per item"]  # fmt: skip
+        )
+    headers = [
+        "test rows, by item",
+        "HR@1",
+        "HR@5",
+        "HR@10",
+        "HR@50",
+        "NDCG@10 [interval of the first seed]",
+        "sd over seeds",
+        "seeds",
+        "bits per item",
+    ]
     signs = ["diagnostic", "Spearman with NDCG@10", "without shuffled", "its choice", "NDCG@10 lost by it"]
     return "\n\n".join(["### Industrial: trained", markdown(headers, rows), markdown(signs, agreement)])
 

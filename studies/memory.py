@@ -3,7 +3,7 @@
 Nothing is measured here. A test holds the number of parameters against the model itself, and the bytes that a token
 leaves behind for the backward pass against the tensors that autograd really keeps.
 
-    python benchmarks/memory.py
+    python studies/memory.py
 """
 
 from dataclasses import dataclass

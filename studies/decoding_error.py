@@ -1,6 +1,6 @@
 """What a checkpoint's lists lose to the beam and to bfloat16, on rows of a split.
 
-python benchmarks/decoding_error.py --checkpoint runs/industrial/sft --corpus runs/industrial/corpus --rows 500
+python studies/decoding_error.py --checkpoint runs/industrial/sft --corpus runs/industrial/corpus --rows 500
 """
 
 import argparse
