@@ -136,4 +136,5 @@ def _extend(
         past_key_values=state.cache,
         use_cache=True,
     )
-    return output.last_hidden_state
+    hidden: torch.Tensor = output.last_hidden_state
+    return hidden

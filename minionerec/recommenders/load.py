@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import torch
+
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import KIND as CHECKPOINT
 from minionerec.backbone.bundle import load_bundle
@@ -52,7 +54,7 @@ def load_recommender(
     if kind == CHECKPOINT:
         bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
-        bundle.model.to(decoding_device())  # type: ignore[arg-type]
+        torch.nn.Module.to(bundle.model, decoding_device())
         return LanguageRecommender(bundle, corpus, search)
     if kind == MODEL_KIND:
         return _load_sequential(Path(path), corpus, corpus_path)

@@ -93,8 +93,10 @@ def test_stock_search_to_an_end_token_gives_what_ours_gives_with_a_scored_tail(t
     processor = TrieLogitsProcessor(trie, 6, tail, num_beams=8)
     found = generate(model, [prompt], processor, 8, 4 + len(tail), END)
     ours = lists(beam_search(model, [prompt], trie.with_tail(tail), 8))[0]
-    text = {number: [int(ids(4, 5)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
-            for number, row in enumerate(trie.codes())}  # fmt: skip
+    text = {
+        number: [int(ids(4, 5)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
+        for number, row in enumerate(trie.codes())
+    }
     assert [tokens[: tokens.index(END) + 1] for tokens, _ in found] == [text[sid] for sid, _ in ours]
     assert [score for _, score in found] == pytest.approx([score for _, score in ours], abs=1e-4)
 
