@@ -7,6 +7,7 @@ from typing import ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
+from minionerec.prompts.wording import BUILT_IN
 
 SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
@@ -118,6 +119,11 @@ class SftConfig(LanguageRunConfig):
             not self.all_positions or "next_sid" in self.tasks,
             f"all_positions is about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
+
+    def inputs(self) -> dict[str, Path]:
+        """The settings that name inputs, and the wording where it is the user's own file."""
+        own = self.wording not in BUILT_IN and Path(self.wording).is_file()
+        return super().inputs() | ({"wording": Path(self.wording)} if own else {})
 
 
 @dataclass

@@ -24,6 +24,7 @@ from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.decoding.decoder import decode_prompts
 from minionerec.decoding.trie import Trie
+from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
@@ -181,6 +182,19 @@ def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
     config = sft_config(folder, **TRAINED)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
     assert not run_sft(replace(config, **changes, tensorboard=True, restart=True)).fresh
+
+
+def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
+    make_inputs(tmp_path)
+    wording = tmp_path / "wording.yaml"
+    load_wording("compact").save(wording)
+    config = sft_config(tmp_path, wording=str(wording), epochs=0.2, evals_per_epoch=1)
+    assert run_sft(config).fresh
+    assert set(read_manifest(tmp_path / "sft")["inputs"]) == {"corpus", "sids", "wording"}
+    assert not run_sft(config).fresh
+    wording.write_text(wording.read_text().replace("name: compact", "name: mine"))
+    assert run_sft(config).fresh
+    assert load_bundle(tmp_path / "sft").wording.name == "mine"
 
 
 def test_an_input_is_not_an_output(tmp_path):
