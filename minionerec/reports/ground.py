@@ -7,7 +7,7 @@ from html import unescape
 import pandas as pd
 
 from minionerec.core.places import find_path
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
 from minionerec.data.sequences import Split
 from minionerec.recommenders.lists import Rows
@@ -63,11 +63,10 @@ def read_ground(config: ReportConfig) -> Ground:
         DataError: If a file is malformed or too small, or the split holds no row.
     """
     protocol, data = PROTOCOLS[config.protocol], _read(config)
+    sizes = {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
     if isinstance(data, Corpus):
-        sizes = {split: len(getattr(data, split)) for split in SPLITS}
         title, items, max_history = data.split, data.items, data.max_history
     else:
-        sizes = {split: len(data.rows(split)) for split in SPLITS}
         title, items, max_history = data.title, data.catalogue, protocol.max_len
     return Ground(Rows.of(data, config.split), title, protocol, items, sizes, max_history, data)
 

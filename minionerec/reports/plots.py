@@ -143,8 +143,14 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
         for level, used in enumerate(counts):
             axes = figure.add_subplot(1, len(counts), level + 1)
             heights = np.sort(used)[::-1]
-            axes.fill_between(np.arange(len(heights) + 1), np.append(heights, heights[-1:]), step="post",
-                              color=COLOURS[level % len(COLOURS)], alpha=0.75, linewidth=0)  # fmt: skip
+            axes.fill_between(
+                np.arange(len(heights) + 1),
+                np.append(heights, heights[-1:]),
+                step="post",
+                color=COLOURS[level % len(COLOURS)],
+                alpha=0.75,
+                linewidth=0,
+            )
             axes.set_title(f"level {level + 1}: {len(heights)} codes", fontsize=10)
             axes.set_xlabel("codes, by use")
             axes.set_ylim(bottom=0)
@@ -203,8 +209,14 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
             axes = figure.add_subplot(1, len(panels), place + 1)
             for number, (name, values) in enumerate(lines.items()):
                 x = np.arange(1, len(values) + 1)
-                axes.plot(x, np.array(values, dtype=float), marker="o", markersize=4,
-                          color=COLOURS[number % len(COLOURS)], label=name)  # fmt: skip
+                axes.plot(
+                    x,
+                    np.array(values, dtype=float),
+                    marker="o",
+                    markersize=4,
+                    color=COLOURS[number % len(COLOURS)],
+                    label=name,
+                )
             axes.set_xticks(np.arange(1, max(map(len, lines.values())) + 1))
             axes.set_ylim(bottom=0)
             axes.set_title(title, fontsize=10)
@@ -301,8 +313,14 @@ def quality_against_cost(
             axes.annotate(name, (spent, value), textcoords="offset points", xytext=(0, -16), ha="center")
         for name, value in lines.items():
             axes.axhline(value, linestyle="--", color=COLOURS[5])
-            axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), textcoords="offset points",
-                          xytext=(0, 3), ha="right")  # fmt: skip
+            axes.annotate(
+                name,
+                (1, value),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                xytext=(0, 3),
+                ha="right",
+            )
         axes.margins(x=0.18, y=0.12)
         axes.set_xlabel(cost)
         axes.set_ylabel(quality)

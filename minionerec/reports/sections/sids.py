@@ -195,13 +195,11 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
     )
     blocks: list[Block] = [Table(headers, rows), Paragraph(note)]
     if plots.available():
-        panels = {
-            title: {name: [getattr(each, key) for each in entry.measures.prefixes] for name, entry in judged.items()}
-            for title, key in (
-                ("word purity", "word_purity"),
-                ("buyer purity", "buyer_purity"),
-                (f"next prefix in {HITS}", "next_hits"),
-            )
+        by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
+        panels: dict[str, dict[str, list[float | None]]] = {
+            "word purity": {name: [each.word_purity for each in found] for name, found in by_name.items()},
+            "buyer purity": {name: [each.buyer_purity for each in found] for name, found in by_name.items()},
+            f"next prefix in {HITS}": {name: [each.next_hits for each in found] for name, found in by_name.items()},
         }
         blocks.append(Figure(plots.prefix_lines(panels), "What a prefix says, by its length."))
     return Section("What a prefix says", blocks)
