@@ -11,6 +11,7 @@ from importlib import metadata
 
 import pytest
 import yaml
+from support.modules import defined
 from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -70,28 +71,6 @@ def test_every_declared_package_is_used():
     used = {normal(owner) for path in SOURCES for module, _ in imported(path) for owner in owners.get(module, [])}
     # DeepSpeed is started by accelerate, as a launch file asks; tqdm may be what other libraries show progress with.
     assert names(PROJECT["dependencies"]) - used <= {"deepspeed"}
-
-
-def defined(module):
-    """Names that a module of the package defines or imports at its top level; None where there is no such module."""
-    place = ROOT.joinpath(*module.split("."))
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    if not file.is_file():
-        return None
-    found = {path.stem for path in place.iterdir()} if place.is_dir() else set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        for inner in ast.walk(node) if isinstance(node, ast.If | ast.Try) else [node]:
-            if isinstance(inner, ast.Import | ast.ImportFrom):
-                found |= {(alias.asname or alias.name).split(".")[0] for alias in inner.names}
-            elif isinstance(inner, ast.Assign):
-                found |= {
-                    part.id for target in inner.targets for part in ast.walk(target) if isinstance(part, ast.Name)
-                }
-            elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
-                found.add(inner.target.id)
-            elif hasattr(inner, "name"):
-                found.add(inner.name)
-    return found
 
 
 @pytest.mark.parametrize("path", LOOSE, ids=lambda path: str(path.relative_to(ROOT)))
