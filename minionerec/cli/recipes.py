@@ -24,7 +24,7 @@ from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shipped_root
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
-from minionerec.core.settings import StageConfig, declared_inputs, load_settings, read_yaml
+from minionerec.core.settings import Settings, StageConfig, declared_inputs, load_settings, read_yaml
 
 if TYPE_CHECKING:
     from minionerec.cli.stages import StageSpec
@@ -54,14 +54,15 @@ class Step:
     name: str
     spec: "StageSpec"
     config: Path
-    settings: StageConfig
+    settings: Settings
     launch: Path | None = None
     threads: int | None = None
 
     @property
     def output(self) -> str | None:
         """Where it writes, None where it writes nothing."""
-        return os.path.normpath(self.settings.output) if self.settings.output else None
+        writes = isinstance(self.settings, StageConfig) and self.settings.output
+        return os.path.normpath(writes) if writes else None
 
     def words(self) -> list[str]:
         """The words that run it, after the name of Python's interpreter."""
@@ -72,7 +73,7 @@ class Step:
     def is_current(self) -> bool:
         """Whether it need not be started; where something is wrong, the stage itself says what."""
         try:
-            return bool(self.output) and self.settings.up_to_date()
+            return isinstance(self.settings, StageConfig) and bool(self.output) and self.settings.up_to_date()
         except (MinioneRecError, OSError, KeyError):
             return False
 
@@ -198,7 +199,7 @@ def between(steps: list[Step], first: str | None, last: str | None, recipe: str 
     return steps[begin:end]
 
 
-def steps_before(steps: Sequence[Step], settings: StageConfig) -> list[Step]:
+def steps_before(steps: Sequence[Step], settings: Settings) -> list[Step]:
     """Those steps whose output is read with these settings, directly or through other steps, in order."""
     by_output = {step.output: step for step in steps if step.output}
     needed: set[str] = set()
@@ -217,7 +218,7 @@ def _read_paths(settings: Any) -> Iterator[str]:
         yield os.path.normpath(path)
 
 
-def ensure_before(recipe: Path, config: StageConfig) -> None:
+def ensure_before(recipe: Path, config: Settings) -> None:
     """Make what a configuration reads of a recipe's outputs, where it is missing or stale.
 
     In a launch of several processes the first one does it and the others wait. What the stages print goes to standard

@@ -19,7 +19,7 @@ from minionerec.core.commands import run_command
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import find_path
 from minionerec.core.processes import is_main_process
-from minionerec.core.settings import StageConfig, parse_settings
+from minionerec.core.settings import Settings, parse_settings
 
 
 class StageResult(Protocol):
@@ -54,9 +54,9 @@ class StageSpec:
     alone: tuple[str, ...] = ()
     shown: bool = False
 
-    def config_class(self) -> type[StageConfig]:
+    def config_class(self) -> type[Settings]:
         """The configuration class."""
-        found: type[StageConfig] = _named(self.config)
+        found: type[Settings] = _named(self.config)
         return found
 
     def function(self) -> Callable[[Any], StageResult]:

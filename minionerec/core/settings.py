@@ -97,18 +97,8 @@ def description(of: Field[Any]) -> Description:
 
 
 @dataclass
-class StageConfig:
-    """What every stage asks for.
-
-    Attributes:
-        kind: The kind of artefact that the stage writes.
-        finished: Texts for "run the stage first" messages.
-    """
-
-    kind: ClassVar[str] = ""
-
-    output: str = setting("", "directory to write", required=True, decides=False)
-    restart: bool = setting(False, "throw an unfinished run of this output away", decides=False)
+class Settings:
+    """What every configuration can do; that of a stage which only prints needs no more."""
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
@@ -117,6 +107,20 @@ class StageConfig:
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read; stages that read more than their settings name add to it."""
         return declared_inputs(self)
+
+
+@dataclass
+class StageConfig(Settings):
+    """What every stage asks for that writes an artefact.
+
+    Attributes:
+        kind: The kind of artefact.
+    """
+
+    kind: ClassVar[str] = ""
+
+    output: str = setting("", "directory to write", required=True, decides=False)
+    restart: bool = setting(False, "throw an unfinished run of this output away", decides=False)
 
     def up_to_date(self) -> bool:
         """Whether the output stands, made from these settings and inputs, so that the stage need not be started."""

@@ -40,17 +40,17 @@ class Ranked:
         return len(self.users)
 
     @classmethod
-    def from_predictions(cls, predictions: Predictions, where: str = "predictions") -> "Ranked":
+    def from_predictions(cls, predictions: Predictions, path: str | os.PathLike[str] | None = None) -> "Ranked":
         """The ranks of ranked lists.
 
         Args:
             predictions: The lists.
-            where: What to call them in messages.
+            path: The artefact they were read from, if any: its manifest says how many beams were asked for.
         """
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
             ranks["sid"] = sid_ranks(predictions)
-        return cls(predictions.users, predictions.targets, ranks, list_width(predictions, where))
+        return cls(predictions.users, predictions.targets, ranks, list_width(predictions, path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
@@ -70,7 +70,7 @@ class Ranked:
         own = str(counts.get("split", split))
         if own != split:
             raise ArtefactError(f"{path}: is about the {own} rows, not the {split} rows. Predict for {split}.")
-        return cls.from_predictions(Predictions.load(path), str(path))
+        return cls.from_predictions(Predictions.load(path), path)
 
 
 def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import StageConfig, deciding_settings, declared_inputs, setting
+from minionerec.core.settings import Settings, StageConfig, deciding_settings, declared_inputs, setting
 from minionerec.core.stage import Stage
 from minionerec.embed.config import EncoderConfig
 
@@ -67,11 +67,8 @@ class SidReportConfig(EncoderConfig):
 
 
 @dataclass
-class LevelsConfig(StageConfig):
+class LevelsConfig(Settings):
     """Settings of the per-level analysis, which prints and writes nothing."""
-
-    output: ClassVar[str] = ""  # type: ignore[misc]  # no settings here: there is nothing to write
-    restart: ClassVar[bool] = False  # type: ignore[misc]
 
     predictions: str | None = setting(None, "directory of predictions, or its parquet file", reads="any")
     path: str | None = setting(

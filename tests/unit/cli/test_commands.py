@@ -15,7 +15,7 @@ from minionerec.cli import stages
 from minionerec.cli.recipes import shipped_recipes
 from minionerec.cli.stages import STAGES, run_stage, stage_spec
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import StageConfig
+from minionerec.core.settings import Settings
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
 COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "run", "recipes"]}
@@ -50,7 +50,7 @@ def test_help_says_what_every_setting_does(capsys, monkeypatch):
 
 @pytest.mark.parametrize("spec", STAGES.values(), ids=lambda spec: spec.name)
 def test_an_entry_of_the_registry_leads_somewhere(spec):
-    assert issubclass(spec.config_class(), StageConfig)
+    assert issubclass(spec.config_class(), Settings)
     module, name = spec.run.split(":")
     assert name in defined(module)  # not imported: that takes long, and the tests of the stages do so
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", spec.name)
