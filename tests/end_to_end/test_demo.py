@@ -89,8 +89,8 @@ def alone(name):
     return [sys.executable, *words[len(ACCELERATE) :]] if words[: len(ACCELERATE)] == ACCELERATE else words
 
 
-def run(words, cwd):
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False, timeout=300)
+def run(words, cwd, timeout=300):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False, timeout=timeout)
 
 
 def digests(folder):
@@ -260,9 +260,14 @@ def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2000)
 def test_evaluation_alone_makes_the_whole_demo_and_stays_under_its_ceiling(tmp_path):
-    done = run([sys.executable, ROOT / "scripts/eval_beam.py", "--beams", "50"], tmp_path)
+    done = run([sys.executable, ROOT / "scripts/eval_beam.py", "--beams", "50"], tmp_path, timeout=1800)
     assert done.returncode == 0, done.stderr
     ceiling = json.loads((ROOT / "data/demo/ceiling.json").read_text())
     best = json.loads((tmp_path / "runs/demo/eval_grpo/manifest.json").read_text())["counts"]["ndcg@10"]
     assert ceiling["must_reach"]["ndcg@10"] < best < ceiling["ceiling"]["ndcg@10"] + 3 * ceiling["sigma"]["ndcg@10"]
+    done = run([sys.executable, ROOT / "calc_level.py", "--json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "First" not in done.stderr  # all that it needs stands
+    assert json.loads(done.stdout)["rows"] == len(pd.read_parquet(tmp_path / "runs/demo/corpus/test.parquet"))
