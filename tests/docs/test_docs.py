@@ -116,6 +116,10 @@ def check_python(words):
         assert (ROOT / words[0]).is_file(), f"no script {words[0]}"
         if words[0] in BY_SCRIPT:
             check_stage(BY_SCRIPT[words[0]], words[1:])
+        else:
+            source = (ROOT / words[0]).read_text(encoding="utf-8")
+            for flag in [word.split("=")[0] for word in words[1:] if word.startswith("--")]:
+                assert f'"{flag}"' in source, f"{words[0]} has no {flag}"
 
 
 def check_accelerate(words):
@@ -340,6 +344,7 @@ def test_indented_commands_fit_their_stages(page, monkeypatch):
         "accelerate launch -m minionerec.cli sft --no_such_flag 1",
         "minionerec build-sids --config configs/demo/language/sids.yaml --method nothing",
         "minionerec no_such-stage --config configs/demo/language/sids.yaml",
+        "python studies/memory.py --no_such_flag 1",
         "minionerec run configs/nowhere",
         "minionerec run demo --from no_such_step",
         "minionerec recipes copy nowhere here",
