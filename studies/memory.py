@@ -161,7 +161,7 @@ def search_rows(shape: Shape) -> list[list[str]]:
 
 
 def total_rows(shape: Shape) -> list[list[str]]:
-    """Everything together for each stage, with the micro-batches of `configs/industrial/qwen-*` and sequences of 128 tokens."""
+    """Everything together for each stage, with the micro-batches of these recipes and sequences of 128 tokens."""
     sft, grpo = 16 * 128, 4 * packed_tokens(128, 16, 5)
     rollouts = search_bytes(shape, 64, 128, 16)
     reference = 2 * shape.parameters
