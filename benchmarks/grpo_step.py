@@ -309,8 +309,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         make_model(args)
         found: dict[str, dict[str, Any]] = {}
         for way in WAYS:
-            words = [f"--{name.replace('_', '-')}={value}" for name, value in vars(args).items()
-                     if name not in ("way", "json", "profile") and value is not None]  # fmt: skip
+            given = {name: value for name, value in vars(args).items() if name not in ("way", "json", "profile")}
+            words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
             profile = ["--profile"] if args.profile else []
             done = subprocess.run(
                 [sys.executable, __file__, "--way", way, *words, *profile], capture_output=True, text=True, check=False
