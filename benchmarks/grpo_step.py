@@ -356,6 +356,9 @@ def main() -> int:
     args.heads = args.heads or max(1, args.width // 64)
     args.kv_heads = min(args.kv_heads, args.heads)
     args.inner = args.inner or (4864 if args.width == 896 else 3 * args.width)
+    from minionerec.backbone.quiet import quiet_libraries
+
+    quiet_libraries()
     if args.way:
         print(json.dumps(run_way(args)))
         return 0
