@@ -7,6 +7,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
+from minionerec.core.errors import MinioneRecError
+
 # What a distributed launcher leaves in the environment.
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_")
@@ -65,13 +67,20 @@ def join_for_training() -> None:
 
 
 def wait_for_everyone() -> None:
-    """Go on when every process of the launch has come here; nothing with one process."""
+    """Go on when every process of the launch has come here; nothing with one process.
+
+    Raises:
+        MinioneRecError: If a process has ended instead.
+    """
     if world_size() > 1:
         import torch
 
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
-        torch.distributed.barrier()
+        try:
+            torch.distributed.barrier()
+        except RuntimeError:  # the connection broke
+            raise MinioneRecError("another process of this launch has ended; what it said tells why.") from None
 
 
 def environment_of_a_new_launch() -> dict[str, str]:
