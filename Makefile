@@ -19,12 +19,16 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test test-fast industrial industrial-best venv lint format slow clean
+.PHONY: quickstart test tests test-fast industrial industrial-best venv lint format slow clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run demo
 
-test: lint
+# The linters beside the tests: mypy takes one core for most of a minute.
+test: venv
+	$(MAKE) --no-print-directory -j 2 lint tests
+
+tests: venv
 	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: venv

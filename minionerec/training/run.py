@@ -20,7 +20,7 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
-from minionerec.core.processes import join_for_training
+from minionerec.core.processes import join_for_training, wait_for_everyone
 from minionerec.core.stage import Stage, Work
 from minionerec.training.checkpoints import newest_whole_checkpoint
 from minionerec.training.config import RunConfig
@@ -61,9 +61,14 @@ class TrainingRun:
         return found
 
     def train(self, trainer: RankingEvaluation) -> None:
-        """Train to the end, from the newest checkpoint on."""
+        """Train to the end, from the newest checkpoint on.
+
+        Every process has its best weights when this returns: the first would otherwise lay the folder aside in which
+        the others still read.
+        """
         replace_printer(trainer)
         trainer.train(resume_from_checkpoint=self.checkpoint)
+        wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
         """Write the best model, see `finish_run`."""

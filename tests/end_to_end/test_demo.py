@@ -14,6 +14,8 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from minionerec.cli.main import main
+
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 COMMAND = [sys.executable, "-m", "minionerec.cli"]
 pytestmark = pytest.mark.end_to_end
@@ -81,6 +83,22 @@ STAGES = {
     "eval": [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
     "report": [*COMMAND, "report", "--config", "report.yaml"],
 }
+
+
+NAMES = {"data": "prepare-data", "sids": "build-sids", "eval": "eval-beam"} | {n: n for n in ("sft", "grpo", "report")}
+
+
+def run_here(words, cwd, monkeypatch, capsys):
+    """A command in this process, which has imported what takes seconds to import."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["minionerec", *words])
+    status = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    return subprocess.CompletedProcess(words, status, said.out, said.err)
 
 
 def alone(name):
@@ -234,9 +252,11 @@ def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["data", "sids", "sft", "grpo", "eval", "report"])
-def test_an_unwritable_output_is_refused(shop, name):
+def test_an_unwritable_output_is_refused(shop, name, monkeypatch, capsys):
     # A path below a regular file cannot be made by anybody, root included.
-    done = run([*alone(name), "--output", "items.csv/output"], shop)
+    done = run_here(
+        [NAMES[name], "--config", f"{name}.yaml", "--output", "items.csv/output"], shop, monkeypatch, capsys
+    )
     assert_refused(done, "items.csv")
     assert (shop / "items.csv").is_file()
 
