@@ -1,6 +1,6 @@
 """Reinforcement learning: `accelerate launch scripts/grpo.py [--config FILE.yaml]`."""
 
-from minionerec.cli.stages import main
+from minionerec.cli.command import main
 
 if __name__ == "__main__":
     main("grpo")

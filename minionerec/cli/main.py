@@ -2,9 +2,10 @@
 
 import sys
 
+from minionerec.cli.command import run_stage
 from minionerec.cli.pipeline import run_pipeline
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
-from minionerec.cli.stages import STAGES, run_stage
+from minionerec.cli.stages import STAGES
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError
 

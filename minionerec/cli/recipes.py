@@ -17,17 +17,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minionerec.cli.launch import run_words, shown_command, stage_words
+from minionerec.cli.stages import STAGES, StageSpec
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shipped_root
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings, StageConfig, declared_inputs, load_settings, read_yaml
-
-if TYPE_CHECKING:
-    from minionerec.cli.stages import StageSpec
 
 logger = get_logger(__name__)
 
@@ -52,7 +50,7 @@ class Step:
     """
 
     name: str
-    spec: "StageSpec"
+    spec: StageSpec
     config: Path
     settings: Settings
     launch: Path | None = None
@@ -174,8 +172,6 @@ def _read_threads(file: Path, content: Mapping[str, Any]) -> int | None:
 
 
 def _read_step(file: Path, stage: str, name: str, launch: Path | None, threads: int | None) -> Step:
-    from minionerec.cli.stages import STAGES
-
     if stage not in STAGES:
         raise ConfigError(f"{file}: no stage {stage!r}; known: {', '.join(STAGES)}.")
     spec, config = STAGES[stage], file.parent / name

@@ -7,19 +7,13 @@ can say what came out in `lines()`) and an entry here.
 Whatever is heavy to import is imported when a stage runs, so that `--help` answers at once.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
-from minionerec.cli.recipes import DEMO_RECIPE, ensure_before
-from minionerec.core.commands import run_command
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import find_path
-from minionerec.core.processes import is_main_process
-from minionerec.core.settings import Settings, parse_settings
+from minionerec.core.settings import Settings
 
 
 class StageResult(Protocol):
@@ -178,32 +172,3 @@ def stage_spec(name: str) -> StageSpec:
     if name not in STAGES:
         raise ConfigError(f"unknown stage {name!r}; known: {', '.join(STAGES)}.")
     return STAGES[name]
-
-
-def run_stage(name: str) -> None:
-    """Run one stage with the words of the command line.
-
-    With no `--config` it takes the demo configuration, and first makes what that configuration reads where that is
-    missing or stale.
-
-    Args:
-        name: Key of `STAGES`.
-    """
-    spec = stage_spec(name)
-    words = sys.argv[1:]
-    given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-    demo = None if spec.demo is None or given & set(spec.alone) else find_path(DEMO_RECIPE) / spec.demo
-    config = parse_settings(
-        spec.config_class(), words, program=f"minionerec {name}", summary=spec.summary, fallback=demo
-    )
-    if demo is not None and "config" not in given:
-        ensure_before(find_path(DEMO_RECIPE), config)
-    result = spec.function()(config)
-    if is_main_process():
-        for line in result.lines():
-            print(line)
-
-
-def main(name: str) -> None:
-    """The whole of a stage's script."""
-    run_command(partial(run_stage, name))

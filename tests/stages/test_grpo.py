@@ -357,9 +357,14 @@ def test_what_is_logged(trained, tmp_path):
 
 def test_the_collaborative_reward_asks_a_sequential_model(trained, tmp_path, watch):
     sequential = SequentialConfig(
-        corpus=str(trained / "corpus"), protocol="rows", output=str(tmp_path / "sasrec"), epochs=1, resamples=2,
-        hyper={"hidden_size": 8, "num_layers": 1, "num_heads": 1}, list_length=5,
-    )  # fmt: skip
+        corpus=str(trained / "corpus"),
+        protocol="rows",
+        output=str(tmp_path / "sasrec"),
+        epochs=1,
+        resamples=2,
+        hyper={"hidden_size": 8, "num_layers": 1, "num_heads": 1},
+        list_length=5,
+    )
     run_sequential(sequential)
     (path,) = (tmp_path / "sasrec").glob("seed-*/model")
     changes = {"rewards": {"collaborative": 1.0}, "reward_model": str(path), "keep_zero_variance": True}
@@ -547,9 +552,12 @@ def by_zero_2(config: GrpoConfig) -> None:
     path.write_text(yaml.safe_dump(asdict(config)))
     words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/grpo.py"]
     done = subprocess.run(
-        [sys.executable, *words, "--config", path], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, *words, "--config", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "DeepSpeed" in done.stderr
 
@@ -566,8 +574,21 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
     run_grpo(one)
     launch(config=two)
     logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("one", "two")]
-    names = ("loss", "kl", "kl_p99", "entropy", "reward", "grad_norm", "hit@g", "beam_mass", "distinct_items",
-             "zero_variance", "rewards/rule/mean", "eval_ndcg@10", "eval_hr@1")  # fmt: skip
+    names = (
+        "loss",
+        "kl",
+        "kl_p99",
+        "entropy",
+        "reward",
+        "grad_norm",
+        "hit@g",
+        "beam_mass",
+        "distinct_items",
+        "zero_variance",
+        "rewards/rule/mean",
+        "eval_ndcg@10",
+        "eval_hr@1",
+    )
     for one, two in zip(*logs, strict=True):
         for name in names:
             assert (name in one) == (name in two)
@@ -602,17 +623,35 @@ def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
     """Its tables from runs of two steps; repeated, it trains nothing and writes the same."""
     rewards = study("rewards")
     page = tmp_path / "rewards.md"
-    words = ["--checkpoint", trained / "sft", "--corpus", trained / "corpus", "--output", tmp_path / "runs",
-             "--seeds=2", "--steps=2", "--prompts=8", "--evals=1", "--eval-rows=20", "--beams=16", "--markdown", page,
-             "--cases", "rule", "sibling", "--learning-rate=0.01"]  # fmt: skip
+    words = [
+        "--checkpoint",
+        trained / "sft",
+        "--corpus",
+        trained / "corpus",
+        "--output",
+        tmp_path / "runs",
+        "--seeds=2",
+        "--steps=2",
+        "--prompts=8",
+        "--evals=1",
+        "--eval-rows=20",
+        "--beams=16",
+        "--markdown",
+        page,
+        "--cases",
+        "rule",
+        "sibling",
+        "--learning-rate=0.01",
+    ]
     assert rewards.main([str(word) for word in words]) == 0
     text = page.read_text()
     base = sid_ranks(Predictions.load(tmp_path / "runs" / "sft" / "test"))
     assert f"| SFT | {rewards.number((base == 1).mean())} |" in text
     assert text.count("| sibling |") == 5 and "validation NDCG@10: start / best / end" in text
     page.write_text(text.replace("# Rewards", "# What rewards do").replace("| sibling |", "| old |"))
-    monkeypatch.setattr(rewards, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else
-                        run_grpo(config))  # fmt: skip
+    monkeypatch.setattr(
+        rewards, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else run_grpo(config)
+    )
     assert rewards.main([str(word) for word in words]) == 0
     assert page.read_text() == text.replace("# Rewards", "# What rewards do")
     page.write_text("nothing to replace")
@@ -623,9 +662,21 @@ def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_the_timed_steps_have_one_gradient(share):
-    words = ["--layers=2", "--width=64", "--inner=96", "--vocabulary=2000", "--prompt-length=24", "--prompts=4",
-             "--at-once=2", "--generations=8", "--repeats=1", "--threads=1", "--items=500", "--json",
-             f"--zero-variance-share={share}"]  # fmt: skip
+    words = [
+        "--layers=2",
+        "--width=64",
+        "--inner=96",
+        "--vocabulary=2000",
+        "--prompt-length=24",
+        "--prompts=4",
+        "--at-once=2",
+        "--generations=8",
+        "--repeats=1",
+        "--threads=1",
+        "--items=500",
+        "--json",
+        f"--zero-variance-share={share}",
+    ]
     done = subprocess.run(
         [sys.executable, "benchmarks/grpo_step.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -10,10 +10,11 @@ import pytest
 from support.modules import defined
 from support.paths import ROOT
 
+from minionerec.cli import command
 from minionerec.cli import main as cli
-from minionerec.cli import stages
+from minionerec.cli.command import run_stage
 from minionerec.cli.recipes import shipped_recipes
-from minionerec.cli.stages import STAGES, run_stage, stage_spec
+from minionerec.cli.stages import STAGES, StageSpec, stage_spec
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
 
@@ -105,8 +106,8 @@ def stage(monkeypatch):
 
         return run_it
 
-    monkeypatch.setattr(stages.StageSpec, "function", function)
-    monkeypatch.setattr(stages, "ensure_before", lambda recipe, config: seen["before"].append((recipe, config)))
+    monkeypatch.setattr(StageSpec, "function", function)
+    monkeypatch.setattr(command, "ensure_before", lambda recipe, config: seen["before"].append((recipe, config)))
     return seen
 
 

@@ -26,9 +26,15 @@ class GivenLogps(GRPOTrainer):
 def trl(tmp_path_factory):
     tokenizer = train_tokenizer(["a b c"], 300)
     args = GRPOConfig(
-        output_dir=str(tmp_path_factory.mktemp("trl")), per_device_train_batch_size=GROUPS * SIZE, num_generations=SIZE,
-        gradient_accumulation_steps=2, use_bias_correction_kl=False, report_to=[], use_cpu=True, bf16=False,
-    )  # fmt: skip
+        output_dir=str(tmp_path_factory.mktemp("trl")),
+        per_device_train_batch_size=GROUPS * SIZE,
+        num_generations=SIZE,
+        gradient_accumulation_steps=2,
+        use_bias_correction_kl=False,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+    )
     shape = ScratchShape(hidden_size=16, layers=1, heads=1, kv_heads=1, inner_size=16, text_vocabulary=300, tied=True)
     trainer = GivenLogps(
         model=scratch_model(tokenizer, shape, 0),
@@ -69,11 +75,15 @@ def test_loss_and_gradient_are_trls(trl, kind, beta):
     loss = trl._compute_loss(
         trl.model,
         {
-            "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": mask.long(),
-            "advantages": advantages, "ref_per_token_logps": reference,
+            "prompt_ids": ids,
+            "prompt_mask": ids,
+            "completion_ids": ids,
+            "completion_mask": mask.long(),
+            "advantages": advantages,
+            "ref_per_token_logps": reference,
             "num_items_in_batch": torch.tensor(groups.tokens),
         },
-    )  # fmt: skip
+    )
     (theirs,) = torch.autograd.grad(loss, logps)
     assert torch.equal(terms.loss, loss)
     assert torch.equal(mine, theirs)
