@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -92,11 +93,15 @@ def run_here(words, cwd, monkeypatch, capsys):
     """A command in this process, which has imported what takes seconds to import."""
     monkeypatch.chdir(cwd)
     monkeypatch.setattr(sys, "argv", ["minionerec", *words])
+    logger = logging.getLogger("minionerec")
+    before = logger.handlers[:], logger.propagate, logger.level
     status = 0
     try:
         main()
     except SystemExit as stop:
         status = stop.code
+    finally:
+        logger.handlers[:], logger.propagate, logger.level = before
     said = capsys.readouterr()
     return subprocess.CompletedProcess(words, status, said.out, said.err)
 

@@ -1,0 +1,75 @@
+"""What SFT says of its memory, against the peak of a process that trains."""
+
+import logging
+import re
+import resource
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from support.processes import trainer_context
+from support.training import make_inputs, sft_config
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from minionerec.training.sft import run_sft
+
+
+class Remember(logging.Handler):
+    """Notes the estimate, and the memory of the process at that moment."""
+
+    found: tuple[float, int, int] | None = None
+
+    def emit(self, record):
+        said = re.search(r"needs about ([\d.]+) GB \(weights", record.getMessage())
+        if said:
+            weights = record.args[0].weights
+            Remember.found = (record.args[0].total, weights, psutil.Process().memory_info().rss)
+
+
+def measure(config, answer):
+    logging.getLogger("minionerec").addHandler(Remember())
+    logging.getLogger("minionerec").setLevel(logging.INFO)
+    peaks = []
+    register_optimizer_step_post_hook(
+        lambda *_: peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    )
+    run_sft(config)
+    estimate, weights, before = Remember.found
+    answer.send((estimate, peaks[-1] - before + weights))
+
+
+@pytest.mark.parametrize("changes", [{}, {"gradient_checkpointing": True}, {"mixed_bf16": True}])
+def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
+    make_inputs(tmp_path, users=200, shuffled=True)  # so that no two share much
+    config = sft_config(
+        tmp_path,
+        hidden_size=256,
+        inner_size=1024,
+        heads=4,
+        layers=6,
+        text_vocabulary=300,
+        epochs=2,
+        batch_size=200,
+        device_batch_size=200,
+        dropout=0.1,
+        eval_rows=0,
+        select_by="loss",
+        **changes,
+    )
+    context = trainer_context()
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=measure, args=(config, send))
+    child.start()
+    estimate, measured = receive.recv()
+    child.join()
+    assert measured / 2 < estimate < measured * 1.5, f"{estimate / 1e6:.0f} MB estimated, {measured / 1e6:.0f} used"
+
+
+def test_too_little_memory_is_said_before_the_start(tmp_path, monkeypatch, caplog):
+    make_inputs(tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    with caplog.at_level("INFO", "minionerec"):
+        run_sft(replace(sft_config(tmp_path), epochs=0.2, eval_rows=0, select_by="loss"))
+    assert re.search(r"A process needs about 0.00 GB \(weights 0.00, .*\) for micro-batches of \d+ tokens", caplog.text)
+    assert "more than the 0.00 GB that are free: lower device_batch_size (8)" in caplog.text
