@@ -5,6 +5,7 @@ import torch
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    LogitsProcessor,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -54,3 +55,20 @@ def lists(result):
         [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
         for sids, scores in zip(result.sids.tolist(), result.scores.tolist(), strict=True)
     ]
+
+
+class AllowedTokens(LogitsProcessor):
+    """The plainest constraint: a dictionary from what was said to what may follow."""
+
+    def __init__(self, sequences, start):
+        self.start, self.allowed = start, {}
+        for tokens in sequences:
+            for depth, token in enumerate(tokens):
+                self.allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
+
+    def __call__(self, input_ids, scores):
+        masked = torch.full_like(scores, -torch.inf)
+        for row, ids in enumerate(input_ids.tolist()):
+            allowed = list(self.allowed.get(tuple(ids[self.start :]), ()))
+            masked[row, allowed] = scores[row, allowed]
+        return masked

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
+from support.decoding import AllowedTokens, lists
+from transformers import GenerationConfig, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.beam import beam_search
@@ -31,21 +31,6 @@ def tiny(seed=0):
 
 def ids(levels, size):
     return np.arange(levels * size).reshape(levels, size) + 5
-
-
-class Dictionary(LogitsProcessor):
-    def __init__(self, sequences, start):
-        self.start, self.allowed = start, {}
-        for tokens in sequences:
-            for depth, token in enumerate(tokens):
-                self.allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
-
-    def __call__(self, input_ids, scores):
-        masked = torch.full_like(scores, -torch.inf)
-        for row, tokens in enumerate(input_ids.tolist()):
-            allowed = list(self.allowed.get(tuple(tokens[self.start :]), ()))
-            masked[row, allowed] = scores[row, allowed]
-        return masked
 
 
 def generate(model, prompts, processor, beams, steps, end=None):
@@ -78,7 +63,7 @@ def test_stock_search_gives_the_same_with_a_dictionary_and_with_the_trie(beams, 
     trie = Trie.build(rng.integers(0, 6, (n, 3)), ids(3, 6))
     sequences = [[int(ids(3, 6)[level, code]) for level, code in enumerate(row)] for row in trie.codes()]
     prompts = rng.integers(0, VOCABULARY, (2, 5)).tolist()
-    wanted = generate(model, prompts, Dictionary(sequences, 5), beams, 3)
+    wanted = generate(model, prompts, AllowedTokens(sequences, 5), beams, 3)
     assert generate(model, prompts, TrieLogitsProcessor(trie, 5, num_beams=beams), beams, 3) == wanted
 
 

@@ -5,12 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists
+from support.decoding import AllowedTokens, lists
 from transformers import (
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
-    LogitsProcessor,
     LogitsProcessorList,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -43,21 +42,6 @@ def tiny(family, tied, attention, seed):
     )
     config._attn_implementation = attention
     return model_class(config).eval()
-
-
-class Allow(LogitsProcessor):
-    def __init__(self, sequences, start):
-        self.start, self.allowed = start, {}
-        for tokens in sequences:
-            for depth, token in enumerate(tokens):
-                self.allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
-
-    def __call__(self, input_ids, scores):
-        masked = torch.full_like(scores, -torch.inf)
-        for row, ids in enumerate(input_ids.tolist()):
-            allowed = list(self.allowed.get(tuple(ids[self.start :]), ()))
-            masked[row, allowed] = scores[row, allowed]
-        return masked
 
 
 def case(seed):
@@ -98,7 +82,7 @@ def stock(model, sequences, prompts, beams):
             return_dict_in_generate=True,
             output_scores=True,
         ),
-        logits_processor=LogitsProcessorList([Allow(sequences, width)]),
+        logits_processor=LogitsProcessorList([AllowedTokens(sequences, width)]),
     )
     if beams == 1:
         scores = torch.stack(output.scores, 1).amax(-1) * 0  # greedy search tells no score
