@@ -1,5 +1,6 @@
 """SID tokens in a tokenizer and a model: one token per code, verified; new rows initialised on purpose."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from minionerec.core.errors import DataError
 from minionerec.sid.table import SidTable, code_token
+
+SHARE = 0.95  # of the probability after SIDs: what codes have together when training begins
+_SEQUENCES, _SIDS = 8, 6
 
 
 def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
@@ -61,14 +65,14 @@ def initialise_code_rows(
     The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
     of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
     SID rows are set, also those that lie in spare rows of the pretrained matrix. An untied output head gets the same
-    treatment with its own rows.
+    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`).
 
     Args:
         model: Causal language model, changed in place.
         tokenizer: Its tokenizer, SID tokens already added (`add_code_tokens`).
         table: The SIDs.
         titles: Title of each item, in item order.
-        seed: Seed of the noise.
+        seed: Seed of the noise, and of the SIDs that rows are lifted by.
     """
     embedding: Any = model.get_input_embeddings()
     old_size = embedding.weight.shape[0]
@@ -98,3 +102,59 @@ def initialise_code_rows(
                         noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
                         row = item_means[codes == code].mean(0) + noise
                         weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)
+    if head is not None:
+        lift_code_rows(model, tokenizer, table, seed)
+
+
+def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
+    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are spoken.
+
+    A pretrained model gives tokens that it has never met no probability: tens of thousands of words are ahead of them,
+    and it takes many steps of fine-tuning to push those back. The vector lies along the model's mean last hidden state
+    behind codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
+    share `SHARE` of the probability (geometric mean of the odds over positions), and nothing happens where they have
+    it already. Where embedding and head are tied, it is at most as long as codes differ from their mean, so that they
+    stay apart as inputs. Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the
+    opposite accident, new rows that take all probability.
+
+    Args:
+        model: Causal language model whose codes have rows; the output head is changed in place, with the embedding
+            where they are tied.
+        tokenizer: Its tokenizer.
+        table: The SIDs.
+        seed: Which SIDs are read to measure the hidden states.
+    """
+    head: Any = model.get_output_embeddings()
+    ids = code_token_ids(tokenizer, table)
+    new = torch.from_numpy(np.unique(ids[ids >= 0]))
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    rng = np.random.default_rng(seed)
+    states, gaps = [], []
+
+    def note(module: Any, args: tuple[torch.Tensor, ...], logits: torch.Tensor) -> None:
+        scores = logits[0, len(start) :].float().cpu()
+        words = scores.index_fill(1, new, -math.inf)
+        states.append(args[0][0, len(start) :].float().cpu())
+        gaps.append(words.logsumexp(1) - scores[:, new].logsumexp(1))
+
+    handle, training = head.register_forward_hook(note), model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for _ in range(_SEQUENCES):
+                items = rng.integers(len(table.token_tuples), size=_SIDS)
+                tokens = [token for item in items for token in table.token_tuples[item]]
+                read: list[int] = start + tokenizer.convert_tokens_to_ids(tokens)
+                model(input_ids=torch.tensor([read], device=head.weight.device), use_cache=False)
+    finally:
+        handle.remove()
+        model.train(training)
+    state = torch.cat(states).mean(0)
+    missing = float(torch.cat(gaps).mean()) + math.log(SHARE / (1 - SHARE))
+    with torch.no_grad():
+        rows = head.weight[new.to(head.weight.device)].float().cpu()
+        length = max(0.0, missing) / float(state.norm())
+        if head.weight is model.get_input_embeddings().weight:
+            length = min(length, float((rows - rows.mean(0)).norm(dim=1).mean()))
+        rows += torch.nn.functional.normalize(state, dim=0) * length
+        head.weight[new.to(head.weight.device)] = rows.to(head.weight)

@@ -10,7 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, initialise_code_rows, verify_code_tokens
+from minionerec.backbone.vocabulary import (
+    add_code_tokens,
+    code_token_ids,
+    initialise_code_rows,
+    lift_code_rows,
+    verify_code_tokens,
+)
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.nn.linear import Linear
 from minionerec.prompts.wording import load_wording
@@ -82,14 +88,79 @@ def test_new_rows_start_from_the_words_of_their_items(tied):
     ids = code_token_ids(tokenizer, TABLE)
     words = [before[tokenizer(title)["input_ids"]].mean(0) for title in TITLES]
     spread = before[: rows - 3].std()
-    for level, code, items in ((0, 0, [0, 1]), (0, 7, [2, 3]), (1, 1, [0, 2, 3]), (2, 3, [3])):
-        row = weight[ids[level, code]]
-        wanted = torch.stack([words[item] for item in items]).mean(0)
-        assert 0 < (row - wanted).norm() < spread * 16**0.5 * 0.3
+    places = ((0, 0, [0, 1]), (0, 7, [2, 3]), (1, 1, [0, 2, 3]), (2, 3, [3]))
+    moved = [weight[ids[level, code]] - torch.stack([words[i] for i in items]).mean(0) for level, code, items in places]
+    common = torch.stack(moved).mean(0)  # one vector for all codes, where the rows make logits too
+    apart = weight[ids[ids >= 0]] - weight[ids[ids >= 0]].mean(0)
+    assert common.norm() < apart.norm(dim=1).mean() * 1.2
+    assert (common.norm() > spread) == tied
+    for each in moved:
+        assert 0 < (each - common).norm() < spread * 16**0.5 * 0.3
     assert torch.equal(weight[: rows - 3], before[: rows - 3])
     head = model.get_output_embeddings().weight
     assert (head is model.get_input_embeddings().weight) == tied
     assert model.config.vocab_size == len(tokenizer)
+
+
+def _wordy_model(tokenizer, tied):
+    """A small model that gives words all probability, as pretrained ones do, and new tokens none."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=24,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+    )
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(10)
+        model.get_input_embeddings().weight += 0.5  # a direction in common, which hidden states then have too
+    return model
+
+
+def _share_of_codes(model, tokenizer, table=TABLE):
+    ids = tokenizer("<|bos|>" + "".join(table.sids) * 2, return_tensors="pt")["input_ids"]
+    codes = code_token_ids(tokenizer, table)
+    with torch.no_grad():
+        return model.eval()(ids).logits[0, 1:].softmax(-1)[:, codes[codes >= 0]].sum(-1)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_codes_are_likely_before_the_first_step(tied):
+    tokenizer = train_tokenizer(TITLES, 300)
+    model = _wordy_model(tokenizer, tied).train()
+    before = model.get_output_embeddings().weight.detach().clone()
+    add_code_tokens(tokenizer, TABLE)
+    initialise_code_rows(model, tokenizer, TABLE, TITLES, seed=1)
+    assert model.training
+    share = _share_of_codes(model, tokenizer)
+    assert share.mean() > 0.8, share
+    assert torch.equal(model.get_output_embeddings().weight[: len(before)], before)
+
+
+def test_likely_codes_are_not_lifted_again():
+    tokenizer = train_tokenizer(TITLES, 300)
+    model = _wordy_model(tokenizer, tied=False)
+    add_code_tokens(tokenizer, TABLE)
+    initialise_code_rows(model, tokenizer, TABLE, TITLES, seed=1)
+    before = model.get_output_embeddings().weight.detach().clone()
+    lift_code_rows(model, tokenizer, TABLE, seed=1)
+    assert torch.allclose(model.get_output_embeddings().weight, before, atol=1e-5)
+
+
+def test_equal_seeds_make_equal_rows():
+    made = []
+    for seed in (1, 1, 2):
+        tokenizer = train_tokenizer(TITLES, 300)
+        model = _wordy_model(tokenizer, tied=True)
+        add_code_tokens(tokenizer, TABLE)
+        initialise_code_rows(model, tokenizer, TABLE, TITLES, seed)
+        made.append(model.get_input_embeddings().weight.detach())
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
 
 def test_bundle_is_an_ordinary_checkpoint_and_comes_back(tmp_path):
