@@ -127,7 +127,8 @@ def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
     head: Any = model.get_output_embeddings()
     ids = code_token_ids(tokenizer, table)
     new = torch.from_numpy(np.unique(ids[ids >= 0]))
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    start = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+    known = tokenizer.get_vocab()
     rng = np.random.default_rng(seed)
     states, gaps = [], []
 
@@ -143,8 +144,7 @@ def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
         with torch.no_grad():
             for _ in range(_SEQUENCES):
                 items = rng.integers(len(table.token_tuples), size=_SIDS)
-                tokens = [token for item in items for token in table.token_tuples[item]]
-                read: list[int] = start + tokenizer.convert_tokens_to_ids(tokens)
+                read = start + [known[token] for item in items for token in table.token_tuples[item]]
                 model(input_ids=torch.tensor([read], device=head.weight.device), use_cache=False)
     finally:
         handle.remove()
