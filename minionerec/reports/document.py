@@ -24,6 +24,13 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Bullets:
+    """Sentences below one another."""
+
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Tiles:
     """A few headline numbers: (label, value, note)."""
 
@@ -66,7 +73,7 @@ class Example:
     lists: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
 
 
-Block = Paragraph | Tiles | Table | Figure | Details | Example
+Block = Paragraph | Bullets | Tiles | Table | Figure | Details | Example
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from html import escape
 
 from minionerec.reports.document import (
     Block,
+    Bullets,
     Details,
     Example,
     Figure,
@@ -24,6 +25,8 @@ def _ordered(items: Sequence[str], empty: str) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, Paragraph):
         return f"<p>{escape(block.text)}</p>"
+    if isinstance(block, Bullets):
+        return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in block.sentences)}</ul>"
     if isinstance(block, Tiles):
         tiles = (
             f'<div class="tile"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from minionerec.reports.document import (
     Block,
+    Bullets,
     Details,
     Example,
     Figure,
@@ -26,6 +27,8 @@ def _block(block: Block) -> str:
     say = escape_markdown
     if isinstance(block, Paragraph):
         return say(block.text)
+    if isinstance(block, Bullets):  # another sign than that of tiles: two lists in a row stay two
+        return "\n".join(f"* {say(sentence)}" for sentence in block.sentences)
     if isinstance(block, Tiles):
         return "\n".join(f"- **{say(label)}**: {say(value)} {say(note)}".rstrip() for label, value, note in block.tiles)
     if isinstance(block, Table):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,13 @@ from minionerec.metrics.ranking import (
     list_width,
     sid_ranks,
 )
+from minionerec.metrics.statistics import PairedDifference
 from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
 from minionerec.recommenders.lists import recommend_rows
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
-from minionerec.reports.systems import System, estimates, load_system, metrics_at
+from minionerec.reports.systems import System, differences, estimates, load_system, metrics_at, opposite
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -97,6 +99,33 @@ class Material:
     def several_seeds(self) -> bool:
         """Whether some recommender was run with more than one seed."""
         return any(len(shown.system.runs) > 1 for shown in self.recommended.values())
+
+    @property
+    def headline(self) -> str:
+        """The metric that is shown first."""
+        return "NDCG@10" if 10 in self.ks else f"NDCG@{self.ks[-1]}"
+
+    @cached_property
+    def to_first(self) -> dict[str, dict[str, dict[str, PairedDifference]]]:
+        """How far the others lie from the first recommender: by reading, name and metric."""
+        first, *others = self.everyone
+        return {
+            level: {name: self._differences(name, first, level, self.metrics) for name in others}
+            for level in self.readings
+        }
+
+    def difference(self, name: str, other: str) -> PairedDifference:
+        """One recommender minus another by the headline and the main reading, from the same resamples as `to_first`."""
+        first, level, metric = next(iter(self.everyone)), self.readings[0], self.headline
+        if other == first:
+            return self.to_first[level][name][metric]
+        if name == first:
+            return opposite(self.to_first[level][other][metric])
+        return self._differences(name, other, level, [metric])[metric]
+
+    def _differences(self, name: str, other: str, level: str, metrics: Sequence[str]) -> dict[str, PairedDifference]:
+        mine, theirs = self.everyone[name].system, self.everyone[other].system
+        return differences(mine, theirs, level, metrics, self.config.seed, self.config.resamples)
 
 
 def gather(config: ReportConfig) -> Material:

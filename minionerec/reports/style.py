@@ -15,6 +15,7 @@ h2 { font-size: 1.3rem; line-height: 1.3; margin: 3rem 0 .75rem; padding-top: .7
   border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 0 0 .5rem; }
 p { max-width: 46rem; margin: .75rem 0; }
+ul { max-width: 46rem; margin: .75rem 0; padding-left: 1.2rem; } ul li { margin: .2rem 0; }
 .lead, .caption, figcaption, .note, .label { color: var(--soft); }
 .caption, figcaption { font-size: .9rem; margin: 1.5rem 0 .4rem; max-width: 46rem; }
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }

@@ -135,5 +135,10 @@ def differences(
     return paired_differences(mine, theirs, seed, resamples)
 
 
+def opposite(found: PairedDifference) -> PairedDifference:
+    """The same difference with the two systems in the other order."""
+    return PairedDifference(0.0 - found.difference, 0.0 - found.high, 0.0 - found.low, found.p)
+
+
 def _by_row(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: table.mean(0) for name, table in values.items()}

@@ -1,6 +1,7 @@
 """The report: content, self-containment, determinism and refusals."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import evaluate_predictions
-from minionerec.reports import plots
+from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
+from minionerec.metrics.statistics import paired_bootstrap, paired_differences
+from minionerec.reports import plots, systems
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
@@ -123,6 +125,47 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     kept = json.loads(Path("report/metrics.json").read_text())
     assert kept["SFT"]["sid"]["NDCG@10"][0] == estimate.mean
     assert list(kept) == ["SFT", "GRPO", "popularity", "same as last item", "what followed"]
+
+
+def shortened(markdown):
+    """The sentences below the tiles."""
+    return [line[2:] for line in markdown.split("## What was measured")[0].splitlines() if line.startswith("* ")]
+
+
+def test_sentences_say_what_the_paired_differences_say(shop, monkeypatch):
+    asked = []
+
+    def count(mine, theirs, *settings):
+        asked.append(list(mine))
+        return paired_differences(mine, theirs, *settings)
+
+    monkeypatch.setattr(systems, "paired_differences", count)
+    result = run_report(config(ceiling="ceiling.json"))
+    values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
+    gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
+    assert gap.low > 0
+    said = shortened(result.markdown.read_text())
+    assert said[0] == (
+        f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT, by "
+        f"{gap.difference:.4f} [{gap.low:.4f}, {gap.high:.4f}]."
+    )
+    beside = re.fullmatch(
+        r"Beside the strongest floor, popularity: SFT is ahead by (\S+) \[(\S+), (\S+)\]; GRPO is ahead by .*", said[1]
+    )
+    mean, low, high = beside.groups()  # the table has the floor minus SFT
+    assert f"| -{mean} [-{high}, -{low}], p = " in result.markdown.read_text().replace("\N{MINUS SIGN}", "-")
+    page = " ".join(Page(result.html.read_text(encoding="utf-8")).text)
+    assert all(sentence in page for sentence in said)
+    # Four others beside the first by both readings; of what is told GRPO beside the floor alone is not among them.
+    assert [len(metrics) for metrics in asked] == [11] * 8 + [1]
+
+
+def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
+    result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
+    mean = json.loads(Path("report/metrics.json").read_text())["SFT"]["item"]["NDCG@10"][0]
+    said = shortened(result.markdown.read_text())
+    assert said[-1] == (f"Of what the best possible ranking may expect, 0.8000, SFT reaches {100 * mean / 0.8:.0f} %.")
+    assert len(said) == 2
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):

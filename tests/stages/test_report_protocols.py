@@ -100,6 +100,13 @@ def test_the_page_has_figures_differences_and_titles(shop):
     shown = [f"{value:+.4f}".replace("-", "\N{MINUS SIGN}") for value in difference[:3]]
     assert f"{shown[0]} [{shown[1]}, {shown[2]}], p = {difference.p:.3f}" in text
     assert "Thing &lt;b&gt;" in text and "<b>" not in html and "✓" in text and "earlier items" in text
+    ndcg = {
+        key: np.stack([ranking_metrics(ranks, [10])["NDCG@10"] for ranks in shop[key, "a"]]).mean(0)
+        for key in ("mine", "wearec")
+    }
+    lead = paired_bootstrap(ndcg["wearec"], ndcg["mine"], 0, 100)
+    assert f"* mine is behind WEARec by {lead.difference:.4f} [{lead.low:.4f}, {lead.high:.4f}].\n" in text
+    assert '* The floor "what followed" has the highest NDCG@10, ' in text and "Of what the best possible" not in text
     for there in ("A: last two out, seen items masked", "whole catalogue", "WEARec 2, mine 2", "1,234"):
         assert there in text
     for absent in ("SID", "semantic", "Accuracy by level", "codebook"):

@@ -6,7 +6,6 @@ from minionerec.reports import plots
 from minionerec.reports.cells import difference_cell, estimate_cell
 from minionerec.reports.document import Block, Cell, Figure, Paragraph, Section, Table, turned
 from minionerec.reports.material import Material
-from minionerec.reports.systems import differences
 
 READING = {"sid": "SID-level", "item": "Item-level"}
 
@@ -69,26 +68,21 @@ def _triple(estimate: Estimate) -> tuple[float, float, float]:
 
 def differences_to_first(material: Material) -> Section:
     """How far everyone lies from the first recommender, row by row."""
-    everyone, config = material.everyone, material.config
-    first = next(iter(everyone.values())).system
-    others = [name for name in everyone if name != first.name]
+    first, *others = material.everyone
     blocks: list[Block] = []
     for level in material.readings:
-        found = {
-            name: differences(everyone[name].system, first, level, material.metrics, config.seed, config.resamples)
-            for name in others
-        }
+        found = material.to_first[level]
         rows: list[list[str | Cell]] = [
             [metric, *(difference_cell(found[name].get(metric)) for name in others)] for metric in material.metrics
         ]
-        blocks.append(_readable(Table([READING[level], *others], rows, f"{READING[level]}: each minus {first.name}.")))
+        blocks.append(_readable(Table([READING[level], *others], rows, f"{READING[level]}: each minus {first}.")))
     note = (
         "Both systems are resampled on the same rows; the interval is the 95 % percentile interval of the difference, "
         "p the two-sided bootstrap p-value. It speaks of the choice of rows alone, not of the training seed."
     )
     if material.several_seeds:
         note += " Of several seeds each row's mean is taken first."
-    return Section(f"Differences to {first.name}", [Paragraph(note), *blocks])
+    return Section(f"Differences to {first}", [Paragraph(note), *blocks])
 
 
 def lists(material: Material) -> Section:

@@ -4,26 +4,36 @@ import numpy as np
 
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.tables import format_interval, format_mean
-from minionerec.reports.document import Paragraph, Section, Table, Tiles
+from minionerec.reports.document import Block, Bullets, Paragraph, Section, Table, Tiles
 from minionerec.reports.material import Material
+from minionerec.reports.sections.findings import Standing, findings
 from minionerec.sid.table import SidTable
 
 
 def headline(material: Material) -> Section:
-    """One metric of everyone, as tiles."""
-    name = "NDCG@10" if 10 in material.ks else f"NDCG@{material.ks[-1]}"
+    """One metric of everyone, as tiles, and what it says."""
+    name = material.headline
     level, tiles = material.readings[0], []
     for who, evaluation in material.evaluations.items():
         estimate = evaluation.metrics(level)[name]
         tiles.append((who, format_mean(estimate), format_interval(estimate)))
     unique = material.table is None or material.table.n_unique == len(material.table)
-    if name in material.ceiling and unique:  # else a SID-level hit is easier than the item
-        tiles.append(("ceiling", f"{material.ceiling[name]:.4f}", "expected of the best possible ranking"))
+    ceiling = material.ceiling.get(name) if unique else None  # else a SID-level hit is easier than the item
+    if ceiling is not None:
+        tiles.append(("ceiling", f"{ceiling:.4f}", "expected of the best possible ranking"))
     counted = "semantic ID" if level == "sid" else "item"
     text = f"{name} on the {material.config.split} rows, counted by {counted}, with its 95 % bootstrap interval."
     if material.several_seeds:
         text += " ± is the standard deviation over seeds."
-    return Section("In short", [Tiles(tiles), Paragraph(text)])
+    means = {who: evaluation.metrics(level)[name].mean for who, evaluation in material.evaluations.items()}
+    said = findings(Standing(name, means, material.floors.keys(), ceiling, material.difference))
+    if len(means) > 1:
+        text += (
+            " Differences are paired row by row; ahead and behind are said where the 95 % interval of the difference "
+            "excludes 0. It speaks of the choice of rows alone, not of the training seed."
+        )
+    blocks: list[Block] = [Tiles(tiles), Bullets(said), Paragraph(text)]
+    return Section("In short", blocks)
 
 
 def facts(material: Material) -> Section:

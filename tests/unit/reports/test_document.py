@@ -2,7 +2,18 @@
 
 from support.pages import Page
 
-from minionerec.reports.document import Cell, Details, Example, Figure, Paragraph, Section, Table, Tiles, turned
+from minionerec.reports.document import (
+    Bullets,
+    Cell,
+    Details,
+    Example,
+    Figure,
+    Paragraph,
+    Section,
+    Table,
+    Tiles,
+    turned,
+)
 from minionerec.reports.html import render_html
 from minionerec.reports.markdown import escape_markdown, render_markdown
 from minionerec.reports.page import write_page
@@ -12,6 +23,7 @@ LISTS = [("list", [(f"item {NASTY}", True), ("b", False)])]
 BLOCKS = [
     Paragraph(f"text {NASTY}"),
     Tiles([(f"label {NASTY}", "0.5", "note")]),
+    Bullets([f"sentence {NASTY}", "another"]),
     Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}")], ["row", "plain"]], f"caption {NASTY}"),
     Figure('<svg><path d="M0"/></svg>', f"figure {NASTY}"),
     Details(f"summary {NASTY}", f"pre {NASTY}\nsecond"),
@@ -35,10 +47,23 @@ def test_every_block_says_the_same_in_both_forms_and_escapes_it():
     page = Page(html)
     assert "script" not in page.tags
     words = " ".join(page.text)
-    for start in ("text", "label", "head", "caption", "figure", "summary", "example", "old", "target", "item"):
+    for start in (
+        "text",
+        "label",
+        "sentence",
+        "head",
+        "caption",
+        "figure",
+        "summary",
+        "example",
+        "old",
+        "target",
+        "item",
+    ):
         assert f"{start} {NASTY}" in words
         assert f"{start} {escape_markdown(NASTY)}" in markdown
     assert f"pre {NASTY}" in words and f"    pre {NASTY}\n    second" in markdown  # indented: shown as it stands
+    assert f"\n\n* sentence {escape_markdown(NASTY)}\n* another\n\n" in markdown and page.tags.count("ul") == 1
     assert "[0, 1]" in words and "✓" in words and "empty list" in words and "✓" in markdown and "(empty)" in markdown
     assert (
         page.tags.count("section") == 2

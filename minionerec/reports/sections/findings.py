@@ -1,0 +1,134 @@
+"""What the numbers of a report say, in a few sentences made from paired differences."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from minionerec.metrics.statistics import PairedDifference
+from minionerec.reports.cells import signed
+
+_ONE_BY_ONE = 4  # recommenders whose differences are told each with its interval; of more the verdicts are told
+_NONE = "no difference that these rows can show"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What sentences are made from.
+
+    Attributes:
+        metric: Name of the metric.
+        means: Its mean for each recommender, in the order of the report.
+        floors: Which of them are floors.
+        ceiling: What the best possible ranking may expect; None where that is not known.
+        between: Takes two names; gives the paired difference, the first minus the second.
+    """
+
+    metric: str
+    means: Mapping[str, float]
+    floors: Collection[str]
+    ceiling: float | None
+    between: Callable[[str, str], PairedDifference]
+
+
+def findings(standing: Standing) -> list[str]:
+    """At most six sentences: the best, everyone beside the best floor, step by step, and the ceiling.
+
+    A pair is asked for, and told, once. Ahead or behind is said where the interval of the difference excludes 0.
+    """
+    means, floors = standing.means, standing.floors
+    ranked = sorted(means, key=means.__getitem__, reverse=True)
+    own = [name for name in means if name not in floors]
+    told = set(ranked[:2])
+    sentences = [_highest(standing, ranked)]
+    floor = next((name for name in ranked if name in floors), None)
+    if floor is not None:
+        others = [name for name in own if {name, floor} != told]
+        sentences += _beside(standing, others, floor, "the strongest floor", one_by_one=len(own) <= _ONE_BY_ONE)
+    if len(own) <= _ONE_BY_ONE:
+        steps = [(name, before) for before, name in pairwise(own) if {name, before} != told]
+        sentences += [_step(standing, name, before) for name, before in steps]
+    else:
+        others = [name for name in own[1:] if {name, own[0]} != told]
+        sentences += _beside(standing, others, own[0], "the first", one_by_one=False)
+    if standing.ceiling:
+        sentences.append(_share(standing, ranked[0], next((name for name in ranked if name in own), None)))
+    return sentences
+
+
+def _highest(standing: Standing, ranked: Sequence[str]) -> str:
+    """Who has the highest mean, and whether that is a lead over the next."""
+    best = ranked[0]
+    value = f"{standing.metric}, {standing.means[best]:.4f}"
+    if len(ranked) == 1:
+        return f"{_said(standing, best)} stands alone here: {value}, and nothing to compare it with."
+    following = _said(standing, ranked[1])
+    found = standing.between(best, ranked[1])
+    opening = f"{_said(standing, best)} has the highest {value}"
+    sentence = (
+        f"{opening}, and is ahead of the next, {following}, by {_size(found)}."
+        if _verdict(found) > 0
+        else f"{opening}, but no lead over the next, {following}, that these rows can show: {_signed(found)}."
+    )
+    return sentence[0].upper() + sentence[1:] if best in standing.floors else sentence
+
+
+def _beside(standing: Standing, names: Sequence[str], other: str, what: str, *, one_by_one: bool) -> list[str]:
+    """One sentence on how some recommenders lie to another; none without any."""
+    found = {name: standing.between(name, other) for name in names}
+    if not found:
+        return []
+    if one_by_one:
+        return [f"Beside {what}, {_quoted(other)}: {'; '.join(_clause(name, gap) for name, gap in found.items())}."]
+    parts = []
+    for words, verdict in (("ahead", 1), ("behind", -1), (f"{_NONE} for", 0)):
+        here = {name: gap for name, gap in found.items() if _verdict(gap) == verdict}
+        if here:
+            parts.append(f"{words} {', '.join(f'{_quoted(name)} ({signed(here[name].difference)})' for name in here)}")
+    return [f"Beside {what}, {_quoted(other)}: {'; '.join(parts)}."]
+
+
+def _clause(name: str, found: PairedDifference) -> str:
+    if _verdict(found) == 0:
+        return f"for {_quoted(name)} {_NONE}, {_signed(found)}"
+    return f"{_quoted(name)} is {'ahead' if _verdict(found) > 0 else 'behind'} by {_size(found)}"
+
+
+def _step(standing: Standing, name: str, before: str) -> str:
+    """A recommender beside the one that stands before it."""
+    found = standing.between(name, before)
+    if _verdict(found) == 0:
+        return f"Between {_quoted(name)} and {_quoted(before)} there is {_NONE}: {_signed(found)}."
+    return f"{_quoted(name)} is {'ahead of' if _verdict(found) > 0 else 'behind'} {_quoted(before)} by {_size(found)}."
+
+
+def _share(standing: Standing, best: str, best_own: str | None) -> str:
+    """What share of the ceiling the best reaches, and beside a floor the best that is none."""
+    ceiling = standing.ceiling or 1.0
+    sentence = f"{100 * standing.means[best] / ceiling:.0f} %"
+    if best_own not in (None, best):
+        sentence += f", {_quoted(str(best_own))} {100 * standing.means[str(best_own)] / ceiling:.0f} %"
+    return f"Of what the best possible ranking may expect, {ceiling:.4f}, {_said(standing, best)} reaches {sentence}."
+
+
+def _verdict(found: PairedDifference) -> int:
+    """1 where the first is ahead, -1 where it is behind, 0 where the interval holds 0."""
+    return int(found.low > 0) - int(found.high < 0)
+
+
+def _size(found: PairedDifference) -> str:
+    """How large a difference is that has a direction, whichever that is."""
+    low, high = sorted((abs(found.low), abs(found.high)))
+    return f"{abs(found.difference):.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _signed(found: PairedDifference) -> str:
+    return f"{signed(found.difference)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+def _said(standing: Standing, name: str) -> str:
+    return f"the floor {_quoted(name)}" if name in standing.floors else _quoted(name)
+
+
+def _quoted(name: str) -> str:
+    """A name as it can stand in a sentence: in quotes where it is more than one word."""
+    return f'"{name}"' if len(name.split()) > 1 else name
