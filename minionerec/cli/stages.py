@@ -116,6 +116,7 @@ STAGES = {
             "minionerec.training.config:CatalogueTrainConfig",
             "minionerec.training.catalogue:run_catalogue",
             launched=True,
+            demo="catalogue.yaml",
         ),
         StageSpec(
             "train-sequential",

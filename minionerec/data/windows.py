@@ -1,10 +1,17 @@
 """The rows of a corpus as windows of consecutive items, for training at all positions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
+
+logger = get_logger(__name__)
+
+_CROPPED = 0.5  # share of variants that lose their oldest items
+_LEFT_OUT = 0.25  # chance of any other item to be left out
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,44 @@ def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
                 covered = end
                 start = max(end - size + step, 0) if end < len(items) else end
     return windows
+
+
+def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Window]:
+    """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
+
+    They are histories that nobody has, but somebody might (crop and mask of Xie et al., "Contrastive Learning for
+    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target. Windows of two items have no
+    variant but themselves.
+
+    Args:
+        windows: Windows, which need no targets of their own.
+        count: Variants of each.
+        seed: Seed of chance.
+    """
+    rng = np.random.default_rng(seed)
+    varied = []
+    for window in windows:
+        size = len(window.items)
+        for _ in range(count):
+            kept = rng.random(size) >= _LEFT_OUT
+            kept[: rng.integers(size - 1) if rng.random() < _CROPPED else 0] = False
+            kept[-1] = True
+            if kept.sum() < 2:
+                kept[-2] = True
+            varied.append(Window(window.items[kept], 1, window.rows[kept]))
+    return varied
+
+
+def recency_weights(corpus: Corpus, recency: float) -> np.ndarray:
+    """How much each training row weighs: exp(-recency · age), where a row's age is the share of the rows after it.
+
+    Only a split by global time has its rows in the order of time; with any other all rows weigh 1.
+
+    Returns:
+        float32 (R,), at most 1.
+    """
+    count = len(corpus.rows("train"))
+    if recency and "global time" not in corpus.split:
+        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", corpus.split)
+        recency = 0.0
+    return np.exp(-recency * (1 - np.arange(1, count + 1) / count)).astype(np.float32)

@@ -13,6 +13,10 @@ SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 OBJECTIVES = ("likelihood", "expected", "grpo")
+RECENCY = (
+    "weigh a training target by exp(-recency x share of the training rows that came after it); only where the split is "
+    "by time, else all weigh alike"
+)
 
 
 def _check(condition: bool, message: str) -> None:
@@ -93,6 +97,20 @@ class SftConfig(LanguageRunConfig):
         "next_sid: one row a user window with a loss at every item, instead of one row an interaction; needs a "
         "wording whose prompt is the bare history",
     )
+    teacher: str = setting(
+        "",
+        "next_sid: catalogue model whose probabilities of the next codes are learned beside the true codes (minionerec "
+        "train-catalogue); empty: none",
+        reads="checkpoint",
+    )
+    teacher_share: float = setting(0.7, "share of the teacher's probabilities in that loss", above=0, most=1)
+    recency: float = setting(0.0, RECENCY, least=0)
+    variants: int = setting(
+        0,
+        "all_positions: further rows of each window, of which items were left out at random; a teacher speaks about "
+        "them as about any history",
+        least=0,
+    )
     lora_rank: int = setting(
         0,
         "LoRA: train updates of this rank to a pretrained model, and the rows of SID tokens, instead of all weights; "
@@ -118,6 +136,14 @@ class SftConfig(LanguageRunConfig):
         _check(
             not self.all_positions or "next_sid" in self.tasks,
             f"all_positions is about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
+        )
+        _check(
+            not self.variants or self.all_positions,
+            f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
+        )
+        _check(
+            not self.teacher or "next_sid" in self.tasks,
+            f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
 
     def inputs(self) -> dict[str, Path]:
@@ -154,12 +180,7 @@ class CatalogueTrainConfig(RunConfig):
     reach: int = setting(10, "items back that pairs are counted", least=1)
     decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
     reverse: float = setting(0.3, "weight of a pair in the other direction", least=0)
-    recency: float = setting(
-        0.0,
-        "weigh a training target by exp(-recency x share of the training rows that came after it); only where the "
-        "split is by time, else all weigh alike",
-        least=0,
-    )
+    recency: float = setting(0.0, RECENCY, least=0)
     objective: str = setting(
         "likelihood",
         "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); grpo "

@@ -41,21 +41,25 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class TreeCollator:
-    """Collates examples (`input_ids` and `labels`, -100 where there is no loss) into packed rows.
+    """Collates examples (the columns of `minionerec.training.rows.Rows`) into packed rows.
 
     Attributes:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
             their attention mask is larger.
+        asks_teacher: Whether the batch says what a teacher is to be asked.
     """
 
     row_tokens: int
+    asks_teacher: bool = False
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Pack one batch.
 
         Returns:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `places` int64 (N,), the positions
-            that predict a labelled token, counted through all rows; `labels` int64 (1, N), those tokens.
+            that predict a labelled token, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
+            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots` and `levels`
+            (`teacher_questions`).
         """
         order = sorted(range(len(examples)), key=lambda place: examples[place]["input_ids"])
         ids = [examples[place]["input_ids"] for place in order]
@@ -75,13 +79,42 @@ class TreeCollator:
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
         labelled = torch.tensor([label >= 0 for place in order for label in examples[place]["labels"][1:]])
+        weights = torch.tensor([weight for place in order for weight in examples[place]["weights"][1:]])
         return {
             "input_ids": packed.input_ids,
             "position_ids": packed.position_ids,
             "ends": packed.ends,
             "places": packed.places[labelled],
             "labels": packed.labels[labelled].unsqueeze(0),
+            "weights": weights[labelled],
+            **(teacher_questions([examples[place] for place in order]) if self.asks_teacher else {}),
         }
+
+
+def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """What a teacher is asked about examples, in their order.
+
+    Returns:
+        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of the examples that a teacher speaks
+        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `levels` int64
+        (N,), for each labelled token of all examples the place in its target's completion, -1 where no teacher has a
+        say. The tokens of a target follow one another, and targets stand in the order of `rows` and `slots`.
+    """
+    asked = [example for example in examples if example["slots"]]
+    histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)
+    for row, example in zip(histories, asked, strict=True):
+        row[: len(example["histories"])] = torch.tensor(example["histories"])
+    levels: list[int] = []
+    for example in examples:
+        count = sum(label >= 0 for label in example["labels"][1:])
+        targets = len(example["slots"])
+        levels += [place % (count // targets) for place in range(count)] if targets else [-1] * count
+    return {
+        "histories": histories,
+        "rows": torch.tensor([row for row, one in enumerate(asked) for _ in one["slots"]], dtype=torch.long),
+        "slots": torch.tensor([slot for one in asked for slot in one["slots"]], dtype=torch.long),
+        "levels": torch.tensor(levels, dtype=torch.long),
+    }
 
 
 def good_row_length(model: PreTrainedModel) -> int:

@@ -1,12 +1,14 @@
-"""Rows that supervised fine-tuning trains on: token ids, and labels where there is a loss."""
+"""Rows that supervised fine-tuning trains on: token ids, labels where there is a loss, and what a teacher is asked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.windows import user_windows
+from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
 from minionerec.prompts.examples import Example, ExampleBuilder, encode_completion, encode_prompt
 from minionerec.training.config import SftConfig
 from minionerec.training.plan import choose_examples
@@ -19,11 +21,17 @@ class Rows:
     Attributes:
         input_ids: Token ids of each row.
         labels: Its labels, as many: -100 where there is no loss.
+        weights: Weight of each label's loss, as many; 1 where there is no label.
+        histories: What a teacher reads of each row: SID numbers from 1, the oldest first; empty where it has no say.
+        slots: For each SID among the row's labels, in their order, the place in the history of the item before it.
         cut: How many prompts were too long and lost their first tokens.
     """
 
     input_ids: list[list[int]] = field(default_factory=list)
     labels: list[list[int]] = field(default_factory=list)
+    weights: list[list[float]] = field(default_factory=list)
+    histories: list[list[int]] = field(default_factory=list)
+    slots: list[list[int]] = field(default_factory=list)
     cut: int = 0
 
     def __len__(self) -> int:
@@ -31,9 +39,16 @@ class Rows:
         return len(self.input_ids)
 
     @property
-    def columns(self) -> dict[str, list[list[int]]]:
+    def columns(self) -> dict[str, list[list[Any]]]:
         """The rows as a data set has them."""
-        return {"input_ids": self.input_ids, "labels": self.labels}
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def take(self, other: "Rows", places: Sequence[int]) -> None:
+        """Add some of another's rows."""
+        for name in COLUMNS:
+            own, theirs = getattr(self, name), getattr(other, name)
+            own += [theirs[place] for place in places]
+        self.cut += other.cut
 
     @property
     def tokens(self) -> int:
@@ -46,15 +61,37 @@ class Rows:
         return sum(label >= 0 for row in self.labels for label in row)
 
 
+COLUMNS = ("input_ids", "labels", "weights", "histories", "slots")
+
+
 def tokenise_examples(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int) -> Rows:
-    """Token ids, and labels that are -100 at prompt tokens, of examples."""
+    """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say."""
     prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
     completions = encode_completion(tokenizer, [example.completion for example in examples])
+    ids = [p + c for p, c in zip(prompts.ids, completions, strict=True)]
     return Rows(
-        [p + c for p, c in zip(prompts.ids, completions, strict=True)],
-        [[-100] * len(p) + c for p, c in zip(prompts.ids, completions, strict=True)],
-        prompts.cut,
+        input_ids=ids,
+        labels=[[-100] * len(p) + c for p, c in zip(prompts.ids, completions, strict=True)],
+        weights=[[1.0] * len(row) for row in ids],
+        histories=[[] for _ in ids],
+        slots=[[] for _ in ids],
+        cut=prompts.cut,
     )
+
+
+def tokenise_rows(
+    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, max_prompt_length: int, recency: float = 0.0
+) -> Rows:
+    """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
+    rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length)
+    ages = recency_weights(builder.corpus, recency)
+    weights = ages / ages.mean()
+    rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
+    numbers = builder.table.sid_numbers + 1
+    kept = builder.corpus.max_history
+    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in builder.corpus.rows("train")["history"]]
+    rows.slots = [[len(history) - 1] if history else [] for history in rows.histories]
+    return rows
 
 
 def check_all_positions(builder: ExampleBuilder) -> None:
@@ -76,19 +113,29 @@ def check_all_positions(builder: ExampleBuilder) -> None:
         )
 
 
-def tokenise_windows(tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> Rows:
-    """User windows as rows with a loss at every target item (`user_windows`)."""
+def tokenise_windows(
+    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, windows: Sequence[Window], recency: float = 0.0
+) -> Rows:
+    """Windows of the training rows as rows with a loss at every target item, weighed by age."""
     check_all_positions(builder)
     start = encode_prompt(tokenizer, [builder.prompt("next_sid", history=[])], None).ids[0]
     items = [tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in builder.table.token_tuples]
+    numbers = (builder.table.sid_numbers + 1).tolist()
+    ages = recency_weights(builder.corpus, recency)
+    ages /= ages.mean()
     rows = Rows()
-    for window in user_windows(builder.corpus):
-        ids, labels = list(start), [-100] * len(start)
-        for place, item in enumerate(window.items.tolist()):
+    for window in windows:
+        first = window.first_target
+        ids, labels, weights = list(start), [-100] * len(start), [1.0] * len(start)
+        for place, (item, row) in enumerate(zip(window.items.tolist(), window.rows.tolist(), strict=True)):
             ids += items[item]
-            labels += items[item] if place >= window.first_target else [-100] * len(items[item])
+            labels += items[item] if place >= first else [-100] * len(items[item])
+            weights += [float(ages[row]) if place >= first and row >= 0 else 1.0] * len(items[item])
         rows.input_ids.append(ids)
         rows.labels.append(labels)
+        rows.weights.append(weights)
+        rows.histories.append([numbers[item] for item in window.items[:-1].tolist()])
+        rows.slots.append(list(range(first - 1, len(window.items) - 1)))
     return rows
 
 
@@ -99,12 +146,14 @@ def training_rows(
     chosen, counts = Rows(), {}
     for task, weight in config.tasks.items():
         if task == "next_sid" and config.all_positions:
-            rows = tokenise_windows(tokenizer, builder)
+            windows = user_windows(builder.corpus)
+            windows += varied_windows(windows, config.variants, config.seed)
+            rows = tokenise_windows(tokenizer, builder, windows, config.recency)
+        elif task == "next_sid":
+            rows = tokenise_rows(tokenizer, builder, config.max_prompt_length, config.recency)
         else:
             rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)
         places = choose_examples(len(rows), weight, config.seed)
         counts[task] = len(places)
-        chosen.input_ids += [rows.input_ids[place] for place in places]
-        chosen.labels += [rows.labels[place] for place in places]
-        chosen.cut += rows.cut
+        chosen.take(rows, places.tolist())
     return chosen, counts

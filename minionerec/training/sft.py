@@ -32,6 +32,7 @@ from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
+from minionerec.training.teacher import Teacher, load_teacher, soften
 from minionerec.training.trainer import RankingEvaluation, early_stopping
 from minionerec.training.validation import validation_set
 
@@ -45,7 +46,14 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     """TRL's SFT trainer on the packed batches of `TreeCollator`, which also ranks validation rows at every evaluation.
 
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
+
+    Attributes:
+        teacher: Whose soft targets are learned beside the labels; none if None.
+        teacher_share: Their share of the loss where there are some.
     """
+
+    teacher: Teacher | None = None
+    teacher_share: float = 0.0
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -60,7 +68,11 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
                 attention_mask=tree_mask(inputs["ends"], backbone),
                 use_cache=False,
             ).logits[0]
-        loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+        logits = logits.float()
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        if self.teacher is not None and model.training:
+            losses = soften(losses, logits, labels, self.teacher.soft_targets(inputs), self.teacher_share)
+        loss = (losses * inputs["weights"]).sum()
         if num_items_in_batch is None:
             return loss / len(labels)
         # Gradients are averaged over processes, and the number of items is that of all of them.
@@ -135,7 +147,7 @@ def _trainer(config: SftConfig, args: SFTConfig, bundle: Bundle, rows: Rows, bui
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
-        data_collator=TreeCollator(good_row_length(bundle.model)),
+        data_collator=TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher)),
         train_dataset=Dataset.from_dict(rows.columns),
         eval_dataset=Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
@@ -145,6 +157,8 @@ def _trainer(config: SftConfig, args: SFTConfig, bundle: Bundle, rows: Rows, bui
     add_dropout(plain_model(trainer.model), config.dropout)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
+    if config.teacher:
+        trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, bundle.table, trie), config.teacher_share
     return trainer
 
 

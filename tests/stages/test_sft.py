@@ -22,6 +22,7 @@ from support.training import (
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.windows import user_windows
 from minionerec.decoding.decoder import decode_prompts
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.wording import load_wording
@@ -57,7 +58,7 @@ def test_all_positions_equal_the_rows_one_by_one(trained):
     bundle, builder, _ = builder_of(folder)
     bundle.model.eval()
     rows = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(bundle.tokenizer, builder)
+    windows = tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus))
     assert len(windows) == 100 < len(rows) == 300
     per_row, row_gradients = losses(bundle.model, rows)
     per_window, window_gradients = losses(bundle.model, windows)

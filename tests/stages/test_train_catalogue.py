@@ -13,7 +13,16 @@ from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.kill import Point, stage_in_child
 from support.processes import stage_in_processes
-from support.training import N_ITEMS, Killed, grpo_config, kill_after, make_inputs, same_weights, sft_config
+from support.training import (
+    N_ITEMS,
+    Killed,
+    catalogue_config,
+    grpo_config,
+    kill_after,
+    make_inputs,
+    same_weights,
+    sft_config,
+)
 from transformers import AutoModelForCausalLM
 
 from minionerec.backbone.bundle import load_bundle
@@ -31,39 +40,19 @@ from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, sid_windows
-from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
-SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 24, "vector_width": 8}
-
-
-def config_of(folder, **changes):
-    settings = {
-        "corpus": str(folder / "corpus"),
-        "sids": str(folder / "sids"),
-        "output": str(folder / "catalogue"),
-        **SHAPE,
-        "epochs": 2,
-        "batch_size": 8,
-        "device_batch_size": 8,
-        "learning_rate": 3e-3,
-        "eval_rows": 20,
-        "eval_beams": 10,
-        "dropout": 0.1,
-    }
-    return CatalogueTrainConfig(**{**settings, **changes})
-
 
 def sharpening(folder, **changes):
-    return config_of(folder, **{"checkpoint": str(folder / "catalogue"), "objective": "expected", **changes})
+    return catalogue_config(folder, **{"checkpoint": str(folder / "catalogue"), "objective": "expected", **changes})
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("catalogue")
     make_inputs(folder)
-    return folder, run_catalogue(config_of(folder))
+    return folder, run_catalogue(catalogue_config(folder))
 
 
 def last_checkpoint(output):
@@ -295,7 +284,7 @@ def test_the_stage_trains_writes_and_is_done(trained):
     bundle = load_bundle(folder / "catalogue")
     assert isinstance(bundle.model, CatalogueModel)
     assert manifest["counts"]["parameters"] == sum(parameter.numel() for parameter in bundle.model.parameters())
-    again = run_catalogue(config_of(folder))
+    again = run_catalogue(catalogue_config(folder))
     assert not again.fresh and again.counts == manifest["counts"]
     assert read_manifest(folder / "catalogue") == manifest
 
@@ -328,7 +317,7 @@ def test_its_checkpoint_is_evaluated_like_any_other(trained, tmp_path):
 
 def test_training_learns_the_order_of_the_items(tmp_path):
     make_inputs(tmp_path, users=100)
-    result = run_catalogue(config_of(tmp_path, epochs=8, learning_rate=1e-2))
+    result = run_catalogue(catalogue_config(tmp_path, epochs=8, learning_rate=1e-2))
     assert result.counts["best"]["eval_ndcg@10"] > 0.9
 
 
@@ -361,14 +350,14 @@ def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, c
 
 def test_more_likelihood_goes_on_from_a_checkpoint(trained, tmp_path):
     folder, before = trained
-    config = config_of(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
+    config = catalogue_config(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
     result = run_catalogue(config)
     assert result.counts["best"]["eval_loss"] < before.counts["best"]["eval_loss"]
 
 
 def test_an_unfinished_run_with_other_settings_is_not_mixed_in(trained, tmp_path, monkeypatch):
     folder, _ = trained
-    config = config_of(folder, output=str(tmp_path / "run"))
+    config = catalogue_config(folder, output=str(tmp_path / "run"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 5)
         run_catalogue(config)
@@ -382,13 +371,13 @@ def test_an_unfinished_run_with_other_settings_is_not_mixed_in(trained, tmp_path
 def test_two_runs_do_not_write_one_output(trained, tmp_path):
     folder, _ = trained
     with FileLock(tmp_path / ".run.lock"), pytest.raises(ConfigError, match="run: another run is writing it"):
-        run_catalogue(config_of(folder, output=str(tmp_path / "run")))
+        run_catalogue(catalogue_config(folder, output=str(tmp_path / "run")))
 
 
 def test_inputs_edited_by_hand_are_noticed(tmp_path):
     make_inputs(tmp_path)
     run_embed(EmbedConfig(corpus=str(tmp_path / "corpus"), output=str(tmp_path / "vectors"), dimensions=8))
-    config = config_of(tmp_path, vectors=str(tmp_path / "vectors"), epochs=0.4, evals_per_epoch=1)
+    config = catalogue_config(tmp_path, vectors=str(tmp_path / "vectors"), epochs=0.4, evals_per_epoch=1)
     result = run_catalogue(config)
     assert set(read_manifest(result.output)["inputs"]) == {"corpus", "sids", "vectors"}
     sharper = sharpening(tmp_path, output=str(tmp_path / "reward"))
@@ -408,7 +397,7 @@ def test_inputs_edited_by_hand_are_noticed(tmp_path):
 
 def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
     folder, _ = trained
-    config = config_of(folder, output=str(tmp_path / "run"), schedule="constant")
+    config = catalogue_config(folder, output=str(tmp_path / "run"), schedule="constant")
     run_catalogue(config)
     run = partial(stage_in_child, run_catalogue, tmp_path, replace(config, epochs=3))
     assert run()["step"] == 5
@@ -420,7 +409,7 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
 @pytest.mark.parametrize("step", [5, 10])
 def test_stopped_behind_a_checkpoint_it_ends_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, step):
     folder, _ = trained
-    config = config_of(folder, output=str(tmp_path / "stopped"))
+    config = catalogue_config(folder, output=str(tmp_path / "stopped"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, step)
         run_catalogue(config)
@@ -444,7 +433,7 @@ def test_a_stopped_reward_run_remembers_its_start(trained, tmp_path, monkeypatch
 
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(trained, tmp_path):
     folder, _ = trained
-    config = config_of(folder, output=str(tmp_path / "killed"))
+    config = catalogue_config(folder, output=str(tmp_path / "killed"))
     run = partial(stage_in_child, run_catalogue, tmp_path, config)
     run(Point("step", 8))
     assert run()["step"] == 5
@@ -464,7 +453,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(trained, tmp_pa
 )
 def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words):
     folder, _ = trained
-    config = config_of(folder, output=str(tmp_path / "switched"), epochs=0.4, evals_per_epoch=1, **changes)
+    config = catalogue_config(folder, output=str(tmp_path / "switched"), epochs=0.4, evals_per_epoch=1, **changes)
     assert run_catalogue(config).counts["steps"] == 2
     bundle = load_bundle(config.output)
     usual = {name for name, _ in load_bundle(folder / "catalogue").model.named_parameters()}
@@ -479,8 +468,8 @@ def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words)
 
 def test_the_same_settings_give_the_same_weights_and_other_seeds_others(trained, tmp_path):
     folder, _ = trained
-    run_catalogue(config_of(folder, output=str(tmp_path / "same")))
-    run_catalogue(config_of(folder, output=str(tmp_path / "other"), seed=1))
+    run_catalogue(catalogue_config(folder, output=str(tmp_path / "same")))
+    run_catalogue(catalogue_config(folder, output=str(tmp_path / "other"), seed=1))
     assert same_weights(tmp_path / "same", folder / "catalogue")
     assert not same_weights(tmp_path / "other", folder / "catalogue")
 
@@ -501,7 +490,7 @@ def ragged(trained, tmp_path):
         "device_batch_size": 4,
         "max_grad_norm": 1e9,
     }
-    first = config_of(folder, **settings, output=str(tmp_path / "likelihood"))
+    first = catalogue_config(folder, **settings, output=str(tmp_path / "likelihood"))
     return [
         first,
         sharpening(folder, **settings, checkpoint=first.output, output=str(tmp_path / "expected"), beta=0.1),
@@ -528,7 +517,7 @@ def test_micro_batches_and_processes_add_up(ragged, tmp_path):
 
 def test_mixed_bfloat16_trains(trained, tmp_path):
     folder, _ = trained
-    result = run_catalogue(config_of(folder, output=str(tmp_path / "mixed"), mixed_bf16=True, epochs=1))
+    result = run_catalogue(catalogue_config(folder, output=str(tmp_path / "mixed"), mixed_bf16=True, epochs=1))
     assert np.isfinite(result.counts["best"]["eval_loss"])
     assert load_bundle(tmp_path / "mixed").model.dtype == torch.float32
 
@@ -561,7 +550,7 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
 def test_bad_settings(trained, tmp_path, changes, message):
     folder, _ = trained
     with pytest.raises(ConfigError, match=message):
-        run_catalogue(config_of(folder, **{"output": str(tmp_path / "bad"), **changes}))
+        run_catalogue(catalogue_config(folder, **{"output": str(tmp_path / "bad"), **changes}))
     assert not (tmp_path / "bad").exists()
 
 
@@ -570,7 +559,7 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     with pytest.raises(ConfigError, match="generations is 25, but the catalogue has 24 distinct SIDs; ask for fewer"):
         run_catalogue(sharpening(folder, output=str(tmp_path / "bad"), objective="grpo", generations=25))
     with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'sids'"):
-        run_catalogue(config_of(folder, sids=str(folder / "corpus"), output=str(tmp_path / "bad")))
+        run_catalogue(catalogue_config(folder, sids=str(folder / "corpus"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="holds a 'sids', expected a 'checkpoint'"):
         run_catalogue(sharpening(folder, checkpoint=str(folder / "sids"), output=str(tmp_path / "bad")))
     corpus = Corpus.load(folder / "corpus")
@@ -586,7 +575,7 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     with write_artefact(tmp_path / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
         SidTable(codes, table.item_ids).save_index(place / "index.json")
     with pytest.raises(ConfigError, match="needs SIDs of one length"):
-        run_catalogue(config_of(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+        run_catalogue(catalogue_config(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="was trained on the SID table"):
         run_catalogue(sharpening(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
 

@@ -13,7 +13,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.config import SftConfig
+from minionerec.training.config import CatalogueTrainConfig, SftConfig
 from minionerec.training.grpo.config import GrpoConfig
 
 N_ITEMS = 24
@@ -69,6 +69,27 @@ def sft_config(folder: Path, **changes) -> SftConfig:
         "select_by": "ndcg",
     }
     return SftConfig(**{**settings, **changes})
+
+
+def catalogue_config(folder: Path, **changes) -> CatalogueTrainConfig:
+    settings = {
+        "corpus": str(folder / "corpus"),
+        "sids": str(folder / "sids"),
+        "output": str(folder / "catalogue"),
+        "hidden_size": 16,
+        "layers": 1,
+        "heads": 2,
+        "inner_size": 24,
+        "vector_width": 8,
+        "epochs": 2,
+        "batch_size": 8,
+        "device_batch_size": 8,
+        "learning_rate": 3e-3,
+        "eval_rows": 20,
+        "eval_beams": 10,
+        "dropout": 0.1,
+    }
+    return CatalogueTrainConfig(**{**settings, **changes})
 
 
 def builder_of(folder: Path, wording: str = "compact") -> tuple[Bundle, ExampleBuilder, Corpus]:

@@ -175,6 +175,19 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         slot = ((histories > 0).sum(1) - 1).clamp(min=0)
         return self._log_probs(histories, self._places(histories, torch.arange(len(slot), device=slot.device), slot))
 
+    def masses(self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
+
+        Args:
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right.
+            rows: int64 (P,), the history of each position.
+            slots: int64 (P,), its column.
+
+        Returns:
+            float32 (P, M).
+        """
+        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots)))
+
     def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
         return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))

@@ -6,13 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.windows import user_windows
+from minionerec.data.windows import recency_weights, user_windows
 from minionerec.sid.table import SidTable
-
-logger = get_logger(__name__)
 
 Windows = dict[str, np.ndarray]
 
@@ -50,17 +47,8 @@ def sid_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[Window
     for part in (windows, valid):
         part["labels"][part["labels"] == 0] = -100
         part["weights"] = np.ones(part["labels"].shape, dtype=np.float32)
-    if recency and "global time" in corpus.split:
-        _weigh_by_age(windows, corpus, recency)
-    elif recency:
-        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", corpus.split)
-    return windows, valid
-
-
-def _weigh_by_age(windows: Windows, corpus: Corpus, recency: float) -> None:
-    """Put weights that fall with the age of targets into training windows."""
-    count = len(corpus.rows("train"))
+    ages = recency_weights(corpus, recency)
     for weights, window in zip(windows["weights"], user_windows(corpus), strict=True):
-        age = 1 - (window.rows[1:] + 1) / count
-        weights[: len(age)] = np.exp(-recency * age)
+        weights[: len(window.rows) - 1] = ages[window.rows[1:]]
     windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
+    return windows, valid

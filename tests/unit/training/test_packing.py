@@ -30,7 +30,11 @@ def model_of(attention="sdpa"):
 
 
 def example(prompt, completion):
-    return {"input_ids": [*prompt, *completion], "labels": [-100] * len(prompt) + list(completion)}
+    return row([*prompt, *completion], [-100] * len(prompt) + list(completion))
+
+
+def row(ids, labels):
+    return {"input_ids": ids, "labels": labels, "weights": [1.0] * len(ids)}
 
 
 def packed_logits(model, batch):
@@ -60,7 +64,7 @@ EXAMPLES = [
     example([*TASK, 8], [9, 10, 11]),
     example([*TASK, 2, 3], [4, 5]),  # an example may occur twice
     example([2], [3]),
-    {"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, -100]},  # losses in the middle
+    row([5, 6, 7, 8, 9], [-100, 6, -100, 8, -100]),  # losses in the middle
 ]
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 MODEL = model_of()

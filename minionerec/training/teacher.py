@@ -1,0 +1,120 @@
+"""Distillation: a catalogue model as the teacher of a language model.
+
+At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton et
+al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one softmax
+over the catalogue gives the probability of every prefix of the trie.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.errors import ConfigError
+from minionerec.decoding.trie import Trie
+from minionerec.sid.table import SidTable
+
+_MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
+_IMPOSSIBLE = -1000.0
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """Distributions over next codes.
+
+    Attributes:
+        places: int64 (K,), which labelled tokens of the batch they are about.
+        tokens: int64 (K, W), vocabulary ids of the codes that may stand there; any id where there is none.
+        probabilities: float32 (K, W), summing to 1; 0 where there is none.
+    """
+
+    places: torch.Tensor
+    tokens: torch.Tensor
+    probabilities: torch.Tensor
+
+
+class Teacher:
+    """A catalogue model that is asked for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
+
+    Args:
+        model: The catalogue model; it is not trained.
+        trie: The same SIDs in the tokens of the student.
+    """
+
+    def __init__(self, model: CatalogueModel, trie: Trie):
+        self.model, self.trie = model, trie
+
+    @torch.no_grad()
+    def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
+        """What the teacher says of each code of the batch's SIDs, as it would when recommending.
+
+        Args:
+            batch: `labels`, `histories`, `rows`, `slots` and `levels`.
+        """
+        device, levels = batch["labels"].device, self.trie.levels
+        if self.trie.code.device != device:
+            model: torch.nn.Module = self.model
+            model.to(device)
+            self.trie = self.trie.to(device)
+        places = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
+        tokens = batch["labels"][0][places].view(-1, levels)
+        nodes = [torch.zeros_like(tokens[:, 0])]
+        for level in range(levels - 1):
+            nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
+        prefixes = torch.stack(nodes, 1)  # (P, L), the prefix before each code
+        children, present = self.trie.children(prefixes)  # (P, L, W)
+        below = torch.zeros(children.shape, device=device)
+        size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
+        for start in range(0, len(tokens), size):
+            part = slice(start, start + size)
+            masses = self.model.masses(batch["histories"], batch["rows"][part], batch["slots"][part])
+            below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
+        # What the teacher holds impossible has no logarithm; where that is all there is, all are alike.
+        probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
+        return SoftTargets(places, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
+
+
+def soften(
+    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, soft: SoftTargets, share: float
+) -> torch.Tensor:
+    """Losses of which a share is the cross-entropy to soft targets instead of labels.
+
+    Args:
+        losses: float32 (N,), cross-entropy of each labelled token.
+        logits: float32 (N, V).
+        labels: int64 (N,).
+        soft: Soft targets of K of them.
+        share: Their share, from 0 to 1.
+
+    Returns:
+        float32 (N,).
+    """
+    own = labels[soft.places].unsqueeze(1)
+    asked = torch.cat([soft.tokens, own], 1)
+    shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
+    # Both cross-entropies have the same normaliser, so that they differ by logits alone.
+    more = (logits[soft.places].gather(1, asked) * shares).sum(1)
+    return losses.index_add(0, soft.places, share * more)
+
+
+def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
+    """The catalogue model of a checkpoint as a teacher.
+
+    Args:
+        path: The checkpoint.
+        table: SIDs that the student is to speak.
+        trie: The same SIDs in the student's tokens.
+
+    Raises:
+        ArtefactError: If it was trained on other SIDs.
+        ConfigError: If it holds another kind of model.
+    """
+    model = load_bundle(path, table=table).model
+    if not isinstance(model, CatalogueModel):
+        raise ConfigError(
+            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
+        )
+    model.requires_grad_(False)
+    return Teacher(model, trie)
