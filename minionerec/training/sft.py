@@ -124,6 +124,13 @@ def _backbone(
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
         scratch: Any = scratch_model(tokenizer, shape, config.seed)
         return scratch.to(resolve_dtype(config.dtype)), tokenizer
+    if config.dropout:
+        logger.warning(
+            "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it knows "
+            "under it. Set dropout to 0 unless this one was trained with it.",
+            config.dropout,
+            config.model,
+        )
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
     model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)

@@ -276,7 +276,7 @@ def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
 
 
 def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
-    words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32"]
+    words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32", "--teacher", ""]
     done = run([sys.executable, ROOT / "scripts/sft.py", *words], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "taking the demo configuration, configs/demo/language/sft.yaml" in done.stderr

@@ -104,7 +104,7 @@ def test_the_shipped_demo_runs_through_to_the_report(installed, empty):
 
 def check_outputs(folder, printed):
     """Every output of the demo is there, with the shipped shop behind it, and the table is printed."""
-    for name in ("corpus", "sids", "sft", "eval_sft", "grpo", "eval_grpo", "report"):
+    for name in ("corpus", "sids", "catalogue", "eval_catalogue", "sft", "eval_sft", "grpo", "eval_grpo", "report"):
         assert (folder / "runs" / "demo" / name / "manifest.json").is_file(), name
     items = pd.read_parquet(folder / "runs/demo/corpus/items.parquet")
     assert items["title"].tolist() == pd.read_csv(ROOT / "data/demo/items.csv")["title"].tolist()

@@ -225,7 +225,7 @@ def test_early_stopping(tmp_path):
     assert result.counts["best_step"] == 5
 
 
-def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path):
+def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, caplog):
     folder, _ = trained
     bundle = load_bundle(folder / "sft")
     bundle.model.save_pretrained(tmp_path / "hub")
@@ -243,7 +243,9 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path):
         select_by="loss",
         eval_rows=0,
     )
-    counts = run_sft(config).counts
+    with caplog.at_level("WARNING", "minionerec"):
+        counts = run_sft(config).counts
+    assert "dropout is 0.1, and" in caplog.text and "Set dropout to 0 unless" in caplog.text
     assert counts["rows"] == {
         "next_sid": 300,
         "title_to_sid": 24,

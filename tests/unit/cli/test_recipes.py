@@ -75,7 +75,8 @@ def test_the_shipped_recipes_are_listed_with_what_they_are_for():
 
 def test_the_demo_recipe_makes_what_its_configurations_name():
     outputs = {step.output for step in read_recipe("demo") if step.output}
-    names = ("corpus", "sids", "sft", "eval_sft", "grpo", "eval_grpo", "report")
+    models = ("catalogue", "sft", "grpo")
+    names = ("corpus", "sids", *models, *(f"eval_{name}" for name in models), "report")
     assert outputs == {f"runs/demo/{name}" for name in names}
 
 
@@ -174,11 +175,17 @@ def test_steps_before_are_those_that_are_read():
     def names(config):
         return [step.name for step in steps_before(steps, config)]
 
-    assert names(settings("eval-beam", checkpoint="runs/demo/grpo", output="x")) == ["data", "sids", "sft", "grpo"]
+    assert names(settings("eval-beam", checkpoint="runs/demo/grpo", output="x")) == [
+        "data",
+        "sids",
+        "catalogue",
+        "sft",
+        "grpo",
+    ]
     assert names(settings("build-sids", corpus="runs/demo/corpus/", output="x")) == ["data"]
     assert names(settings("build-sids", corpus="elsewhere", output="runs/demo/sft")) == []
     report = settings("report", predictions={"X": "runs/demo/eval_sft"}, corpus="runs/demo/corpus", output="x")
-    assert names(report) == ["data", "sids", "sft", "eval_sft"]
+    assert names(report) == ["data", "sids", "catalogue", "sft", "eval_sft"]
 
 
 def test_what_cannot_be_told_is_not_current(monkeypatch):
@@ -217,7 +224,7 @@ def runs(monkeypatch):
 
 def test_what_a_stage_needs_is_made_first(runs):
     ensure_before(ROOT / DEMO_RECIPE, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
-    assert runs == ["data", "sft", "grpo"]
+    assert runs == ["data", "catalogue", "sft", "grpo"]
 
 
 def test_a_failing_stage_before_ends_the_command_with_its_status(runs):
@@ -225,7 +232,7 @@ def test_a_failing_stage_before_ends_the_command_with_its_status(runs):
     with pytest.raises(SystemExit) as ended:
         ensure_before(ROOT / DEMO_RECIPE, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
     assert ended.value.code == 3
-    assert runs == ["data", "sft"]
+    assert runs == ["data", "catalogue", "sft"]
 
 
 def test_the_other_processes_of_a_launch_make_nothing(runs, monkeypatch):
