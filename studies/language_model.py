@@ -4,8 +4,8 @@ python studies/language_model.py --split valid          # train, and measure on 
 python studies/language_model.py --split test           # and, once, on test
 python studies/language_model.py --split test --markdown docs/results/language_model.md
 
-`catalogue`, `taught` and `grpo` are the recipe configs/industrial/language by seeds; `plain` is its SFT without
-a teacher (`PLAIN`). The teacher of a seed is the catalogue model of that seed, and GRPO goes on from `taught` of that
+`catalogue`, `taught` and `grpo` are the recipe configs/industrial/language by seeds, `labels` is the SFT of
+configs/industrial/labels. The teacher of a seed is the catalogue model of that seed, and GRPO goes on from `taught` of that
 seed. What is done is not done again. Differences are paired over rows whose values are means over seeds.
 """
 
@@ -26,17 +26,8 @@ from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
 CONFIGS = find_path("configs/industrial/language")
-# SFT as it was before there was a teacher.
-PLAIN = {
-    "teacher": "",
-    "variants": "0",
-    "epochs": "16",
-    "learning_rate": "1e-3",
-    "warmup": "0",
-    "dropout": "0.3",
-    "evals_per_epoch": "0.5",
-}
-SYSTEMS = ("taught", "grpo", "catalogue", "plain")
+LABELS = find_path("configs/industrial/labels")
+SYSTEMS = ("taught", "grpo", "catalogue", "labels")
 BEGIN, END = "<!-- tables of studies/language_model.py: {} -->", "<!-- end of the tables: {} -->"
 
 
@@ -50,9 +41,10 @@ def train(system: str, seed: int, output: Path) -> Path:
         words += ["--checkpoint", str(train("taught", seed, output))]
         run_grpo(parse_settings(GrpoConfig, ["--config", str(CONFIGS / "grpo.yaml"), *words]))
     else:
-        changes = PLAIN if system == "plain" else {"teacher": str(train("catalogue", seed, output))}
-        words += [word for name, value in changes.items() for word in (f"--{name}", value)]
-        run_sft(parse_settings(SftConfig, ["--config", str(CONFIGS / "sft.yaml"), *words]))
+        folder = CONFIGS if system == "taught" else LABELS
+        if system == "taught":
+            words += ["--teacher", str(train("catalogue", seed, output))]
+        run_sft(parse_settings(SftConfig, ["--config", str(folder / "sft.yaml"), *words]))
     return place
 
 

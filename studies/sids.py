@@ -7,7 +7,7 @@ python studies/sids.py --train --markdown docs/results/sids.md
 
 Needs the corpora of configs/industrial/language and configs/beauty/catalogue. What is done is not done again, so the
 command can be repeated after an interruption, or with more seeds. `--epochs` shortens the recipe of
-configs/industrial/language/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of
+configs/industrial/labels/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of
 that file. `shuffled` is residual k-means with its SIDs dealt out to the items at random: the same shape, and no sense.
 """
 
@@ -98,7 +98,7 @@ def train(name: str, folder: Path, seed: int, epochs: float, mixed: bool, output
     from minionerec.training.sft import run_sft
 
     checkpoint = output / "industrial" / f"sft_{name}_{seed}_{epochs:g}{'_bf16' if mixed else ''}"
-    recipe = ["--config", str(find_path("configs/industrial/language/sft.yaml")), "--sids", str(folder)]
+    recipe = ["--config", str(find_path("configs/industrial/labels/sft.yaml")), "--sids", str(folder)]
     recipe += ["--output", str(checkpoint), "--seed", str(seed), "--epochs", str(epochs)]
     recipe += ["--mixed_bf16", str(mixed)]
     run_sft(parse_settings(SftConfig, recipe))

@@ -18,7 +18,7 @@ import pandas as pd
 
 DEMO = Path("runs/demo")
 CATALOGUE = Path("runs/industrial/best/catalogue")
-EVALUATIONS = ("eval_sft", "eval_grpo")
+EVALUATIONS = ("eval_catalogue", "eval_sft", "eval_grpo")
 
 
 def digest(text: str) -> str:
