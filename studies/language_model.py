@@ -5,8 +5,8 @@ python studies/language_model.py --split test           # and, once, on test
 python studies/language_model.py --split test --markdown docs/results/language_model.md
 
 `catalogue`, `taught` and `grpo` are the recipe configs/industrial/language by seeds, `labels` is the SFT of
-configs/industrial/labels. The teacher of a seed is the catalogue model of that seed, and GRPO goes on from `taught` of that
-seed. What is done is not done again. Differences are paired over rows whose values are means over seeds.
+configs/industrial/labels. The teacher of a seed is the catalogue model of that seed, and GRPO goes on from `taught` of
+that seed. What is done is not done again. Differences are paired over rows whose values are means over seeds.
 """
 
 import argparse
