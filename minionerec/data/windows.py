@@ -74,7 +74,7 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
 
     They are histories that nobody has, but somebody might (crop and mask of Xie et al., "Contrastive Learning for
     Sequential Recommendation", 2022, section 3.2). Every item but the first is a target. Windows of two items have no
-    variant but themselves.
+    variant but themselves, and those of one item none.
 
     Args:
         windows: Windows, which need no targets of their own.
@@ -85,7 +85,7 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
     varied = []
     for window in windows:
         size = len(window.items)
-        for _ in range(count):
+        for _ in range(count if size > 1 else 0):
             kept = rng.random(size) >= _LEFT_OUT
             kept[: rng.integers(size - 1) if rng.random() < _CROPPED else 0] = False
             kept[-1] = True

@@ -100,19 +100,21 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         (N,), for each labelled token of all examples the place in its target's completion, -1 where no teacher has a
         say. The tokens of a target follow one another, and targets stand in the order of `rows` and `slots`.
     """
-    asked = [example for example in examples if example["slots"]]
+    asked = [example for example in examples if max(example["slots"], default=-1) >= 0]
     histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)
     for row, example in zip(histories, asked, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
+    places = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
     levels: list[int] = []
     for example in examples:
         count = sum(label >= 0 for label in example["labels"][1:])
-        targets = len(example["slots"])
-        levels += [place % (count // targets) for place in range(count)] if targets else [-1] * count
+        targets = example["slots"] or [-1]
+        size = count // len(targets)
+        levels += [level if slot >= 0 else -1 for slot in targets for level in range(size)]
     return {
         "histories": histories,
-        "rows": torch.tensor([row for row, one in enumerate(asked) for _ in one["slots"]], dtype=torch.long),
-        "slots": torch.tensor([slot for one in asked for slot in one["slots"]], dtype=torch.long),
+        "rows": torch.tensor([row for row, _ in places], dtype=torch.long),
+        "slots": torch.tensor([slot for _, slot in places], dtype=torch.long),
         "levels": torch.tensor(levels, dtype=torch.long),
     }
 

@@ -23,7 +23,8 @@ class Rows:
         labels: Its labels, as many: -100 where there is no loss.
         weights: Weight of each label's loss, as many; 1 where there is no label.
         histories: What a teacher reads of each row: SID numbers from 1, the oldest first; empty where it has no say.
-        slots: For each SID among the row's labels, in their order, the place in the history of the item before it.
+        slots: For each SID among the row's labels, in their order, the place in the history of the item before it; -1
+            where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
         cut: How many prompts were too long and lost their first tokens.
     """
 
@@ -90,7 +91,7 @@ def tokenise_rows(
     numbers = builder.table.sid_numbers + 1
     kept = builder.corpus.max_history
     rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in builder.corpus.rows("train")["history"]]
-    rows.slots = [[len(history) - 1] if history else [] for history in rows.histories]
+    rows.slots = [[len(history) - 1] for history in rows.histories]
     return rows
 
 

@@ -70,8 +70,9 @@ def test_soft_targets_by_hand(trained, wording):
         rows = tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus))
     else:
         rows = tokenise_rows(bundle.tokenizer, builder, 512)
-    # An example that no teacher speaks about stands among them.
+    # An example that no teacher speaks about stands among them, and one whose first target nothing came before.
     rows.slots[1], rows.histories[1] = [], []
+    rows.slots[2] = [-1, *rows.slots[2][1:]]
     batch = batch_of(rows, 6)
     soft = teacher.soft_targets(batch)
     assert torch.allclose(soft.probabilities.sum(1), torch.ones(len(soft.places)))
@@ -90,6 +91,8 @@ def test_soft_targets_by_hand(trained, wording):
         labels = [label for label in rows.labels[place] if label >= 0]
         size = len(labels) // len(rows.slots[place])
         for which, slot in enumerate(rows.slots[place]):
+            if slot < 0:
+                continue
             histories.append(rows.histories[place][: slot + 1])
             targets.append(number[tuple(labels[which * size : which * size + 3])])
     wanted = by_hand(teacher.model, bundle.table, histories, targets)

@@ -36,4 +36,4 @@ def test_variants_follow_from_the_seed():
     windows = [window(*range(8))]
     one, again, other = (varied_windows(windows, 5, seed) for seed in (1, 1, 2))
     assert [v.items.tolist() for v in one] == [v.items.tolist() for v in again] != [v.items.tolist() for v in other]
-    assert varied_windows(windows, 0, 1) == []
+    assert varied_windows(windows, 0, 1) == varied_windows([window(7)], 3, 1) == []
