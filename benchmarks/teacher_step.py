@@ -31,7 +31,7 @@ from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.rows import Rows, tokenise_windows
-from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
+from minionerec.training.shared_prefix import picked_logits
 from minionerec.training.teacher import Teacher, load_teacher, soften
 
 
@@ -68,13 +68,7 @@ def step(
     model: Any = bundle.model
     batch = TreeCollator(good_row_length(model), asks_teacher=teacher is not None)(examples)
     labels = batch["labels"][0]
-    with picked_hidden_states(model, batch["places"]):
-        logits = model(
-            input_ids=batch["input_ids"],
-            position_ids=batch["position_ids"],
-            attention_mask=tree_mask(batch["ends"], model),
-            use_cache=False,
-        ).logits[0]
+    logits = picked_logits(model, model, batch)
     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     if teacher is not None:
         losses = soften(losses, logits, labels, teacher.soft_targets(batch), 1.0)

@@ -26,7 +26,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
-from minionerec.training.shared_prefix import pack_groups, picked_hidden_states, tree_mask
+from minionerec.training.shared_prefix import pack_groups, picked_logits
 
 WIDTH, AT_ONCE, ROW_TOKENS = 100, 16, 512
 
@@ -61,13 +61,7 @@ def language_scores(bundle: Bundle, prompts: list[list[int]], sids: torch.Tensor
     for start in progress(range(0, len(prompts), AT_ONCE), "language model", unit="batches"):
         part = slice(start, start + AT_ONCE)
         packed = pack_groups(prompts[part], tokens[sids[part]].tolist(), ROW_TOKENS)
-        with picked_hidden_states(bundle.model, packed.places):
-            logits = bundle.model(
-                input_ids=packed.input_ids,
-                position_ids=packed.position_ids,
-                attention_mask=tree_mask(packed.ends, bundle.model),
-                use_cache=False,
-            ).logits[0]
+        logits = picked_logits(bundle.model, bundle.model, vars(packed))
         own = logits.float().log_softmax(-1).gather(1, packed.labels[:, None])
         scores.append(own.view(-1, WIDTH, len(levels)).sum(-1))
     return torch.cat(scores)

@@ -31,7 +31,7 @@ from minionerec.training.plan import plan_steps
 from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
+from minionerec.training.shared_prefix import picked_logits
 from minionerec.training.teacher import Teacher, load_teacher, soften
 from minionerec.training.trainer import RankingEvaluation, early_stopping
 from minionerec.training.validation import validation_set
@@ -61,14 +61,7 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         """Mean negative log-likelihood of the labelled tokens, with the head at their positions alone."""
         backbone = plain_model(self.accelerator.unwrap_model(model))
         labels = inputs["labels"][0]
-        with picked_hidden_states(backbone, inputs["places"]):
-            logits = model(
-                input_ids=inputs["input_ids"],
-                position_ids=inputs["position_ids"],
-                attention_mask=tree_mask(inputs["ends"], backbone),
-                use_cache=False,
-            ).logits[0]
-        logits = logits.float()
+        logits = picked_logits(model, backbone, inputs).float()
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         if self.teacher is not None and model.training:
             losses = soften(losses, logits, labels, self.teacher.soft_targets(inputs), self.teacher_share)

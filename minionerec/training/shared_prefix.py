@@ -14,7 +14,7 @@ Hidden states of the positions that predict something are picked before the head
 vocabulary for them alone. Everything goes through the model's own forward, so that distributed wrappers stay at work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -190,6 +190,27 @@ def picked_hidden_states(backbone: PreTrainedModel, places: torch.Tensor) -> Ite
         yield
     finally:
         hook.remove()
+
+
+def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Logits at the picked places of packed rows.
+
+    Args:
+        model: Causal language model, or a distributed wrapper of one.
+        backbone: The model itself, without wrapper.
+        batch: `input_ids`, `position_ids`, `ends` and `places`, see `PackedGroups`.
+
+    Returns:
+        float (N, V).
+    """
+    with picked_hidden_states(backbone, batch["places"]):
+        logits: torch.Tensor = model(
+            input_ids=batch["input_ids"],
+            position_ids=batch["position_ids"],
+            attention_mask=tree_mask(batch["ends"], backbone),
+            use_cache=False,
+        ).logits[0]
+    return logits
 
 
 def shared_prefix_logps(

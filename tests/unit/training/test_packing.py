@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.training.packing import TreeCollator, good_row_length
-from minionerec.training.shared_prefix import picked_hidden_states, tree_mask
+from minionerec.training.shared_prefix import picked_logits
 
 VOCABULARY = 12
 
@@ -35,15 +35,6 @@ def example(prompt, completion):
 
 def row(ids, labels):
     return {"input_ids": ids, "labels": labels, "weights": [1.0] * len(ids)}
-
-
-def packed_logits(model, batch):
-    with picked_hidden_states(model, batch["places"]):
-        return model(
-            input_ids=batch["input_ids"],
-            position_ids=batch["position_ids"],
-            attention_mask=tree_mask(batch["ends"], model),
-        ).logits[0]
 
 
 def one_by_one(model, examples):
@@ -73,7 +64,7 @@ MODEL = model_of()
 def assert_equal_to_one_by_one(model, examples, row_tokens):
     batch = TreeCollator(row_tokens)(examples)
     results = []
-    for logits, labels in ((packed_logits(model, batch), batch["labels"][0]), one_by_one(model, examples)):
+    for logits, labels in ((picked_logits(model, model, batch), batch["labels"][0]), one_by_one(model, examples)):
         model.zero_grad()
         losses = cross_entropy(logits, labels, reduction="none")
         losses.sum().backward()
