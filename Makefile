@@ -10,7 +10,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,plots,tensorboard,peft
+EXTRAS := dev,plots,tensorboard,peft,serve
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile

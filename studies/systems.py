@@ -10,8 +10,8 @@ from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
-from minionerec.recommenders.floors import FOLLOWED, make_floors
-from minionerec.recommenders.lists import Rows, recommend_rows
+from minionerec.rankers.floors import FOLLOWED, make_floors
+from minionerec.rankers.lists import Rows, rank_rows
 from minionerec.sid.table import SidTable
 
 CORPUS = "runs/industrial/corpus"
@@ -34,7 +34,7 @@ def what_followed(split: str, output: Path) -> Path:
     """Predictions of the floor "what followed"."""
     place, corpus = output / f"what_followed_{split}", Corpus.load(CORPUS)
     table = SidTable.load_index(SIDS, corpus.items["item_id"].tolist())
-    found = recommend_rows(make_floors(corpus, table)[FOLLOWED], Rows.of(corpus, split), 50, table=table)
+    found = rank_rows(make_floors(corpus, table)[FOLLOWED], Rows.of(corpus, split), 50, table=table)
     found.save(place, config={"split": split}, inputs={"corpus": CORPUS}, counts={"beams": 50})
     return place
 

@@ -7,6 +7,7 @@ import torch
 
 from minionerec.core.errors import ConfigError
 from minionerec.decoding.branches import BrokenScores, SearchModel, check_scores, check_search, open_branches
+from minionerec.decoding.guide import Guide
 from minionerec.decoding.names import SCORES
 from minionerec.decoding.trie import Trie
 
@@ -31,6 +32,7 @@ def beam_search(
     trie: Trie,
     num_beams: int,
     normaliser: str = "full",
+    guide: Guide | None = None,
 ) -> BeamResult:
     """Rank SIDs by beam search over the trie.
 
@@ -43,10 +45,13 @@ def beam_search(
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Beam width K.
-        normaliser: "full" (as stock beam search scores) or "renormalised" (over the allowed children).
+        normaliser: "full" (as stock beam search scores) or "renormalised" (over all children, allowed by a guide or
+            not).
+        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
 
     Returns:
-        Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer.
+        Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer. Where all SIDs
+        are of one length, only where fewer are allowed.
 
     Raises:
         ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
@@ -58,12 +63,14 @@ def beam_search(
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     trie = check_search(model, prompts, trie)
+    if not len(prompts):
+        return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
+    if guide is not None and guide.nodes is not None:
+        return _search(model, prompts, trie, num_beams, normaliser, guide)
     place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
     places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
-    if not places:
-        return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
     try:
-        result = _search(model, list(place_of), trie, num_beams, normaliser)
+        result = _search(model, list(place_of), trie, num_beams, normaliser, guide or Guide())
     except BrokenScores as error:
         raise BrokenScores(places.index(error.row)) from None
     if len(place_of) == len(places):
@@ -73,14 +80,14 @@ def beam_search(
 
 
 def _search(
-    model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str
+    model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str, guide: Guide
 ) -> BeamResult:
-    """The search itself, for distinct prompts."""
+    """The search itself."""
     batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
-    running = torch.zeros(batch, 1, device=device)
+    running = guide.start(batch, device)
     done_scores = torch.full((batch, 0), -torch.inf, device=device)
     done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
     for depth in range(trie.levels):
@@ -88,12 +95,14 @@ def _search(
         width = children.shape[-1]
         scores = branches.scores(hidden, trie.tokens(children, depth + 1), present, normaliser)
         check_scores(scores)
+        scores = guide.steps(scores, nodes, children, present)
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
         flat_children = torch.where(present, children, -1).flatten(1)
         ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
         if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
             ends = ends.masked_fill(totals < best(totals, num_beams)[0][:, -1:], -1)
-        done_scores, order = best(torch.cat([done_scores, totals.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
+        complete, ends = guide.ends(totals, ends, flat_children)
+        done_scores, order = best(torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:
             break

@@ -98,6 +98,18 @@ class OpensBranches(ABC):
             DataError: If a prompt cannot be read.
         """
 
+    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
+        """Log-probabilities of all SIDs, where the model has them at once: exact search then needs no tree.
+
+        Args:
+            prompts: B token id lists, none empty.
+            trie: SIDs of the catalogue, on the model's device.
+
+        Returns:
+            float32 (B, S), by the trie's SID numbers; None where they must be searched for.
+        """
+        return None
+
 
 SearchModel = PreTrainedModel | OpensBranches
 

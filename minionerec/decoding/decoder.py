@@ -11,8 +11,8 @@ from minionerec.decoding.beam import beam_search
 from minionerec.decoding.branches import SearchModel, evaluating
 from minionerec.decoding.trie import Trie
 
-# Ranks SIDs for a batch of prompts: SID numbers int64 (B, K), -1 behind the end, and scores float32 (B, K).
-Decode = Callable[[list[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
+# Ranks SIDs for the prompts at some places: SID numbers int64 (B, K), -1 behind the end, and scores float32 (B, K).
+Decode = Callable[[Sequence[int]], tuple[np.ndarray, np.ndarray]]
 
 
 def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
@@ -36,7 +36,7 @@ def decode_batches(
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
 
     Args:
-        decode: Ranks SIDs for a batch.
+        decode: Ranks SIDs for the prompts at some places.
         prompts: R token id lists.
         width: Length of the lists, K.
         batch_size: Prompts at a time.
@@ -49,7 +49,7 @@ def decode_batches(
     all_scores = np.full((len(prompts), width), -np.inf, dtype=np.float32)
     batches = length_batches(prompts, batch_size)
     for batch in progress(batches, description, unit="rows", size=len) if description else batches:
-        sids, scores = decode([prompts[place] for place in batch])
+        sids, scores = decode(batch)
         all_sids[batch, : sids.shape[1]], all_scores[batch, : sids.shape[1]] = sids, scores
     return all_sids, all_scores
 
@@ -82,8 +82,8 @@ def decode_prompts(
     """
     trie = trie.to(model.device)
 
-    def decode(batch: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        found = beam_search(model, batch, trie, num_beams, normaliser)
+    def decode(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        found = beam_search(model, [prompts[place] for place in places], trie, num_beams, normaliser)
         return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
     with evaluating(model):

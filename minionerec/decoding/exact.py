@@ -13,8 +13,16 @@ import torch
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.decoding.beam import BeamResult, best
-from minionerec.decoding.branches import SearchModel, check_scores, check_search, evaluating, open_branches
+from minionerec.decoding.branches import (
+    OpensBranches,
+    SearchModel,
+    check_scores,
+    check_search,
+    evaluating,
+    open_branches,
+)
 from minionerec.decoding.decoder import length_batches, target_ranks
+from minionerec.decoding.guide import Guide
 from minionerec.decoding.names import SCORES
 from minionerec.decoding.trie import Trie
 from minionerec.metrics.ranking import ranking_metrics
@@ -42,6 +50,7 @@ def exact_search(
     k: int,
     normaliser: str = "full",
     width: int = 32,
+    guide: Guide | None = None,
 ) -> ExactResult:
     """Rank the best K SIDs of the whole catalogue.
 
@@ -53,9 +62,10 @@ def exact_search(
         normaliser: "full" or "renormalised", see `beam_search`.
         width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
             the fewest passes through the model; the lists are the same.
+        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
 
     Returns:
-        min(K, SIDs of the catalogue) SIDs a prompt, best first, and the number of prefixes opened.
+        min(K, SIDs that are allowed) SIDs a prompt, best first, and the number of prefixes opened.
 
     Raises:
         ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
@@ -66,13 +76,30 @@ def exact_search(
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     trie = check_search(model, prompts, trie)
+    guide = guide or Guide()
+    known = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
+    if known is not None:
+        return _best_known(known, trie, k, guide)
+    return _best_searched(model, prompts, trie, k, normaliser, width, guide)
+
+
+def _best_searched(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    normaliser: str,
+    width: int,
+    guide: Guide,
+) -> ExactResult:
+    """The best SIDs, found by opening prefixes best first; see `exact_search`."""
     branches = open_branches(model, prompts, trie)
     done = _Complete.none(len(prompts), k, model.device)
     waiting = _Waiting.none(len(prompts), model.device)
     bounds = torch.tensor(trie.level_start[1:], device=model.device)
     opened = torch.ones(len(prompts), dtype=torch.long, device=model.device)
     # The prefixes opened now, at first the empty one: score, node, and the slot of their own token.
-    scores = torch.zeros(len(prompts), 1, device=model.device)
+    scores = guide.start(len(prompts), model.device)
     nodes = torch.zeros(len(prompts), 1, dtype=torch.long, device=model.device)
     slots = torch.full_like(nodes, -1)
     hidden = branches.hidden.unsqueeze(1)
@@ -81,9 +108,9 @@ def exact_search(
         fan = children.shape[-1]
         steps = branches.scores(hidden, _tokens(trie, children), present, normaliser)
         check_scores(steps)
-        totals = (scores.unsqueeze(-1) + steps).flatten(1)
+        totals = (scores.unsqueeze(-1) + guide.steps(steps, nodes, children, present)).flatten(1)
         children, present = children.flatten(1), present.flatten(1)
-        done.add(totals, trie.sid[children].long().masked_fill(~present, -1))
+        done.add(*guide.ends(totals, trie.sid[children].long().masked_fill(~present, -1), children))
         inner = present & (trie.first_child[children + 1] > trie.first_child[children])
         waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
         if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
@@ -95,6 +122,20 @@ def exact_search(
         depth = (torch.bucketize(safe, bounds, right=True) - 1).clamp(min=0)
         slots = branches.count + torch.arange(nodes.shape[1], device=nodes.device).expand_as(nodes)
         hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
+
+
+def _best_known(log_probs: torch.Tensor, trie: Trie, k: int, guide: Guide) -> ExactResult:
+    """The best SIDs where the log-probabilities of all are known, float32 (B, S); one prefix is opened."""
+    check_scores(log_probs.unsqueeze(1))
+    if guide.own is not None:
+        log_probs = log_probs + guide.own
+    if guide.sids is not None:
+        log_probs = log_probs.masked_fill(~guide.sids, -torch.inf)
+    scores, sids = best(log_probs, k)
+    missing = k - scores.shape[1]
+    scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
+    sids = torch.nn.functional.pad(sids, (0, missing), value=-1).masked_fill(scores == -torch.inf, -1)
+    return ExactResult(sids, scores, torch.ones(len(scores), dtype=torch.long, device=scores.device))
 
 
 @dataclass

@@ -153,10 +153,21 @@ class Trie:
         return self.code_tokens[level.clamp(min=0), code].masked_fill(level < 0, -1)
 
     @cached_property
+    def parent(self) -> torch.Tensor:
+        """The node above each node, the root's being itself: int64 (M,)."""
+        nodes = torch.arange(len(self.code), device=self.code.device)
+        return torch.cat([nodes[:1], nodes.repeat_interleave(self.first_child.diff().long())])
+
+    @cached_property
+    def node_of_sid(self) -> torch.Tensor:
+        """The node at which each SID ends: int64 (n_sids,)."""
+        nodes = (self.sid >= 0).nonzero()[:, 0]
+        return torch.empty_like(nodes).index_copy_(0, self.sid[nodes].long(), nodes)
+
+    @cached_property
     def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Each node's parent and own token as one ascending number, and the nodes in that order; int64 (M - 1,)."""
-        parent = torch.arange(len(self.code), device=self.code.device).repeat_interleave(self.first_child.diff().long())
-        keys, order = (parent * (self.max_token + 1) + self.token[1:]).sort()
+        keys, order = (self.parent[1:] * (self.max_token + 1) + self.token[1:]).sort()
         return keys, order + 1
 
     def find(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -182,11 +193,8 @@ class Trie:
 
     def codes(self) -> np.ndarray:
         """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
-        counts = self.first_child.cpu().diff().numpy()
-        parent = np.concatenate([np.zeros(1, np.int32), np.repeat(np.arange(len(counts), dtype=np.int32), counts)])
-        sid, code = self.sid.cpu().numpy(), self.code.cpu().numpy()
-        node = np.zeros(self.n_sids, dtype=np.int32)
-        node[sid[sid >= 0]] = np.flatnonzero(sid >= 0)
+        parent, code = self.parent.cpu().numpy(), self.code.cpu().numpy()
+        node = self.node_of_sid.cpu().numpy()
         found = np.full((self.n_sids, self.levels), -1, dtype=np.int32)
         for level in reversed(range(self.levels)):
             here = node >= self.level_start[level + 1]  # as deep as this level

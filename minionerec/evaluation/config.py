@@ -26,9 +26,9 @@ class EvalConfig(StageConfig):
         "train-sequential)",
         reads="any",
     )
-    recommender: str = setting(
+    ranker: str = setting(
         "",
-        "instead of a checkpoint, your own recommender: dotted path of a function that takes the corpus and gives one, "
+        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
         "e.g. my_module.make",
     )
     corpus: str = setting(
@@ -37,7 +37,7 @@ class EvalConfig(StageConfig):
     sids: str = setting(
         "",
         "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "
-        "of another recommender are measured too",
+        "of another ranker are measured too",
         reads="sids",
     )
     output: str = setting("", "predictions directory to write", required=True, decides=False)
@@ -74,10 +74,10 @@ class EvalConfig(StageConfig):
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
-        if self.recommender:
-            self.checkpoint = ""  # a recipe may name one, which another recommender takes the place of
+        if self.ranker:
+            self.checkpoint = ""  # a recipe may name one, which another ranker takes the place of
         elif not self.checkpoint:
-            raise ConfigError("checkpoint is empty; give --checkpoint a directory, or --recommender your own.")
+            raise ConfigError("checkpoint is empty; give --checkpoint a directory, or --ranker your own.")
         too_large = [k for k in self.ks if k > self.beams or k < 1]
         if too_large or not self.ks:
             raise ConfigError(
@@ -87,7 +87,7 @@ class EvalConfig(StageConfig):
         check_scores_of_search(self.search, self.scores)
 
     def inputs(self) -> dict[str, Path]:
-        """Everything that is read; of a user's own recommender the file that it is written in."""
+        """Everything that is read; of a user's own ranker the file that it is written in."""
         found = super().inputs()
-        file = function_file(self.recommender, "recommender") if self.recommender else None
-        return found if file is None else {**found, "recommender": file}
+        file = function_file(self.ranker, "ranker") if self.ranker else None
+        return found if file is None else {**found, "ranker": file}

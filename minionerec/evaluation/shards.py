@@ -44,7 +44,7 @@ def decode_in_shards(
         prompts: R token id lists, none twice.
         width: Length of the lists, K.
         batch_size: Prompts decoded at a time, asked of the first process when it begins anew.
-        decode: Decodes one batch.
+        decode: Ranks SIDs for the prompts at some places.
         device: Where it decodes.
         description: Label of the progress bar, which counts this process's prompts.
 
@@ -58,7 +58,7 @@ def decode_in_shards(
     shards = [list(part) for part in np.array_split(np.arange(len(batches)), min(len(batches), MOST_SHARDS))]
     mine = range(process_rank(), len(shards), world_size())
     todo = [number for number in mine if not _shard(folder, number).is_file()]
-    _decode_shards(folder, prompts, width, batches, {number: shards[number] for number in todo}, decode, description)
+    _decode_shards(folder, width, batches, {number: shards[number] for number in todo}, decode, description)
     wait_for_everyone()
     all_sids = np.empty((len(prompts), width), dtype=np.int64)
     all_scores = np.empty((len(prompts), width), dtype=np.float32)
@@ -71,7 +71,6 @@ def decode_in_shards(
 
 def _decode_shards(
     folder: Path,
-    prompts: Sequence[Sequence[int]],
     width: int,
     batches: Sequence[Sequence[int]],
     shards: dict[int, list[int]],
@@ -84,7 +83,7 @@ def _decode_shards(
     found: list[tuple[np.ndarray, np.ndarray]] = []
     done, start = 0, time.perf_counter()
     for number, batch in progress(mine, description, unit="rows", size=lambda pair: len(batches[pair[1]])):
-        sids, scores = decode([prompts[place] for place in batches[batch]])
+        sids, scores = decode(batches[batch])
         found.append((_widened(sids, width, -1), _widened(scores, width, -np.inf)))
         done += len(sids)
         left[number] -= 1

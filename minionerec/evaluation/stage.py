@@ -1,4 +1,4 @@
-"""Evaluation: a recommender's lists for the rows of a split, their metrics, and three floors beside them."""
+"""Evaluation: a ranker's lists for the rows of a split, their metrics, and three floors beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,20 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.shards import decode_in_shards
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
 from minionerec.metrics.tables import format_metrics_table
-from minionerec.recommenders.floors import make_floors
-from minionerec.recommenders.language import LanguageRecommender, Search
-from minionerec.recommenders.lists import Rows, as_predictions, recommend_rows
-from minionerec.recommenders.load import load_recommender, make_recommender
-from minionerec.recommenders.protocol import Recommender
-from minionerec.recommenders.sequential import SequentialRecommender
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.floors import make_floors
+from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.lists import Rows, as_predictions, rank_rows
+from minionerec.rankers.load import load_ranker, make_ranker
+from minionerec.rankers.protocol import Ranker
+from minionerec.rankers.sequential import SequentialRanker
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -69,14 +71,14 @@ class _Task:
     Attributes:
         corpus: Items and rows.
         rows: The rows of the split.
-        recommender: Who recommends.
+        ranker: Who ranks.
         name: What the tables call it.
         table: SIDs of the items; None where there are none.
     """
 
     corpus: Corpus
     rows: Rows
-    recommender: Recommender
+    ranker: Ranker
     name: str
     table: SidTable | None
 
@@ -100,7 +102,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
     """Recommend for every row of a split and measure; does nothing if it is done, goes on where it was cut off.
 
     Under a distributed launch each process decodes its share of a checkpoint's prompts; the predictions are the same
-    for any number of processes. Other recommenders are asked by the first process alone.
+    for any number of processes. Other rankers are asked by the first process alone.
 
     Writes `predictions.parquet`, `metrics.json` and `metrics.txt`; where items have SIDs `predictions.json` too (the
     published form).
@@ -112,7 +114,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
         ArtefactError: If an input is missing, or the checkpoint was made with another SID table.
         ConfigError: If there are more beams than candidates, or an unfinished evaluation with other settings lies
             there.
-        DataError: If a user's own recommender does not give what it should.
+        DataError: If a user's own ranker does not give what it should.
     """
     stage = Stage(config)
     if stage.current() is None:
@@ -127,16 +129,16 @@ def run_eval(config: EvalConfig) -> EvalResult:
 
 
 def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
-    """Corpus, rows, recommender and SIDs."""
+    """Corpus, rows, ranker and SIDs."""
     corpus = Corpus.load(inputs["corpus"])
     rows = Rows.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
-    if config.recommender:
-        task = _Task(corpus, rows, make_recommender(config.recommender, corpus), config.recommender, table)
+    if config.ranker:
+        task = _Task(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
     else:
         search = Search(config.search, config.scores, config.score_end, config.batch_size)
-        recommender = load_recommender(
+        ranker = load_ranker(
             inputs["checkpoint"],
             corpus,
             corpus_path=inputs["corpus"],
@@ -144,8 +146,8 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
             search=search,
             dtype=config.dtype,
         )
-        name, table = _told(recommender, config, table)
-        task = _Task(corpus, rows, recommender, name, table)
+        name, table = _told(ranker, config, table)
+        task = _Task(corpus, rows, ranker, name, table)
     known, what = (corpus.n_items, "items") if task.table is None else (task.table.n_unique, "distinct SIDs")
     if config.beams > known:
         raise ConfigError(
@@ -155,48 +157,48 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     return task
 
 
-def _told(recommender: Recommender, config: EvalConfig, table: SidTable | None) -> tuple[str, SidTable | None]:
-    """What the tables call a recommender that was trained here, and its SIDs."""
-    if isinstance(recommender, LanguageRecommender):
-        return _SEARCH_NAMES[config.search], recommender.table
-    return (recommender.name if isinstance(recommender, SequentialRecommender) else config.checkpoint), table
+def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, SidTable | None]:
+    """What the tables call a ranker that was trained here, and its SIDs."""
+    if isinstance(ranker, LanguageRanker):
+        return _SEARCH_NAMES[config.search], ranker.table
+    return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
 
 
 def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
-    """Ask the recommender; a checkpoint in every process, any other in the first alone (None in the others)."""
-    rows, recommender = task.rows, task.recommender
-    without = [history.tolist() for history in rows.histories] if config.seen == "mask" else None
-    if isinstance(recommender, LanguageRecommender):
-        prompts = recommender.prompts(rows.histories)
+    """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
+    rows, ranker = task.rows, task.ranker
+    allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
+    if isinstance(ranker, LanguageRanker):
+        prompts = ranker.prompts(rows.histories)
         if prompts.cut:
-            kept = recommender.bundle.max_prompt_length
+            kept = ranker.bundle.max_prompt_length
             logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
 
-        def decode_all(distinct: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+        def decode_all(distinct: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
             return decode_in_shards(
                 work.folder,
                 distinct,
                 width,
-                lambda: recommender.batch_size(distinct, width),
-                recommender.decode(width),
-                torch.device(recommender.bundle.model.device),
+                lambda: ranker.batch_size(distinct, width),
+                decode,
+                torch.device(ranker.bundle.model.device),
             )
 
-        ranking = recommender.rank(prompts, config.beams, without, decode_all)
+        ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
         return _Answer(as_predictions(ranking, rows, task.table), prompts.texts, prompts.cut)
     if not is_main_process():
         return None
-    predictions = recommend_rows(recommender, rows, config.beams, table=task.table, without=without)
+    predictions = rank_rows(ranker, rows, config.beams, table=task.table, allowed=allowed)
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     return _Answer(predictions, [", ".join(sids[item] for item in history) for history in rows.histories], None)
 
 
 def _measure(task: _Task, predictions: Predictions, config: EvalConfig) -> dict[str, Evaluation]:
-    """Metrics of the recommender, and of the floors where what was seen may be recommended, as they do."""
+    """Metrics of the ranker, and of the floors where what was seen may be recommended, as they do."""
     lists = {task.name: predictions}
     if config.seen == "keep":
         for name, floor in make_floors(task.corpus, task.table).items():
-            lists[name] = recommend_rows(floor, task.rows, config.beams, table=task.table)
+            lists[name] = rank_rows(floor, task.rows, config.beams, table=task.table)
     return {
         name: evaluate_predictions(
             found,
@@ -238,7 +240,7 @@ def _write(
         "recommenders": {name: evaluation.to_json() for name, evaluation in evaluations.items()},
     }
     title = (
-        f"{config.recommender or config.checkpoint} on {config.split} ({task.corpus.split}), {config.beams} beams, "
+        f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), {config.beams} beams, "
         "mean [95 % interval]"
     )
     levels = ["item"] if task.table is None else ["sid", "item"]

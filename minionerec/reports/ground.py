@@ -10,7 +10,7 @@ from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
 from minionerec.data.sequences import Split
-from minionerec.recommenders.lists import Rows
+from minionerec.rankers.lists import Rows
 from minionerec.reports.config import ReportConfig
 
 _TITLE_LENGTH = 110

@@ -25,8 +25,9 @@ from minionerec.metrics.ranking import (
     sid_ranks,
 )
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
-from minionerec.recommenders.lists import recommend_rows
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.rankers.lists import rank_rows
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
@@ -256,13 +257,13 @@ def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], systems: Seque
 def make_shown_floors(ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
     """The floors on the report's rows; where seen items are masked, theirs are too, and the last item is no floor."""
     masked = ground.protocol.seen == "mask"
-    without = [history.tolist() for history in ground.rows.histories] if masked else None
+    allowed = Allowed.leaving_out(ground.rows.histories, ground.rows.n_items) if masked else None
     reach = min(ks[-1], ground.n_items if table is None else table.n_unique)
     found = {}
     for name, floor in make_floors(ground.data, table).items():
         if masked and name == LAST_ITEM:
             continue
-        lists = recommend_rows(floor, ground.rows, reach, table=table, without=without)
+        lists = rank_rows(floor, ground.rows, reach, table=table, allowed=allowed)
         ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
         found[name] = Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
     return found

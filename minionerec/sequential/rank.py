@@ -1,6 +1,6 @@
 """Full ranking of every row's target, in chunks, without sorting; sorted lists only where a file of them is wanted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -121,7 +121,12 @@ def rank_rows(
 
 @torch.inference_mode()
 def top_items(
-    model: SequentialModel, samples: Samples, seen: str, device: torch.device, k: int
+    model: SequentialModel,
+    samples: Samples,
+    seen: str,
+    device: torch.device,
+    k: int,
+    allowed: Callable[[slice], np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best items of every row.
 
@@ -131,6 +136,7 @@ def top_items(
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         k: Length of the lists, at most V.
+        allowed: Gives for rows which items, counted from 0, may be listed: bool (b, N); all if None.
 
     Returns:
         int64 (R, k) items from 1 (0 is padding, where a protocol lets it compete), best first, of equal scores the
@@ -140,6 +146,8 @@ def top_items(
     items = np.zeros((len(samples), k), dtype=np.int64)
     values = np.zeros((len(samples), k), dtype=np.float32)
     for rows, scores in masked_scores(model, samples, seen, device, "listing"):
+        if allowed is not None:
+            scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(rows)).to(device), -torch.inf)
         best, found = scores.topk(k)
         by_number = found.argsort(1)
         order = by_number.gather(1, best.gather(1, by_number).argsort(dim=1, descending=True, stable=True))

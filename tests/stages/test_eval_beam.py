@@ -17,7 +17,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
-from minionerec.recommenders.candidates import ranked_items
+from minionerec.rankers.candidates import ranked_items
 from minionerec.sid.table import SidTable
 
 # Items 1 and 4 share an SID, and 4 is the more popular of the two.
@@ -185,8 +185,8 @@ def test_ranked_items():
         ({"batch_size": -1}, ConfigError, "batch_size is -1; it must be at least 0"),
         ({"search": "wide"}, ConfigError, "unknown search 'wide'; known: beam, exact, stock"),
         ({"search": "stock", "scores": "renormalised"}, ConfigError, "search stock knows the full ones alone"),
-        ({"checkpoint": ""}, ConfigError, "checkpoint is empty; give --checkpoint a directory, or --recommender"),
-        ({"recommender": "no_such.make"}, ConfigError, "there is no module 'no_such'"),
+        ({"checkpoint": ""}, ConfigError, "checkpoint is empty; give --checkpoint a directory, or --ranker"),
+        ({"ranker": "no_such.make"}, ConfigError, "there is no module 'no_such'"),
     ],
 )
 def test_bad_settings(made, tmp_path, changes, error, message):

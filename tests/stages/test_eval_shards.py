@@ -30,7 +30,8 @@ class Counter:
     def __init__(self, stop_after=None):
         self.seen, self.stop_after = [], stop_after
 
-    def __call__(self, prompts):
+    def __call__(self, places):
+        prompts = [PROMPTS[place] for place in places]
         if self.stop_after is not None and len(self.seen) >= self.stop_after:
             raise KeyboardInterrupt
         self.seen += [prompt[0] for prompt in prompts]

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "minionerec"
 # From the ground up: each package may import those before it, and no other. There are no exceptions.
 FLOORS = [
     "core", "data", "embed", "sid", "metrics", "nn", "prompts", "decoding", "backbone", "rewards", "sequential",
-    "training", "preference", "recommenders", "evaluation", "reports", "cli",
+    "training", "preference", "rankers", "evaluation", "recommend", "serve", "reports", "cli",
 ]  # fmt: skip
 CONFINED = {
     "trl": ["training"],
@@ -20,7 +20,7 @@ CONFINED = {
     "matplotlib": ["reports/plots.py"],
     "torch": [
         "core/processes.py", "embed", "sid", "nn", "decoding", "backbone", "sequential", "training", "preference",
-        "recommenders", "evaluation", "cli/launch.py",
+        "rankers", "evaluation", "recommend", "cli/launch.py",
     ],
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))

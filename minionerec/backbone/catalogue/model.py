@@ -261,6 +261,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
         return CatalogueBranches(self.trie, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
 
+    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
+        """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are not the model's."""
+        own = self.trie
+        if not (torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)):
+            return None
+        return self.leaf_log_probs(self.histories_of(prompts))
+
 
 AutoConfig.register(CatalogueConfig.model_type, CatalogueConfig)
 AutoModelForCausalLM.register(CatalogueConfig, CatalogueModel)

@@ -1,6 +1,6 @@
 """Candidates of ranked lists: distinct SIDs, behind each of which stand its items; or the items themselves."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,21 +26,21 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> list[list[int]]
 
 
 def list_items(
-    candidates: Iterable[int], behind: Sequence[Sequence[int]], k: int, without: Collection[int] = ()
+    candidates: Iterable[int], behind: Sequence[Sequence[int]], k: int, allowed: np.ndarray | None = None
 ) -> tuple[list[int], list[int]]:
-    """The items of the first `k` candidates that have any left.
+    """The items of the first `k` candidates that have any that may be listed.
 
     Args:
         candidates: Candidates, best first.
         behind: Items of each candidate, best first.
         k: How many candidates are listed.
-        without: Items that must not be listed.
+        allowed: bool (N,), the items that may be listed; all if None.
 
     Returns:
         The items, and for each the place of its candidate among the candidates given.
 
     Example:
-        >>> list_items([1, 0], [[0], [2, 1]], 2, {2})
+        >>> list_items([1, 0], [[0], [2, 1]], 2, np.array([True, True, False]))
         ([1, 0], [0, 1])
     """
     items: list[int] = []
@@ -49,15 +49,30 @@ def list_items(
     for place, candidate in enumerate(candidates):
         if listed == k:
             break
-        left = [item for item in behind[candidate] if item not in without]
+        left = behind[candidate] if allowed is None else [item for item in behind[candidate] if allowed[item]]
         items += left
         places += [place] * len(left)
         listed += bool(left)
     return items, places
 
 
-def left_out(without: Sequence[Collection[int]] | None, rows: int) -> list[frozenset[int]]:
-    """The items that must not be listed, row by row: empty sets where nothing is said."""
-    if without is None:
-        return [frozenset()] * rows
-    return [frozenset(int(item) for item in items) for items in without]
+class CandidateMasks:
+    """Which candidates have an item that may be listed.
+
+    Args:
+        numbers: int64 (N,), candidate of each item; every number from 0 to the largest is there.
+    """
+
+    def __init__(self, numbers: np.ndarray):
+        self.order = np.argsort(numbers, kind="stable")
+        self.starts = np.flatnonzero(np.diff(numbers[self.order], prepend=-1))
+
+    def __call__(self, allowed: np.ndarray) -> np.ndarray:
+        """From bool (B, N), items, to bool (B, C), candidates.
+
+        Example:
+            >>> CandidateMasks(np.array([1, 0, 1]))(np.array([[True, False, False]])).tolist()
+            [[False, True]]
+        """
+        found: np.ndarray = np.logical_or.reduceat(allowed[:, self.order], self.starts, axis=1)
+        return found

@@ -1,19 +1,19 @@
-"""Trained sequential models as recommenders."""
+"""Trained sequential models as rankers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Samples
-from minionerec.recommenders.candidates import left_out, list_items
-from minionerec.recommenders.protocol import Ranking
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.protocol import Ranking
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.rank import top_items
 
 
-class SequentialRecommender:
+class SequentialRanker:
     """A sequential model's ranking of all items; candidates are items.
 
     Args:
@@ -31,23 +31,18 @@ class SequentialRecommender:
                 "predictions that its training wrote."
             )
         self.model, self.name = model, name
-        self.items = [[item] for item in range(model.num_items)]
 
-    def recommend(
-        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
-    ) -> Ranking:
-        """See `minionerec.recommenders.protocol.Recommender`; of equal scores the lower item index comes first."""
-        gone = left_out(without, len(histories))
-        wide = min(k + max(map(len, gone), default=0), self.model.num_items)
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
         device = next(self.model.parameters()).device
-        found, scores = top_items(self.model, self._samples(histories), "keep", device, wide)
-        lists: list[list[int]] = []
-        values: list[list[float]] = []
-        for row, items in enumerate((found - 1).tolist()):
-            listed, places = list_items(items, self.items, k, gone[row])
-            lists.append(listed)
-            values.append([float(scores[row, place]) for place in places])
-        return Ranking(lists, values)
+        masks = None if allowed is None or allowed.unrestricted else allowed.rows
+        width = min(k, self.model.num_items)
+        found, scores = top_items(self.model, self._samples(histories), "keep", device, width, masks)
+        real = scores > -np.inf
+        return Ranking(
+            [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],
+            [row[kept].tolist() for row, kept in zip(scores, real, strict=True)],
+        )
 
     def _samples(self, histories: Sequence[np.ndarray]) -> Samples:
         """Histories as the model's rows; their targets are asked by nobody."""

@@ -1,4 +1,4 @@
-"""A recommender from what a setting names: an artefact's directory, or a user's own function."""
+"""A ranker from what a setting names: an artefact's directory, or a user's own function."""
 
 import os
 from pathlib import Path
@@ -13,15 +13,15 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decoding_device
-from minionerec.recommenders.language import LanguageRecommender, Search
-from minionerec.recommenders.protocol import Recommender
-from minionerec.recommenders.sequential import SequentialRecommender
+from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.protocol import Ranker
+from minionerec.rankers.sequential import SequentialRanker
 from minionerec.sequential.saved import MODEL_FILE, load_sequential
 from minionerec.sequential.seeds import MODEL_KIND
 from minionerec.sid.table import SidTable
 
 
-def load_recommender(
+def load_ranker(
     path: str | os.PathLike[str],
     corpus: Corpus,
     *,
@@ -29,8 +29,8 @@ def load_recommender(
     table: SidTable | None = None,
     search: Search | None = None,
     dtype: str = "auto",
-) -> Recommender:
-    """What a training stage left, as a recommender on this process's device.
+) -> Ranker:
+    """What a training stage left, as a ranker on this process's device.
 
     Args:
         path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the model of a seed
@@ -48,14 +48,14 @@ def load_recommender(
 
     Example:
         corpus = Corpus.load("runs/shop/corpus")
-        ranking = load_recommender("runs/shop/sft", corpus).recommend([np.array([3, 1])], k=5)
+        ranking = load_ranker("runs/shop/sft", corpus).rank([np.array([3, 1])], k=5)
     """
     kind = read_manifest(path)["kind"]
     if kind == CHECKPOINT:
         bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         torch.nn.Module.to(bundle.model, decoding_device())
-        return LanguageRecommender(bundle, corpus, search)
+        return LanguageRanker(bundle, corpus, search)
     if kind == MODEL_KIND:
         return _load_sequential(Path(path), corpus, corpus_path)
     raise ArtefactError(
@@ -64,7 +64,7 @@ def load_recommender(
     )
 
 
-def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRecommender:
+def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRanker:
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
         raise ArtefactError(
@@ -75,23 +75,23 @@ def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[
     if model.num_items != corpus.n_items:
         raise ArtefactError(f"{path}: has {model.num_items} items, the corpus {corpus.n_items}. Give its own corpus.")
     name = str(read_json(path / MODEL_FILE)["model"])
-    return SequentialRecommender(model.to(decoding_device()), name)
+    return SequentialRanker(model.to(decoding_device()), name)
 
 
-def make_recommender(dotted: str, corpus: Corpus) -> Recommender:
-    """A user's own recommender.
+def make_ranker(dotted: str, corpus: Corpus) -> Ranker:
+    """A user's own ranker.
 
     Args:
-        dotted: Dotted path of a function that takes the corpus and gives a `Recommender`, such as `my_module.make`.
+        dotted: Dotted path of a function that takes the corpus and gives a `Ranker`, such as `my_module.make`.
         corpus: The corpus whose items are recommended.
 
     Raises:
-        ConfigError: If there is no such function, or what it gives is no recommender.
+        ConfigError: If there is no such function, or what it gives is no ranker.
     """
-    made = function_at(dotted, "recommender")(corpus)
-    if not isinstance(made, Recommender):
+    made = function_at(dotted, "ranker")(corpus)
+    if not isinstance(made, Ranker):
         raise ConfigError(
-            f"recommender is {dotted!r}, which gave a {type(made).__name__} without a method "
-            "recommend(histories, k, without). See minionerec.recommenders.protocol.Recommender."
+            f"ranker is {dotted!r}, which gave a {type(made).__name__} without a method "
+            "rank(histories, k, allowed). See minionerec.rankers.protocol.Ranker."
         )
     return made

@@ -1,6 +1,6 @@
-"""Checkpoints that speak semantic IDs (language models, the catalogue model) as recommenders."""
+"""Checkpoints that speak semantic IDs (language models, the catalogue model) as rankers."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,19 +16,22 @@ from minionerec.decoding.branches import evaluating
 from minionerec.decoding.decoder import Decode, decode_batches
 from minionerec.decoding.exact import exact_search
 from minionerec.decoding.fitting import fitting_batch_size
+from minionerec.decoding.guide import Guide
 from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
 from minionerec.decoding.stock import stock_search
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.recommenders.candidates import left_out, list_items, ranked_items
-from minionerec.recommenders.protocol import Ranking
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
+from minionerec.rankers.protocol import Ranking
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
 
-# Ranks SIDs for all prompts, in whatever batches, given the width K of the lists; see `decode_batches`.
-DecodeAll = Callable[[Sequence[Sequence[int]], int], tuple[np.ndarray, np.ndarray]]
+# Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
+# places; see `decode_batches`.
+DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ class Search:
         scores: "full" or "renormalised", see `minionerec.decoding.scoring.candidate_scores`.
         score_end: Whether to score what follows the SID in a completion too.
         batch_size: Prompts searched at a time; 0 finds it from the free memory.
+        beams: Least width of a search; a list of K is cut from one of max(K, beams).
     """
 
     method: str = "beam"
     scores: str = "full"
     score_end: bool = False
     batch_size: int = 32
+    beams: int = 1
 
     def __post_init__(self) -> None:
         """Check the names.
@@ -73,13 +78,8 @@ class Prompts:
     ids: Sequence[Sequence[int]]
     cut: int
 
-    @cached_property
-    def distinct(self) -> list[tuple[int, ...]]:
-        """Every prompt once, in the order of first appearance."""
-        return list(dict.fromkeys(tuple(ids) for ids in self.ids))
 
-
-class LanguageRecommender:
+class LanguageRanker:
     """A checkpoint's search over the SIDs of the catalogue.
 
     Items that share an SID follow one another, the more popular in training first, then the lower item index.
@@ -88,16 +88,18 @@ class LanguageRecommender:
         bundle: The checkpoint, its model where it is to run.
         corpus: Items, and training rows for popularity.
         search: How SIDs are searched.
+        bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
 
     Raises:
         DataError: If corpus and checkpoint speak of different items.
     """
 
-    def __init__(self, bundle: Bundle, corpus: Corpus, search: Search | None = None):
+    def __init__(self, bundle: Bundle, corpus: Corpus, search: Search | None = None, bonus: np.ndarray | None = None):
         self.bundle, self.search = bundle, search or Search()
         self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         self.trie = Trie.build(bundle.table.codes, bundle.code_ids).to(torch.device(bundle.model.device))
         self.behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
+        self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
 
     @property
     def table(self) -> SidTable:
@@ -122,68 +124,88 @@ class LanguageRecommender:
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
         return Prompts(texts, encoded.ids, encoded.cut)
 
-    def recommend(
-        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
-    ) -> Ranking:
-        """See `minionerec.recommenders.protocol.Recommender`; candidates are distinct SIDs."""
-        return self.rank(self.prompts(histories), k, without)
+    @cached_property
+    def _candidates(self) -> CandidateMasks:
+        return CandidateMasks(self.table.sid_numbers)
 
-    def rank(
-        self,
-        prompts: Prompts,
-        k: int,
-        without: Sequence[Collection[int]] | None = None,
-        decode_all: DecodeAll | None = None,
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`; candidates are distinct SIDs."""
+        return self.rank_prompts(self.prompts(histories), k, allowed)
+
+    def rank_prompts(
+        self, prompts: Prompts, k: int, allowed: Allowed | None = None, decode_all: DecodeAll | None = None
     ) -> Ranking:
         """The best items for prompts.
 
-        The search is as much wider than `k` as the row needs that has the most items to be left out.
+        Beams are as many more as the row needs that leaves out the most items by name: what it leaves out lies where
+        the model looks first.
 
         Args:
-            prompts: R prompts; equal ones are searched once.
+            prompts: R prompts; equal ones that allow the same are searched once.
             k: Distinct SIDs of each list.
-            without: For each prompt the items that must not be listed.
+            allowed: What may be listed, row by row; everything if None.
             decode_all: Who searches for all distinct prompts; batch by batch, here, if None.
         """
-        gone = left_out(without, len(prompts.ids))
-        width = min(k + max(map(len, gone), default=0), self.table.n_unique)
-        found, scores = (decode_all or self.decode_all)(prompts.distinct, width)
-        place_of = {ids: place for place, ids in enumerate(prompts.distinct)}
+        if allowed is not None and allowed.unrestricted:
+            allowed = None
+        extra = 0 if allowed is None else max(map(len, allowed.without))
+        width = min(max(k, self.search.beams) + extra, self.table.n_unique)
+        firsts: dict[object, int] = {}  # the row in which each question stands first
+        for row, ids in enumerate(prompts.ids):
+            firsts.setdefault((tuple(ids), None if allowed is None else allowed.key(row)), row)
+        asked, place_of = list(firsts.values()), {key: place for place, key in enumerate(firsts)}
+        distinct = [prompts.ids[row] for row in asked]
+        found, scores = (decode_all or self.decode_all)(distinct, width, self.decode(distinct, width, asked, allowed))
         items: list[list[int]] = []
         values: list[list[float]] = []
         for row, ids in enumerate(prompts.ids):
-            place = place_of[tuple(ids)]
+            place = place_of[(tuple(ids), None if allowed is None else allowed.key(row))]
             candidates = [number for number in found[place].tolist() if number >= 0]
-            listed, places = list_items(candidates, self.behind, k, gone[row])
+            listed, places = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
             items.append(listed)
             values.append([float(scores[place, at]) for at in places])
         return Ranking(items, values)
 
-    def decode(self, width: int) -> Decode:
-        """What searches for a batch of prompts, with lists of `width` SIDs."""
+    def decode(
+        self, prompts: Sequence[Sequence[int]], width: int, rows: Sequence[int], allowed: Allowed | None
+    ) -> Decode:
+        """What searches for the prompts at some places.
 
-        def search(prompts: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        Args:
+            prompts: P prompts.
+            width: SIDs of each list.
+            rows: For each prompt its row of `allowed`.
+            allowed: What may be listed.
+        """
+
+        def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            sids = None
+            if allowed is not None:
+                sids = torch.from_numpy(self._candidates(allowed.rows([rows[place] for place in places])))
             with evaluating(self.bundle.model):
-                found = self._search(prompts, width)
+                found = self._search([prompts[place] for place in places], width, sids)
             return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
         return search
 
-    def _search(self, prompts: Sequence[Sequence[int]], width: int) -> BeamResult:
+    def _search(self, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None) -> BeamResult:
         model, how = self.bundle.model, self.search
         if how.method == "stock":
+            if sids is not None or self.bonus is not None:
+                raise ConfigError("stock search takes neither filters nor a bonus. Take search beam or exact.")
             return stock_search(model, prompts, self.trie, width, self.end if how.score_end else ())
+        guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
-            return exact_search(model, prompts, self.searched, width, how.scores)
-        return beam_search(model, prompts, self.searched, width, how.scores)
+            return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)
+        return beam_search(model, prompts, self.searched, width, how.scores, guide)
 
-    def decode_all(self, prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_all(self, prompts: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
         """Search for all prompts, those of similar length together.
 
         Returns:
             SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K).
         """
-        return decode_batches(self.decode(width), prompts, width, self.batch_size(prompts, width), "recommending")
+        return decode_batches(decode, prompts, width, self.batch_size(prompts, width), "recommending")
 
     def batch_size(self, prompts: Sequence[Sequence[int]], width: int) -> int:
         """Prompts searched at a time."""

@@ -1,6 +1,6 @@
-"""Three recommenders that need no training: whatever learns must beat them."""
+"""Three rankers that need no training: whatever learns must beat them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -13,8 +13,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.sequences import Split, Windows
 from minionerec.data.transitions import count_transitions
-from minionerec.recommenders.candidates import left_out, list_items, ranked_items
-from minionerec.recommenders.protocol import Ranking, Recommender
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
+from minionerec.rankers.protocol import Ranker, Ranking
 from minionerec.sid.table import SidTable
 
 POPULARITY, LAST_ITEM, FOLLOWED = "popularity", "same as last item", "what followed"
@@ -73,12 +74,12 @@ class TrainingRows:
         if not 1 <= k <= known:
             raise ConfigError(f"k is {k}; expected 1 to {known}, the number of {self.what}. Give a smaller K.")
 
-    def first_candidates(self, items: Iterable[int], k: int, without: Collection[int]) -> list[int]:
-        """Distinct items in order until they bear `k` distinct candidates."""
+    def first_candidates(self, items: Iterable[int], k: int, allowed: np.ndarray | None) -> list[int]:
+        """Distinct items in order, those that are allowed, until they bear `k` distinct candidates."""
         chosen: dict[int, None] = {}
         seen: set[int] = set()
         for item in items:
-            if item in without:
+            if allowed is not None and not allowed[item]:
                 continue
             number = int(self.numbers[item])
             if number not in seen and len(seen) == k:
@@ -103,20 +104,17 @@ class Popularity:
 
     rows: TrainingRows
 
-    def recommend(
-        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
-    ) -> Ranking:
-        """See `minionerec.recommenders.protocol.Recommender`.
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`.
 
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
         popular = self.rows.popular_items
-        if without is None:
-            return _by_place([self.rows.first_candidates(popular, k, ())] * len(histories))
-        gone = left_out(without, len(histories))
-        return _by_place([self.rows.first_candidates(popular, k, items) for items in gone])
+        if allowed is None:
+            return _by_place([self.rows.first_candidates(popular, k, None)] * len(histories))
+        return _by_place([self.rows.first_candidates(popular, k, allowed.row(row)) for row in range(len(histories))])
 
 
 @dataclass(frozen=True)
@@ -129,10 +127,8 @@ class SameAsLastItem:
 
     rows: TrainingRows
 
-    def recommend(
-        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
-    ) -> Ranking:
-        """See `minionerec.recommenders.protocol.Recommender`.
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`.
 
         Raises:
             ConfigError: If there are fewer than `k` candidates.
@@ -140,8 +136,10 @@ class SameAsLastItem:
         self.rows.check_k(k)
         popular = self.rows.popular_items
         lists = [
-            self.rows.first_candidates(chain(reversed(np.asarray(history).tolist()), popular), k, gone)
-            for history, gone in zip(histories, left_out(without, len(histories)), strict=True)
+            self.rows.first_candidates(
+                chain(reversed(np.asarray(history).tolist()), popular), k, None if allowed is None else allowed.row(row)
+            )
+            for row, history in enumerate(histories)
         ]
         return _by_place(lists)
 
@@ -168,25 +166,23 @@ class WhatFollowed:
         self.popularity = np.bincount(rows.numbers, rows.popularity, size)
         self.by_popularity = np.argsort(-self.popularity, kind="stable")
         self.behind = ranked_items(rows.numbers, rows.popularity)
+        self.masks = CandidateMasks(rows.numbers)
 
-    def recommend(
-        self, histories: Sequence[np.ndarray], k: int, without: Sequence[Collection[int]] | None = None
-    ) -> Ranking:
-        """See `minionerec.recommenders.protocol.Recommender`.
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`.
 
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        gone = left_out(without, len(histories))
         newest = [self.rows.numbers[np.asarray(history, dtype=np.int64)[::-1][:_REACH]] for history in histories]
         lists: list[list[int]] = []
         for start in range(0, len(newest), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            scores = self._scores(newest[part])
-            for items, (first, end) in zip(gone[part], pairwise(scores.indptr), strict=True):
-                ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k + len(items))
-                lists.append(list_items(ranked.tolist(), self.behind, k, items)[0])
+            scores = self._scores(newest[start : start + _ROWS_AT_ONCE])
+            for row, (first, end) in enumerate(pairwise(scores.indptr), start):
+                mask = None if allowed is None else allowed.row(row)
+                ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k, mask)
+                lists.append(list_items(ranked.tolist(), self.behind, k, mask)[0])
         return _by_place(lists)
 
     def _scores(self, newest: Sequence[np.ndarray]) -> csr_array:
@@ -198,14 +194,18 @@ class WhatFollowed:
         asked = csr_array((_DECAY**back * self.rarity[known], (row, known)), shape=(len(newest), len(self.rarity)))
         return asked @ self.followed
 
-    def _ranked(self, found: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
-        """The best candidates of a row, filled up with popular ones: int64 (width,)."""
+    def _ranked(self, found: np.ndarray, values: np.ndarray, width: int, mask: np.ndarray | None) -> np.ndarray:
+        """The best candidates of a row with items that are allowed, filled up with popular ones: int64 (width,)."""
+        popular = self.by_popularity
+        if mask is not None:
+            listed = self.masks(mask[None])[0]
+            found, values, popular = found[listed[found]], values[listed[found]], popular[listed[popular]]
         best = found[np.lexsort((found, -self.popularity[found], -values))[:width]]
-        popular = self.by_popularity[: width + len(best)]
+        popular = popular[: width + len(best)]
         return np.concatenate([best, popular[~np.isin(popular, best)]])[:width]
 
 
-def make_floors(data: Corpus | Split, table: SidTable | None = None) -> dict[str, Recommender]:
+def make_floors(data: Corpus | Split, table: SidTable | None = None) -> dict[str, Ranker]:
     """The three floors by name.
 
     Args:

@@ -12,7 +12,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY
+from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sequential.config import SequentialConfig
@@ -22,15 +22,15 @@ from minionerec.sid.table import SidTable
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 MINE = """
 import numpy as np
-from minionerec.recommenders.protocol import Ranking
+from minionerec.rankers.protocol import Ranking
 
 class Backwards:
     def __init__(self, corpus):
         self.items = list(range(corpus.n_items))[::-1]
 
-    def recommend(self, histories, k, without=None):
-        gone = [()] * len(histories) if without is None else without
-        lists = [[item for item in self.items if item not in left_out][:k] for left_out in gone]
+    def rank(self, histories, k, allowed=None):
+        masks = [None if allowed is None else allowed.row(row) for row in range(len(histories))]
+        lists = [[item for item in self.items if mask is None or mask[item]][:k] for mask in masks]
         return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
 
 def forwards(corpus):
@@ -42,7 +42,7 @@ def nothing(corpus):
     return 5
 
 class Wrong(Backwards):
-    def recommend(self, histories, k, without=None):
+    def rank(self, histories, k, allowed=None):
         lists = [self.items[:k] for _ in histories]
         lists[3] = self.bad
         return Ranking(lists, [[0.0] * len(row) for row in lists])
@@ -68,11 +68,11 @@ def seen(corpus):
     return made
 
 class rising(Backwards):
-    def recommend(self, histories, k, without=None):
+    def rank(self, histories, k, allowed=None):
         return Ranking([[0, 1]] * len(histories), [[1.0, 2.0]] * len(histories))
 
 class fewer(Backwards):
-    def recommend(self, histories, k, without=None):
+    def rank(self, histories, k, allowed=None):
         return Ranking([[0]], [[1.0]])
 """
 
@@ -89,7 +89,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, mine, tmp_path):
-    asked = config(made, recommender="my_own.Backwards", beams=4, ks=[1, 4], output=str(tmp_path / "eval"))
+    asked = config(made, ranker="my_own.Backwards", beams=4, ks=[1, 4], output=str(tmp_path / "eval"))
     result = run_eval(asked)
     predictions = Predictions.load(result.output)
     assert predictions.items == [[5, 4, 3, 2]] * 40
@@ -102,7 +102,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert ours["item"]["HR@4"][0] == pytest.approx(np.mean(targets >= 2))
     assert list(result.metrics["recommenders"]) == ["my_own.Backwards", POPULARITY, LAST_ITEM, FOLLOWED]
     manifest = read_manifest(result.output)
-    assert set(manifest["inputs"]) == {"corpus", "recommender"}
+    assert set(manifest["inputs"]) == {"corpus", "ranker"}
     assert manifest["counts"]["cut_prompts"] is None and manifest["counts"]["beams"] == 4
     assert manifest["counts"]["ndcg@10"] is None
     assert "my_own.Backwards on test (leave-last-out), 4 beams" in result.table
@@ -120,7 +120,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
 
 
 def test_with_sids_items_are_measured_by_them_too(made, mine, tmp_path):
-    asked = {"recommender": "my_own.forwards", "sids": str(made / "sids"), "beams": 3, "ks": [1, 3]}
+    asked = {"ranker": "my_own.forwards", "sids": str(made / "sids"), "beams": 3, "ks": [1, 3]}
     result = run_eval(config(made, **asked, output=str(tmp_path / "eval")))
     predictions, table = Predictions.load(result.output), SidTable.load_index(made / "sids")
     assert predictions.items == [[0, 1, 2]] * 40
@@ -136,7 +136,7 @@ def test_with_sids_items_are_measured_by_them_too(made, mine, tmp_path):
 
 
 def test_items_of_the_history_are_left_out_where_they_are_masked(made, mine, tmp_path):
-    asked = config(made, recommender="my_own.Backwards", seen="mask", beams=2, ks=[1], output=str(tmp_path / "eval"))
+    asked = config(made, ranker="my_own.Backwards", seen="mask", beams=2, ks=[1], output=str(tmp_path / "eval"))
     result = run_eval(asked)
     for row, history in zip(
         Predictions.load(result.output).items, Corpus.load(made / "corpus").rows("test")["history"], strict=True
@@ -146,7 +146,7 @@ def test_items_of_the_history_are_left_out_where_they_are_masked(made, mine, tmp
 
 
 def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
-    asked = config(made, recommender="my_own.Backwards", output=str(tmp_path / "eval"))
+    asked = config(made, ranker="my_own.Backwards", output=str(tmp_path / "eval"))
     first = run_eval(asked)
     stamp = (first.output / "manifest.json").stat().st_mtime_ns
     run_eval(asked)
@@ -159,7 +159,7 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        ("my_own.nothing", {}, ConfigError, r"recommender is 'my_own.nothing', which gave a int without a method"),
+        ("my_own.nothing", {}, ConfigError, r"ranker is 'my_own.nothing', which gave a int without a method"),
         ("my_own.absent", {}, ConfigError, "the module 'my_own' has no 'absent'"),
         ("my_own.twice", {}, DataError, r"list for row 3 \(from 0\) is wrong: an item stands there twice"),
         ("my_own.beyond", {}, DataError, r"row 3 .*: item 9 is none of the 6 items \(0 to 5\)"),
@@ -172,7 +172,7 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
 )
 def test_what_is_no_recommender_is_said(made, mine, tmp_path, name, changes, error, message):
     with pytest.raises(error, match=message):
-        run_eval(config(made, recommender=name, output=str(tmp_path / "eval"), **changes))
+        run_eval(config(made, ranker=name, output=str(tmp_path / "eval"), **changes))
     assert not (tmp_path / "eval").exists()
 
 

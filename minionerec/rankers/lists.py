@@ -1,6 +1,6 @@
-"""What a recommender says of the rows of a split, as `Predictions`."""
+"""What a ranker says of the rows of a split, as `Predictions`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,18 +9,19 @@ from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.sequences import Split
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommenders.protocol import Ranking, Recommender
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.protocol import Ranker, Ranking
 from minionerec.sid.table import SidTable
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split that a recommender is asked about.
+    """The rows of one split that a ranker is asked about.
 
     Attributes:
         users: The R users, one a row.
         histories: For each row its item indices, int32, oldest first.
-        targets: int32 (R,), item index of each row's target; no recommender sees them.
+        targets: int32 (R,), item index of each row's target; no ranker sees them.
         n_items: Number of items, N.
     """
 
@@ -47,28 +48,23 @@ class Rows:
         return cls(frame["user"].tolist(), frame["history"].tolist(), targets, data.n_items)
 
 
-def recommend_rows(
-    recommender: Recommender,
-    rows: Rows,
-    k: int,
-    *,
-    table: SidTable | None = None,
-    without: Sequence[Collection[int]] | None = None,
+def rank_rows(
+    ranker: Ranker, rows: Rows, k: int, *, table: SidTable | None = None, allowed: Allowed | None = None
 ) -> Predictions:
-    """Ask a recommender for the rows of a split.
+    """Ask a ranker for the rows of a split.
 
     Args:
-        recommender: Whom to ask.
+        ranker: Whom to ask.
         rows: R rows.
         k: Candidates of each list.
         table: SIDs of the items; without it SIDs are "".
-        without: For each row the items that must not be listed; none if None.
+        allowed: What may be listed, row by row; everything if None.
 
     Raises:
-        DataError: If the lists are not what a `Recommender` promises; the message names the row.
+        DataError: If the lists are not what a `Ranker` promises; the message names the row.
     """
-    ranking = recommender.recommend(rows.histories, k, without)
-    check_ranking(ranking, len(rows), k, rows.n_items, table, without)
+    ranking = ranker.rank(rows.histories, k, allowed)
+    check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
     return as_predictions(ranking, rows, table)
 
 
@@ -91,9 +87,9 @@ def check_ranking(
     k: int,
     n_items: int,
     table: SidTable | None = None,
-    without: Sequence[Collection[int]] | None = None,
+    allowed: Allowed | None = None,
 ) -> None:
-    """Check that lists are what a `Recommender` promises.
+    """Check that lists are what a `Ranker` promises.
 
     Args:
         ranking: The lists.
@@ -101,25 +97,26 @@ def check_ranking(
         k: Candidates that were asked for.
         n_items: Number of items, N.
         table: SIDs, whose items may make lists longer than `k`.
-        without: What must not be listed.
+        allowed: What may be listed; everything if None.
 
     Raises:
         DataError: Naming the first row that is wrong, and in what.
     """
     if len(ranking.items) != rows or len(ranking.scores) != rows:
         raise DataError(
-            f"the recommender gave {len(ranking.items)} lists and {len(ranking.scores)} lists of scores for {rows} "
+            f"the ranker gave {len(ranking.items)} lists and {len(ranking.scores)} lists of scores for {rows} "
             "histories; expected one of each for every history."
         )
     for row, (items, scores) in enumerate(zip(ranking.items, ranking.scores, strict=True)):
         wrong = _wrong_with(items, scores, n_items)
         if not wrong and len(items) > k and (table is None or len({table.sids[item] for item in items}) > k):
             wrong = f"it holds {len(items)} items, but {k} candidates were asked for"
-        if not wrong and without is not None:
-            listed = set(items) & {int(item) for item in without[row]}
+        if not wrong and allowed is not None:
+            mask = allowed.row(row)
+            listed = [item for item in items if not mask[item]]
             wrong = f"item {min(listed)} is listed, which was to be left out" if listed else ""
         if wrong:
-            raise DataError(f"the recommender's list for row {row} (from 0) is wrong: {wrong}.")
+            raise DataError(f"the ranker's list for row {row} (from 0) is wrong: {wrong}.")
 
 
 def _wrong_with(items: Sequence[int], scores: Sequence[float], n_items: int) -> str:

@@ -8,9 +8,10 @@ from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts
-from minionerec.recommenders.language import LanguageRecommender, Search
-from minionerec.recommenders.load import load_recommender
-from minionerec.recommenders.protocol import Recommender
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.load import load_ranker
+from minionerec.rankers.protocol import Ranker
 
 __all__ = ["made"]
 
@@ -23,50 +24,50 @@ def corpus(made):
 
 
 def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(made, corpus):
-    recommender = load_recommender(made / "checkpoint", corpus)
-    assert isinstance(recommender, Recommender) and isinstance(recommender, LanguageRecommender)
-    found = recommender.recommend(HISTORIES, 3)
-    prompts = recommender.prompts(HISTORIES)
-    sids, scores = decode_prompts(recommender.bundle.model, prompts.ids, recommender.trie, 3, batch_size=4)
+    ranker = load_ranker(made / "checkpoint", corpus)
+    assert isinstance(ranker, Ranker) and isinstance(ranker, LanguageRanker)
+    found = ranker.rank(HISTORIES, 3)
+    prompts = ranker.prompts(HISTORIES)
+    sids, scores = decode_prompts(ranker.bundle.model, prompts.ids, ranker.trie, 3, batch_size=4)
     for row, numbers in enumerate(sids.tolist()):
-        assert list(found.items[row]) == [item for number in numbers for item in recommender.behind[number]]
-        listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in recommender.behind[number]]
+        assert list(found.items[row]) == [item for number in numbers for item in ranker.behind[number]]
+        listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in ranker.behind[number]]
         assert found.scores[row] == pytest.approx(listed)
     assert found.items[0] == found.items[2]
-    assert len(prompts.distinct) == 3 and prompts.texts[0] == prompts.texts[2]
+    assert prompts.texts[0] == prompts.texts[2]
 
 
 def test_items_left_out_make_room(made, corpus):
-    recommender = load_recommender(made / "checkpoint", corpus)
-    everything = recommender.recommend(HISTORIES, 5).items
+    ranker = load_ranker(made / "checkpoint", corpus)
+    everything = ranker.rank(HISTORIES, 5).items
     without = [[1], [0, 2, 5], [], np.array([4, 1], np.int32)]
-    found = recommender.recommend(HISTORIES, 2, without)
+    found = ranker.rank(HISTORIES, 2, Allowed.leaving_out(without, corpus.n_items))
     for row, gone in enumerate(without):
         left = [item for item in everything[row] if item not in gone]
-        distinct = list(dict.fromkeys(recommender.table.sids[item] for item in left))[:2]
-        assert list(found.items[row]) == [item for item in left if recommender.table.sids[item] in distinct]
+        distinct = list(dict.fromkeys(ranker.table.sids[item] for item in left))[:2]
+        assert list(found.items[row]) == [item for item in left if ranker.table.sids[item] in distinct]
 
 
 @pytest.mark.parametrize("batch_size", [0, 1, 7])
 @pytest.mark.parametrize("method", ["beam", "exact", "stock"])
 def test_neither_search_nor_batch_size_changes_the_lists(made, corpus, method, batch_size):
-    wanted = load_recommender(made / "checkpoint", corpus).recommend(HISTORIES, 5)
+    wanted = load_ranker(made / "checkpoint", corpus).rank(HISTORIES, 5)
     search = Search(method, batch_size=batch_size)
-    found = load_recommender(made / "checkpoint", corpus, search=search).recommend(HISTORIES, 5)
+    found = load_ranker(made / "checkpoint", corpus, search=search).rank(HISTORIES, 5)
     assert found.items == wanted.items
     for ours, theirs in zip(found.scores, wanted.scores, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
 def test_more_candidates_than_the_catalogue_has_give_all_of_it(made, corpus):
-    found = load_recommender(made / "checkpoint", corpus).recommend(HISTORIES, 50)
+    found = load_ranker(made / "checkpoint", corpus).rank(HISTORIES, 50)
     assert [sorted(row) for row in found.items] == [list(range(6))] * 4
 
 
 def test_the_model_is_left_in_the_mode_it_was_in(made, corpus):
     bundle = load_bundle(made / "checkpoint")
     bundle.model.train()
-    LanguageRecommender(bundle, corpus).recommend(HISTORIES, 2)
+    LanguageRanker(bundle, corpus).rank(HISTORIES, 2)
     assert bundle.model.training
 
 

@@ -8,9 +8,10 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.sequences import Sequences
-from minionerec.recommenders.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
-from minionerec.recommenders.lists import Rows, recommend_rows
-from minionerec.recommenders.protocol import Recommender
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.rankers.lists import Rows, rank_rows
+from minionerec.rankers.protocol import Ranker
 from minionerec.sid.table import SidTable
 
 
@@ -25,9 +26,9 @@ def rows(*pairs):
 
 
 def lists_of(floor, corpus, table, frame, k, without=None):
-    recommender = make_floors(corpus, table)[floor]
     asked = Rows(frame["user"].tolist(), frame["history"].tolist(), frame["target"].to_numpy(), corpus.n_items)
-    return recommend_rows(recommender, asked, k, table=table, without=without)
+    allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
+    return rank_rows(make_floors(corpus, table)[floor], asked, k, table=table, allowed=allowed)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_what_followed_against_plain_loops():
 
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
     for name, floor in make_floors(corpus, table).items():
-        assert isinstance(floor, Recommender)
+        assert isinstance(floor, Ranker)
         with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct semantic IDs"):
             lists_of(name, corpus, table, corpus.test, 5)
         with pytest.raises(ConfigError, match=r"k is 6; expected 1 to 5, the number of items"):
@@ -127,7 +128,7 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
     histories = split.histories("test")
     popular = np.argsort(-np.bincount(split.train.targets - 1, minlength=split.num_items), kind="stable").tolist()
     floors = make_floors(split)
-    found = {name: recommend_rows(floor, Rows.of(split, "test"), 8) for name, floor in floors.items()}
+    found = {name: rank_rows(floor, Rows.of(split, "test"), 8) for name, floor in floors.items()}
     assert found[POPULARITY].targets.tolist() == split.targets("test").tolist()
     assert found[POPULARITY].items == [popular] * 30
     for history, row in zip(histories, found[LAST_ITEM].items, strict=True):
