@@ -1,0 +1,69 @@
+// What the server is asked, and what went wrong in words.
+
+const LONGEST_MS = 30_000;
+let key = null;
+
+/** Use a key for all that is asked from now on; it lives as long as this page does. */
+export function useKey(given) {
+  key = given;
+}
+
+export class Failed extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function ask(path, { body, signal } = {}) {
+  const headers = { accept: "application/json" };
+  if (key !== null) headers.authorization = `Bearer ${key}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const limit = AbortSignal.timeout(LONGEST_MS);
+  let response;
+  let answer;
+  try {
+    response = await fetch(path, {
+      method: body === undefined ? "GET" : "POST",
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      cache: "no-store",
+      credentials: "omit",
+    });
+    answer = await response.json().catch((error) => {
+      if (error.name !== "SyntaxError") throw error;
+      return null;
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    if (error.name === "TimeoutError") throw new Failed("The server did not answer in time.");
+    throw new Failed("The server cannot be reached.");
+  }
+  if (response.ok && answer !== null) return answer;
+  throw new Failed(wordsOf(response.status, answer?.error), response.status);
+}
+
+function wordsOf(status, error) {
+  if (status === 401) return "This server asks for a key.";
+  const said = error?.message ? `${error.field ? `${error.field}: ` : ""}${error.message}` : null;
+  if (status === 503) return said ? `The server is busy: ${said}` : "The server is busy.";
+  return said ?? `The server answered with status ${status}.`;
+}
+
+export const model = () => ask("v1/model");
+export const recommend = (request, signal) => ask("v1/recommend", { body: request, signal });
+export const explain = (request, signal) => ask("v1/explain", { body: request, signal });
+
+export const searchItems = (query, limit, signal) =>
+  ask(`v1/items?${new URLSearchParams({ query, limit: String(limit) })}`, { signal });
+
+/** Titles of items by their ids, in groups that fit into an address. */
+export async function titlesOf(ids) {
+  const titles = new Map();
+  for (let start = 0; start < ids.length; start += 50) {
+    const asked = new URLSearchParams(ids.slice(start, start + 50).map((id) => ["ids", id]));
+    for (const item of (await ask(`v1/items?${asked}`)).items) titles.set(item.item_id, item.title);
+  }
+  return titles;
+}

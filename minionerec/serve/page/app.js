@@ -1,0 +1,190 @@
+// Wires the page: a change of history, length or filters asks for a new list; the newest answer alone is shown.
+
+import * as api from "./api.js";
+import { byId, make, plural } from "./dom.js";
+import { setUpFilters } from "./filters.js";
+import { setUpHistory } from "./history.js";
+import { setUpList } from "./list.js";
+import { setUpSearch } from "./search.js";
+import { setUpTree } from "./tree.js";
+import { emptyView, fragmentOf, readView, requestOf } from "./view.js";
+
+const WAIT_MS = 60; // what changes within it is asked for once
+const QUIET_MS = 150; // answers that take longer are announced by a line above the list
+
+let view = readView(location.hash);
+let model = null;
+let reasons = {};
+let lookedAt = null;
+let waiting;
+let asked = new AbortController();
+
+const showFilters = setUpFilters(byId("columns"), (where) => change({ where }));
+const history = setUpHistory(byId("history"), (items, said) => change({ history: items }, said));
+const list = setUpList(byId("list"), add, look);
+const tree = setUpTree(byId("tree"), look);
+setUpSearch(byId("query"), byId("found"), add, failed);
+
+function add(item) {
+  change({ history: [...view.history, item] }, `${item.title || item.id} added to the history.`);
+}
+
+function change(part, said) {
+  view = { ...view, ...part };
+  window.history.replaceState(null, "", `#${fragmentOf(view)}`);
+  showView();
+  if (said) byId("status").textContent = said;
+  clearTimeout(waiting);
+  waiting = setTimeout(update, WAIT_MS);
+}
+
+function showView() {
+  history.show(view.history);
+  history.bear(reasons[lookedAt] ?? []);
+  const empty = !view.history.length;
+  byId("clear").hidden = empty;
+  byId("about-history").textContent = empty
+    ? "Empty: the list is the one for a new user. Search, or take an item from the list."
+    : "Oldest first. The address of this page keeps it.";
+  byId("k").value = String(view.k);
+  byId("k-value").textContent = String(view.k);
+  byId("exclude").checked = view.exclude;
+  byId("reset").hidden = !Object.keys(view.where).length;
+}
+
+function look(id) {
+  if (id === lookedAt) return;
+  lookedAt = id;
+  list.mark(id);
+  tree.mark(id);
+  history.bear(reasons[id] ?? []);
+}
+
+/** Ask for the list, then for what explains it. */
+async function update() {
+  asked.abort();
+  const { signal } = (asked = new AbortController());
+  const request = requestOf(view);
+  const sign = setTimeout(() => (byId("busy").hidden = false), QUIET_MS);
+  list.fade();
+  byId("list").setAttribute("aria-busy", "true");
+  try {
+    const start = performance.now();
+    const answer = await api.recommend(request, signal);
+    if (signal.aborted) return;
+    showAnswer(answer, performance.now() - start);
+    const explanation = await api.explain(request, signal);
+    if (signal.aborted) return;
+    showExplanation(explanation, answer.items);
+    if (answer.model.version !== model.version) await showModel();
+  } catch (error) {
+    if (!signal.aborted) failed(error, update);
+  } finally {
+    clearTimeout(sign);
+    if (!signal.aborted) {
+      byId("busy").hidden = true;
+      byId("list").removeAttribute("aria-busy");
+    }
+  }
+}
+
+function showAnswer({ items, unknown }, milliseconds) {
+  clearNotice();
+  list.show(items, view.history.length > 0);
+  byId("took").textContent = `${items.length} of ${plural(model.items, "item")} in ${Math.max(1, Math.round(milliseconds))} ms`;
+  const notes = [];
+  if (unknown.length) notes.push(`Not in the catalogue, and passed over: ${unknown.join(", ")}.`);
+  if (!items.length) notes.push("No item is left. Loosen the filters.");
+  else if (items.length < view.k) notes.push(`No more than ${plural(items.length, "item")} can be recommended under these filters.`);
+  byId("about-list").textContent = notes.join(" ");
+  byId("about-list").hidden = !notes.length;
+  const first = items.length ? ` First: ${items[0].title || items[0].item_id}.` : "";
+  byId("status").textContent = `${plural(items.length, "recommendation")}.${first}`;
+  if (!items.some((item) => item.item_id === lookedAt)) lookedAt = items[0]?.item_id ?? null;
+  list.mark(lookedAt);
+}
+
+function showExplanation(explanation, items) {
+  reasons = explanation.reasons;
+  list.explain(reasons);
+  byId("branches").hidden = !explanation.tree.length;
+  tree.show(explanation.tree, new Map(items.map((item) => [item.item_id, item.title || item.item_id])));
+  tree.mark(lookedAt);
+  history.bear(reasons[lookedAt] ?? []);
+}
+
+function failed(error, again) {
+  const retry = make("button", { type: "button", onclick: () => again() }, "Try again");
+  if (error.status === 401) {
+    const field = make("input", { type: "password", autocomplete: "off", "aria-label": "Key of this server", required: true });
+    const use = (event) => {
+      event.preventDefault();
+      api.useKey(field.value);
+      again();
+    };
+    byId("notice").replaceChildren(make("form", { onsubmit: use }, make("span", {}, error.message), field, make("button", {}, "Use it")));
+  } else {
+    const words = error instanceof api.Failed ? error.message : `This page went wrong: ${error.message}`;
+    const stays = byId("list").children.length ? " What you see is the last answer." : "";
+    byId("notice").replaceChildren(make("span", {}, words + stays), retry);
+  }
+  byId("notice").hidden = false;
+}
+
+function clearNotice() {
+  byId("notice").hidden = true;
+  byId("notice").replaceChildren();
+}
+
+async function showModel() {
+  const fresh = await api.model();
+  const changed = model !== null && model.version !== fresh.version;
+  model = fresh;
+  byId("model").textContent = `${model.name} · ${model.version} · ${plural(model.items, "item")}`;
+  byId("k").max = String(Math.min(50, model.items, model.limits?.k ?? 50));
+  const known = new Set(model.filters.map((filter) => filter.column));
+  view.where = Object.fromEntries(Object.entries(view.where).filter(([column]) => known.has(column)));
+  showFilters(model.filters, view.where);
+  if (changed) byId("status").textContent = "The server has changed to another model.";
+}
+
+async function nameHistory() {
+  const nameless = view.history.filter((item) => item.title === null).map((item) => item.id);
+  if (!nameless.length) return;
+  const titles = await api.titlesOf([...new Set(nameless)]);
+  view.history = view.history.map((item) => ({ ...item, title: item.title ?? titles.get(item.id) ?? null }));
+}
+
+async function start() {
+  try {
+    await showModel();
+    await nameHistory();
+    showView();
+    await update();
+  } catch (error) {
+    failed(error, start);
+  }
+}
+
+byId("clear").addEventListener("click", () => {
+  change({ history: [] }, "The history is empty.");
+  byId("query").focus();
+});
+byId("reset").addEventListener("click", () => {
+  showFilters(model.filters, {});
+  change({ where: {} }, "No filter is on.");
+  byId("k").focus();
+});
+byId("k").addEventListener("input", () => change({ k: Number(byId("k").value) }));
+byId("exclude").addEventListener("change", () => change({ exclude: byId("exclude").checked }));
+byId("filters").addEventListener("submit", (event) => event.preventDefault());
+byId("skip").addEventListener("click", () => byId("list-title").focus());
+addEventListener("hashchange", () => {
+  view = { ...emptyView(), ...readView(location.hash) };
+  start();
+});
+
+byId("filters-box").open = matchMedia("(min-width: 46rem)").matches;
+
+showView();
+start();

@@ -1,0 +1,39 @@
+// What is looked at: history, length, filters. It is kept in the fragment of the address, so that it survives a reload
+// and can be shared.
+
+const K = 10;
+
+export const emptyView = () => ({ history: [], k: K, exclude: true, where: {} });
+
+/** The view that an address names; what cannot be read is left out. */
+export function readView(fragment) {
+  const view = emptyView();
+  const given = new URLSearchParams(fragment.replace(/^#/, ""));
+  view.history = given.getAll("h").map((id) => ({ id, title: null }));
+  const k = Number(given.get("k"));
+  if (Number.isInteger(k) && k > 0) view.k = k;
+  view.exclude = given.get("seen") !== "1";
+  try {
+    const where = JSON.parse(given.get("where") ?? "{}");
+    if (where !== null && typeof where === "object" && !Array.isArray(where)) view.where = where;
+  } catch {
+    view.where = {};
+  }
+  return view;
+}
+
+export function fragmentOf(view) {
+  const parts = new URLSearchParams(view.history.map((item) => ["h", item.id]));
+  if (view.k !== K) parts.set("k", String(view.k));
+  if (!view.exclude) parts.set("seen", "1");
+  if (Object.keys(view.where).length) parts.set("where", JSON.stringify(view.where));
+  return parts.toString();
+}
+
+/** What the server is asked for a view. */
+export const requestOf = (view) => ({
+  history: view.history.map((item) => item.id),
+  k: view.k,
+  exclude_seen: view.exclude,
+  where: view.where,
+});
