@@ -160,6 +160,12 @@ STAGES = {
             demo="report.yaml",
             shown=True,
         ),
+        StageSpec(
+            "export",
+            "Write a language model down for other engines: plain Hugging Face files, the trie, the wording.",
+            "minionerec.recommend.export_config:ExportConfig",
+            "minionerec.recommend.export:run_export",
+        ),
     )
 }
 

@@ -1,0 +1,1 @@
+"""The user's side of recommending: item ids and titles in and out."""

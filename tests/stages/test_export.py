@@ -1,0 +1,215 @@
+"""Export: the files alone, read without the project, give the project's lists."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import save_checkpoint
+from support.evaluation import copy_artefact
+from support.training import catalogue_config, make_inputs
+
+from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.vocabulary import add_code_tokens
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.wording import load_wording
+from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.recommend.export import run_export, write_trie
+from minionerec.recommend.export_config import ExportConfig
+from minionerec.recommend.sid_trie import SidTrie, check
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue import run_catalogue
+
+# Runs in a process of its own: nothing of the project can be imported, and the export's folder is the working one.
+ALONE = """
+import json, os, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "minionerec":
+            raise ImportError("the project is not there")
+
+sys.meta_path.insert(0, Blocked())
+asked = json.load(open(sys.argv[1]))
+answers = {}
+for folder, histories in asked.items():
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.modules.pop("sid_trie", None)
+    import sid_trie
+    assert sid_trie.__file__.startswith(folder)
+    page = {}
+    for code in json.load(open(sys.argv[2])):
+        exec(code, page)
+    searched = []
+    for example in page["about"]["examples"]:
+        prompt = page["tokenizer"](example["text"])["input_ids"][-page["about"]["max_prompt_length"]:]
+        assert prompt == example["input_ids"]
+        log_probs = sid_trie.model_log_probs(page["model"])
+        searched.append(page["trie"].search(log_probs, prompt, page["about"]["beams"]))
+    stock = type(page["model"]).__module__.startswith("transformers.")
+    answers[folder] = {
+        "items": [page["recommend"](history, 5) for history in histories],
+        "checked": sid_trie.check(folder),
+        "searched": searched,
+        "stock": stock and all(type(part).__module__.startswith(("torch.", "transformers."))
+                               for part in page["model"].modules()),
+    }
+assert not [name for name in sys.modules if name.split(".")[0] == "minionerec"]
+json.dump(answers, open(sys.argv[3], "w"))
+"""
+
+
+def export_config(folder, **changes):
+    settings = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "checkpoint"), "beams": 5}
+    return ExportConfig(**{**settings, "output": str(folder / "export"), **changes})
+
+
+def ask_alone(tmp_path, asked):
+    """What exports recommend for histories of item ids, in a process that cannot import the project."""
+    page = (Path(next(iter(asked))) / "README.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    files = [tmp_path / name for name in ("asked.json", "page.json", "answers.json")]
+    files[0].write_text(json.dumps(asked))
+    files[1].write_text(json.dumps(blocks))
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    subprocess.run([sys.executable, "-P", str(script), *map(str, files)], check=True, cwd=tmp_path)
+    return json.loads(files[2].read_text())
+
+
+def lists_of(checkpoint, corpus, k):
+    """Histories of the test rows as item ids, and the lists of our ranker."""
+    bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
+    histories = corpus.test["history"].tolist()
+    ranking = LanguageRanker(bundle, corpus, Search()).rank(histories, k)
+    ids = bundle.table.item_ids
+    return [[ids[item] for item in row] for row in histories], [[ids[item] for item in row] for row in ranking.items]
+
+
+def test_the_files_alone_give_our_lists(made, tmp_path):
+    prose = {"wording.yaml": load_wording("prose").to_yaml()}
+    checkpoints = {"compact": made / "checkpoint", "prose": copy_artefact(made / "checkpoint", tmp_path / "p", **prose)}
+    wanted, asked = {}, {}
+    for name, checkpoint in checkpoints.items():
+        result = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / name)))
+        asked[str(result.output)], wanted[str(result.output)] = lists_of(checkpoint, made / "corpus", 5)
+    answers = ask_alone(tmp_path, asked)
+    for folder, answer in answers.items():
+        assert answer["items"] == wanted[folder]
+        assert answer["stock"]
+        examples = json.loads((Path(folder) / "prompts.json").read_text())["examples"]
+        assert len(examples) == 5
+        assert answer["checked"].startswith("5 of 5 lists are equal")
+        for found, example in zip(answer["searched"], examples, strict=True):
+            assert [tokens for tokens, _ in found] == example["sid_tokens"]
+            assert [score for _, score in found] == pytest.approx(example["scores"], abs=1e-4)
+            assert (
+                example["items"][:1]
+                == json.loads((Path(folder) / "sid_to_item.json").read_text())[example["sids"][0]][:1]
+            )
+
+
+def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, tmp_path):
+    result = run_export(export_config(made, output=str(tmp_path / "export")))
+    table = SidTable.load_index(made / "sids")
+    found = json.loads((result.output / "sid_to_item.json").read_text())
+    assert found["<a_0><b_1>"] == ["y", "v"]  # y is the more popular
+    assert list(found) == sorted(found, key=lambda sid: table.sid_numbers[table.items_of(sid)[0]])
+    trie, tokenizer = SidTrie(result.output), load_bundle(made / "checkpoint").tokenizer
+    for number, sid in enumerate(found):
+        node = 0
+        for token in tokenizer(sid, add_special_tokens=False)["input_ids"]:
+            node = trie.child(node, token)
+        assert trie.sid[node] == number
+    assert result.counts["sids"] == len(found) == 5
+    assert result.counts["items"] == 6
+    assert result.counts["refit"] is False
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_may_follow_is_what_a_dictionary_says(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 6, (60, 4))
+    for row in codes[: 30 * (seed > 0)]:
+        row[rng.integers(1, 4) :] = -1
+    ids = rng.permutation(100)[:24].reshape(4, 6)
+    trie = Trie.build(codes, ids)
+    write_trie(trie, tmp_path / "trie.safetensors")
+    read = SidTrie(tmp_path)
+    paths = {tuple(int(ids[level, code]) for level, code in enumerate(row) if code >= 0) for row in codes.tolist()}
+    may = {}
+    for path in paths:
+        for depth in range(len(path)):
+            may.setdefault(path[:depth], set()).add(path[depth])
+    for prefix in {path[:depth] for path in paths for depth in range(5)}:
+        below = may.get(prefix, set())
+        assert set(read.allowed(prefix)) == below
+        assert set(read.allowed(prefix, end=(200, 201))) == below | ({200} if prefix in paths else set())
+        if prefix in paths:
+            assert read.allowed([*prefix, 200], end=(200, 201)) == [201]
+            assert read.allowed([*prefix, 200, 201], end=(200, 201)) == []
+    assert read.allowed([300]) == read.allowed([300, 301]) == []
+    assert read.prefix_allowed_tokens_fn(2)(0, torch.tensor([1, 2, 300])) == [0]
+
+
+def test_sids_of_several_lengths_are_searched_as_ours(made, tmp_path):
+    codes = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 2], [2, 1, 0], [2, 1, 1], [0, -1, -1]])
+    table = SidTable(codes, list("uvwxyz"))
+    tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
+    add_code_tokens(tokenizer, table)
+    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=1)
+    for parameter in model.parameters():
+        parameter.data *= 4
+    save_checkpoint(Bundle(model, tokenizer, table, load_wording("compact"), 64), tmp_path / "checkpoint")
+    changes = {"checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "export"), "beams": 3}
+    output = run_export(export_config(made, **changes)).output
+    assert "differ in length (1 to 3 codes)" in (output / "README.md").read_text()
+    assert check(output).startswith("5 of 5 lists are equal")
+
+
+def test_other_weights_are_noticed(made, tmp_path):
+    output = run_export(export_config(made, output=str(tmp_path / "export"))).output
+    weights = load_file(output / "model.safetensors")
+    save_file({name: 1.5 * each for name, each in weights.items()}, output / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SystemExit, match="That is not this model"):
+        check(output)
+
+
+def test_done_is_not_done_again_and_another_dtype_is(made, tmp_path, caplog):
+    first = run_export(export_config(made, output=str(tmp_path / "export")))
+    with caplog.at_level("INFO", "minionerec"):
+        assert run_export(export_config(made, output=str(tmp_path / "export"))).counts == first.counts
+    assert "is up to date" in caplog.text
+    assert first.counts["dtype"] == "float32"
+    half = run_export(export_config(made, output=str(tmp_path / "export"), dtype="bfloat16"))
+    assert load_file(half.output / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
+    assert json.loads((half.output / "config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((half.output / "generation_config.json").read_text())["do_sample"] is False
+    assert check(half.output)
+    assert read_manifest(half.output, "export")["inputs"].keys() == {"checkpoint", "corpus"}
+
+
+def test_what_is_refused(made, tmp_path):
+    make_inputs(tmp_path)
+    run_catalogue(catalogue_config(tmp_path, epochs=0.2))
+    catalogue = {"checkpoint": str(tmp_path / "catalogue"), "output": str(tmp_path / "export")}
+    with pytest.raises(ConfigError, match=r"catalogue: is a catalogue model, .* minionerec serve, or let it teach"):
+        run_export(export_config(tmp_path, **catalogue))
+    with pytest.raises(DataError, match="24 items, but the SID table has 6"):
+        run_export(export_config(made, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "export")))
+    with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'checkpoint'"):
+        run_export(replace(export_config(made, output=str(tmp_path / "export")), checkpoint=str(made / "corpus")))
+    with pytest.raises(ConfigError, match="beams is 1; it must be at least 2"):
+        export_config(made, beams=1)
+    assert not (tmp_path / "export").exists()
