@@ -102,6 +102,11 @@ class LanguageRanker:
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
 
     @property
+    def bonus_of_items(self) -> np.ndarray | None:
+        """What is added to the log-probability of each item's SID, float32 (N,); None where nothing is."""
+        return None if self.bonus is None else self.bonus.numpy()[self.table.sid_numbers]
+
+    @property
     def table(self) -> SidTable:
         """The SIDs that it speaks."""
         return self.bundle.table

@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import KIND as CHECKPOINT
 from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
@@ -55,13 +57,33 @@ def load_ranker(
         bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         torch.nn.Module.to(bundle.model, decoding_device())
-        return LanguageRanker(bundle, corpus, search)
+        if isinstance(bundle.model, CatalogueModel):
+            bundle.model.freeze()
+        return LanguageRanker(bundle, corpus, search, lift_of_new_items(path, bundle.table, corpus))
     if kind == MODEL_KIND:
         return _load_sequential(Path(path), corpus, corpus_path)
     raise ArtefactError(
         f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
         "train-sequential). Point the setting elsewhere."
     )
+
+
+def lift_of_new_items(path: str | os.PathLike[str], table: SidTable, corpus: Corpus) -> np.ndarray | None:
+    """What a checkpoint adds to the log-probabilities of SIDs whose items no training row ends in.
+
+    Args:
+        path: The checkpoint; `minionerec extend` writes its lift.
+        table: Its SIDs.
+        corpus: The corpus whose training rows count.
+
+    Returns:
+        float32 (S,), natural logarithms; None where it adds nothing.
+    """
+    lift = float(read_manifest(path)["counts"].get("lift", 0.0))
+    if not lift:
+        return None
+    trained = np.bincount(table.sid_numbers, corpus.popularity(), table.n_unique) > 0
+    return np.where(trained, 0.0, lift).astype(np.float32)
 
 
 def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRanker:

@@ -79,6 +79,17 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         for tower in self.towers:
             yield cast(Tower, tower)
 
+    def freeze(self) -> None:
+        """Compute the vectors of all SIDs once, for a model whose weights will not change; training mode undoes it."""
+        text, rows = self._given()
+        torch.nn.Module.eval(self)
+        for tower in self.each_tower():
+            tower.freeze(text, rows)
+
+    def _given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Text vectors and rows of code vectors, where there are any."""
+        return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=INIT_STD)
@@ -193,8 +204,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
-        text = self.text if self.config.text_width else None
-        rows = self.code_rows if self.config.code_vectors else None
+        text, rows = self._given()
         return [tower.scores(histories, places, text, rows) for tower in self.each_tower()]
 
     def _places(

@@ -51,15 +51,19 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
     Returns:
         The SID that is complete at each token (-1 for none), and the prefix reached with it; both int64 (B, T).
     """
-    node = torch.zeros(len(ids), dtype=torch.int64, device=ids.device)
+    tokens = ids.masked_fill(~mask, -1)
     sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
-    for place in range(ids.shape[1]):
-        token = ids[:, place].masked_fill(~mask[:, place], -1)
-        onward, anew = trie.find(node, token), trie.find(torch.zeros_like(node), token)
-        node = torch.where(onward >= 0, onward, anew).clamp(min=0)
-        sids[:, place] = torch.where(node > 0, trie.sid[node].long(), -1)
-        node = node.masked_fill(sids[:, place] >= 0, 0)
-        nodes[:, place] = node
+    # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
+    # can begin there but not go on.
+    reached = torch.zeros_like(ids)
+    for depth in range(min(trie.levels, ids.shape[1])):
+        reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
+            (reached >= 0)[:, : ids.shape[1] - depth], -1
+        )
+        complete = torch.where(reached >= 0, trie.sid[reached.clamp(min=0)].long(), -1)
+        sids[:, depth:] = torch.where(complete >= 0, complete, sids[:, depth:])
+        reached = reached.masked_fill(complete >= 0, -1)
+        nodes[:, depth:] = torch.where(reached >= 0, reached, nodes[:, depth:])
     return sids, nodes
 
 

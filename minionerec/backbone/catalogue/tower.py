@@ -39,8 +39,29 @@ class Tower(nn.Module):
             width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
         )
 
+        self._frozen: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def freeze(self, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> None:
+        """Compute the vectors of all SIDs once, for a model that is to recommend, until it is put into training mode.
+
+        Args:
+            text: float32 (N, T'), text vectors.
+            code_rows: int64 (tables, N).
+        """
+        self._frozen = None
+        self._frozen = self.matrix(text, code_rows)
+
+    def train(self, mode: bool = True) -> "Tower":
+        """Set training or evaluation mode; training forgets what `freeze` computed."""
+        if mode:
+            self._frozen = None
+        return super().train(mode)
+
     def matrix(self, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
         """Vectors of padding (zeros, row 0) and of all SIDs: float (N + 1, D)."""
+        if self._frozen is not None:
+            return self._frozen
         parts = [] if self.items is None else [self.items.weight]
         if self.text_map is not None:
             parts.append(self.text_map(text))

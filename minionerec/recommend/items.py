@@ -1,0 +1,257 @@
+"""The items of a catalogue as their owner knows them: ids, titles, further columns, conditions on those."""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import DataError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.data.sources.tables import read_table
+from minionerec.recommend.requests import RequestError
+
+logger = get_logger(__name__)
+
+CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
+_TRUTH = {"true": True, "false": False, "yes": True, "no": False}
+_BOUNDS = ("at_least", "at_most")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the items table.
+
+    Attributes:
+        kind: "choice" (texts), "number" or "switch" (true or false).
+        values: N values in item order: object (str or None), float64 (NaN for none), or object (bool or None).
+    """
+
+    kind: str
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, values: pd.Series) -> "Column":
+        """A column of what a table holds: numbers or truths where every cell is one, texts elsewhere."""
+        cells = [None if _empty(cell) else cell for cell in values.tolist()]
+        present = [cell for cell in cells if cell is not None]
+        truths = [cell if isinstance(cell, bool) else _TRUTH.get(str(cell).strip().lower()) for cell in present]
+        if present and None not in truths:
+            filled = iter(truths)
+            return cls(SWITCH, np.array([None if cell is None else next(filled) for cell in cells], dtype=object))
+        numbers = [_number(cell) for cell in present]
+        if present and None not in numbers:
+            found = iter(numbers)
+            return cls(
+                NUMBER, np.array([math.nan if cell is None else next(found) for cell in cells], dtype=np.float64)
+            )
+        texts = [None if cell is None else str(cell).strip() for cell in cells]
+        return cls(CHOICE, np.array(texts, dtype=object))
+
+    def at(self, item: int) -> Any:
+        """The value of one item as JSON has it; None for none."""
+        value = self.values[item]
+        if self.kind == NUMBER:
+            return None if math.isnan(value) else float(value)
+        return value
+
+    @cached_property
+    def choices(self) -> list[str]:
+        """The distinct texts of a choice, in order."""
+        return sorted({value for value in self.values if value is not None})
+
+    def holds(self, condition: Any, where: str) -> np.ndarray:
+        """Which items meet a condition: bool (N,).
+
+        Args:
+            condition: See `minionerec.recommend.requests.Request.where`.
+            where: The field's name, for messages.
+
+        Raises:
+            RequestError: If the condition does not fit the column.
+        """
+        if isinstance(condition, Mapping):
+            return self._within(condition, where)
+        if isinstance(condition, list | tuple | set | frozenset):
+            met = np.zeros(len(self.values), dtype=bool)
+            for place, value in enumerate(condition):
+                met |= self._equals(value, f"{where}[{place}]")
+            return met
+        return self._equals(condition, where)
+
+    def _equals(self, value: Any, where: str) -> np.ndarray:
+        expected = {CHOICE: str, SWITCH: bool}.get(self.kind)
+        if expected is not None and not isinstance(value, expected):
+            wanted = "a text" if expected is str else "true or false"
+            raise RequestError(where, f"is {_shown(value)}; expected {wanted}, or a list of them.")
+        if self.kind == NUMBER:
+            value = _real(value, where)
+        met: np.ndarray = np.asarray(self.values == value, dtype=bool)
+        return met
+
+    def _within(self, bounds: Mapping[str, Any], where: str) -> np.ndarray:
+        if self.kind != NUMBER:
+            raise RequestError(where, f"has bounds, but the column holds no numbers; give {_wanted(self.kind)}.")
+        met: np.ndarray = ~np.isnan(self.values)
+        if not bounds:
+            raise RequestError(where, "is empty; expected at_least, at_most or both.")
+        for name, value in bounds.items():
+            if name not in _BOUNDS:
+                raise RequestError(f"{where}.{name}", "is unknown; expected at_least or at_most.")
+            bound = _real(value, f"{where}.{name}")
+            met = met & (self.values >= bound if name == "at_least" else self.values <= bound)
+        return met
+
+
+def _wanted(kind: str) -> str:
+    return {CHOICE: "a text or a list of texts", SWITCH: "true or false"}[kind]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _empty(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell)) or str(cell).strip() == "" or cell is pd.NA
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _real(value: Any, where: str) -> float:
+    """A finite number.
+
+    Raises:
+        RequestError: If it is none.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise RequestError(where, f"is {_shown(value)}; expected a number.")
+
+
+class Items:
+    """The items of a catalogue.
+
+    Args:
+        ids: The N ids, in item order.
+        titles: Their titles.
+        columns: Further columns by name.
+
+    Example:
+        >>> items = Items(["a", "b"], ["Blue pen", "Red ink"], {"price": Column.of(pd.Series(["2", "9.5"]))})
+        >>> items.index("b"), items.search("re"), items.mask({"price": {"at_most": 5}}).tolist()
+        (1, [1], [True, False])
+    """
+
+    def __init__(self, ids: Sequence[str], titles: Sequence[str], columns: Mapping[str, Column]):
+        self.ids, self.titles, self.columns = list(ids), list(titles), dict(columns)
+        self._index = {item_id: place for place, item_id in enumerate(self.ids)}
+
+    @classmethod
+    def of(cls, corpus: Corpus, table: str | os.PathLike[str] | None = None) -> "Items":
+        """The items of a corpus, with the columns of a table beside.
+
+        Args:
+            corpus: The corpus.
+            table: csv, tsv or parquet with a column item_id and any others; columns of the corpus's own are not taken.
+
+        Raises:
+            DataError: If the table cannot be read, has no item_id, or names an item twice.
+        """
+        ids = corpus.items["item_id"].astype(str).tolist()
+        titles = corpus.items["title"].astype(str).tolist()
+        columns: dict[str, Column] = {}
+        if table is not None:
+            columns = _columns_of(Path(table), ids)
+        return cls(ids, titles, columns)
+
+    def __len__(self) -> int:
+        """Number of items, N."""
+        return len(self.ids)
+
+    def index(self, item_id: str) -> int | None:
+        """The item index of an id; None where it is of no item."""
+        return self._index.get(item_id)
+
+    def mask(self, where: Mapping[str, Any]) -> np.ndarray:
+        """The items that meet all conditions: bool (N,).
+
+        Args:
+            where: See `minionerec.recommend.requests.Request.where`.
+
+        Raises:
+            RequestError: If there is no such column, or a condition does not fit it.
+        """
+        met = np.ones(len(self), dtype=bool)
+        for name, condition in where.items():
+            if name not in self.columns:
+                known = ", ".join(self.columns) or "none"
+                raise RequestError(f"where.{name}", f"is no column of the items table; columns: {known}.")
+            met &= self.columns[name].holds(condition, f"where.{name}")
+        return met
+
+    def search(self, query: str, limit: int = 20) -> list[int]:
+        """Items whose title has a word that begins with each word of a query, or whose id is the query.
+
+        Args:
+            query: Words, in any case.
+            limit: Most items.
+
+        Returns:
+            Item indices: the one with this id first, then titles with more whole words, then shorter titles.
+        """
+        words = _WORD.findall(query.lower())
+        exact = self.index(query.strip())
+        found: list[tuple[int, int, int]] = []
+        if words:
+            for item, title in enumerate(self._words):
+                whole = sum(word in title for word in words)
+                if all(any(own.startswith(word) for own in title) for word in words):
+                    found.append((-whole, len(self.titles[item]), item))
+        ranked = [item for _, _, item in sorted(found) if item != exact]
+        return ([] if exact is None else [exact])[:limit] + ranked[: limit - (exact is not None)]
+
+    @cached_property
+    def _words(self) -> list[frozenset[str]]:
+        return [frozenset(_WORD.findall(title.lower())) for title in self.titles]
+
+
+def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
+    """The further columns of an items table, in the order of `ids`; nothing where an item has no row."""
+    table = read_table(path)
+    if "item_id" not in table.columns:
+        names = ", ".join(str(name) for name in table.columns)
+        raise DataError(f"{path}: column 'item_id' is missing; it has {names}. Name it item_id.")
+    own: pd.Series = table["item_id"].astype(str).str.strip()
+    twice = own[own.duplicated()]
+    if len(twice):
+        raise DataError(f"{path}: item {twice.iloc[0]!r} is there twice; give each item one row.")
+    table.index = pd.Index(own)
+    known = table.index.isin(ids)
+    if not known.all():
+        logger.info("%s: %d of its %d items are not in the catalogue.", path, int((~known).sum()), len(table))
+    missing = len(ids) - int(known.sum())
+    if missing:
+        logger.info("%s: %d of the catalogue's %d items have no row and meet no condition.", path, missing, len(ids))
+    names = [name for name in table.columns if name not in ("item_id", "title", "description")]
+    rows = table.reindex(pd.Index(ids))
+    return {str(name): Column.of(rows[name]) for name in names}

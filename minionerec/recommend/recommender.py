@@ -1,0 +1,222 @@
+"""The recommender: a trained model and the catalogue it was trained for, asked by the user's own item ids."""
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.artefacts import file_sha256, fingerprint, read_manifest, verify_files
+from minionerec.core.errors import ArtefactError
+from minionerec.data.corpus import Corpus
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.load import load_ranker
+from minionerec.rankers.protocol import Ranker
+from minionerec.rankers.sequential import SequentialRanker
+from minionerec.recommend.items import Items
+from minionerec.recommend.requests import UNKNOWN, Answer, Recommended, Request, RequestError
+
+BEAMS = 50
+"""Least width of a language model's beam search."""
+
+
+class Recommender:
+    """Recommends items of a catalogue for histories of its items.
+
+    Args:
+        ranker: What ranks.
+        items: The items, in the ranker's order.
+        name: What the model is called.
+        version: What it and its catalogue are told apart by.
+        max_history: Items of a history that the ranker reads, the newest.
+
+    Example:
+        from minionerec.recommend.recommender import Recommender
+        recommender = Recommender.load("runs/demo/sft", items="data/demo/items.csv")
+        answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Coffee"})
+    """
+
+    def __init__(self, ranker: Ranker, items: Items, name: str, version: str, max_history: int):
+        self.ranker, self.items, self.name, self.version, self.max_history = ranker, items, name, version, max_history
+        self.sids: Sequence[str] | None = ranker.table.sids if isinstance(ranker, LanguageRanker) else None
+        self._lift = ranker.bonus_of_items if isinstance(ranker, LanguageRanker) else None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        corpus: str | os.PathLike[str] | None = None,
+        items: str | os.PathLike[str] | None = None,
+        search: Search | None = None,
+        dtype: str = "auto",
+    ) -> "Recommender":
+        """A recommender from what a training stage left.
+
+        Args:
+            path: A checkpoint (`minionerec sft`, `grpo`, `train-catalogue`, `extend`), or the model of a seed
+                (`train-sequential`).
+            corpus: The corpus whose items are recommended; the one that the model was trained on, where its manifest
+                says it lies, if None.
+            items: A table (csv, tsv, parquet) with item_id and further columns, for conditions on them.
+            search: How a checkpoint searches: by default exactly where the model scores every SID at once, else by beam
+                search with at least 50 beams.
+            dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
+
+        Raises:
+            ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
+            DataError: If the table of items cannot be read, or the checkpoint speaks of other items.
+        """
+        verify_files(path)
+        place = Path(corpus) if corpus is not None else _own_corpus(path)
+        data = Corpus.load(place)
+        ranker = load_ranker(path, data, corpus_path=place, search=search or Search(beams=BEAMS), dtype=dtype)
+        name = "sequential model"
+        if isinstance(ranker, LanguageRanker):
+            dense = isinstance(ranker.bundle.model, CatalogueModel)
+            name = "catalogue model" if dense else "language model"
+            if dense and search is None:
+                ranker.search = Search("exact", batch_size=ranker.search.batch_size)
+        elif isinstance(ranker, SequentialRanker):
+            name = ranker.name
+        return cls(ranker, Items.of(data, items), name, _version(path, place, items), data.max_history)
+
+    @classmethod
+    def of(
+        cls, ranker: Ranker, corpus: Corpus, *, items: str | os.PathLike[str] | None = None, name: str = "own ranker"
+    ) -> "Recommender":
+        """A recommender around a ranker of the user's own.
+
+        Args:
+            ranker: Ranks the items of the corpus.
+            corpus: The corpus.
+            items: A table with further columns; see `load`.
+            name: What it is called; also its version.
+        """
+        return cls(ranker, Items.of(corpus, items), name, name, corpus.max_history)
+
+    def recommend(
+        self,
+        history: Sequence[str],
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        only: Collection[str] | None = None,
+        without: Collection[str] = (),
+        where: Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+    ) -> Answer:
+        """The best items after one history; the arguments are those of `minionerec.recommend.requests.Request`.
+
+        Raises:
+            RequestError: Naming what is wrong with the request.
+        """
+        return self.answer([Request(history, k, exclude_seen, only, without, where or {}, unknown)])[0]
+
+    def recommend_many(
+        self,
+        histories: Sequence[Sequence[str]],
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        only: Collection[str] | None = None,
+        without: Collection[str] = (),
+        where: Mapping[str, Any] | None = None,
+        unknown: str = "skip",
+    ) -> list[Answer]:
+        """The best items after each history, all asked the same; see `recommend`."""
+        return self.answer(
+            [Request(history, k, exclude_seen, only, without, where or {}, unknown) for history in histories]
+        )
+
+    def answer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers to any requests, found in one batch.
+
+        Raises:
+            RequestError: Naming what is wrong with the first bad request.
+        """
+        understood = [self._understand(request) for request in requests]
+        if not understood:
+            return []
+        masks, without = [each[1] for each in understood], [each[2] for each in understood]
+        allowed = Allowed.of_masks(masks, without, len(self.items))
+        longest = min(max(request.k for request in requests), len(self.items))
+        ranking = self.ranker.rank([each[0] for each in understood], longest, None if allowed.unrestricted else allowed)
+        return [
+            Answer(self._listed(items[: request.k], scores), each[3])
+            for request, each, items, scores in zip(requests, understood, ranking.items, ranking.scores, strict=True)
+        ]
+
+    def _understand(self, request: Request) -> tuple[np.ndarray, np.ndarray | None, Collection[int], tuple[str, ...]]:
+        """The newest items of a history, the mask of what may be listed, what is left out beside, and unknown ids."""
+        if isinstance(request.k, bool) or not isinstance(request.k, int) or request.k < 1:
+            raise RequestError("k", f"is {request.k!r}; expected a whole number from 1.")
+        if request.unknown not in UNKNOWN:
+            raise RequestError("unknown", f"is {request.unknown!r}; expected {' or '.join(UNKNOWN)}.")
+        missing: dict[str, None] = {}
+        history = self._indices(request.history, "history", request.unknown, missing)
+        mask = self.items.mask(request.where) if request.where else None
+        if request.only is not None:
+            chosen = np.zeros(len(self.items), dtype=bool)
+            chosen[self._indices(request.only, "only", request.unknown, missing)] = True
+            mask = chosen if mask is None else mask & chosen
+        without = self._indices(request.without, "without", request.unknown, missing)
+        if request.exclude_seen:
+            without = [*without, *history]
+        newest = np.array(history[-self.max_history :], dtype=np.int32)
+        return newest, mask, without, tuple(missing)
+
+    def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
+        """Item indices of ids; what is of no item goes to `missing`."""
+        if isinstance(ids, str):
+            raise RequestError(field, f"is the text {ids!r}; expected a list of item ids.")
+        found: list[int] = []
+        for place, item_id in enumerate(ids):
+            if not isinstance(item_id, str):
+                raise RequestError(f"{field}[{place}]", f"is {item_id!r}; expected an item id, a text.")
+            item = self.items.index(item_id)
+            if item is not None:
+                found.append(item)
+            elif unknown == "refuse":
+                raise RequestError(f"{field}[{place}]", f"{item_id!r} is no item of the catalogue.")
+            else:
+                missing[item_id] = None
+        return found
+
+    def _listed(self, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
+        listed = []
+        for item, score in zip(items, scores, strict=False):
+            sid = probability = None
+            if self.sids is not None:
+                sid = self.sids[item]
+                lift = 0.0 if self._lift is None else float(self._lift[item])
+                probability = float(np.exp(score - lift))
+            listed.append(Recommended(self.items.ids[item], self.items.titles[item], sid, float(score), probability))
+        return tuple(listed)
+
+
+def _own_corpus(path: str | os.PathLike[str]) -> Path:
+    """The corpus that a model was trained on, where its manifest says it lies.
+
+    Raises:
+        ArtefactError: If it says nothing, or another one lies there now.
+    """
+    record = read_manifest(path)["inputs"].get("corpus")
+    if record is None:
+        raise ArtefactError(f"{path}: its manifest names no corpus. Give the corpus that it was trained on.")
+    place = Path(record["path"])
+    if not place.is_dir() or fingerprint(place) != record["sha256"]:
+        raise ArtefactError(
+            f"{path}: was trained on the corpus {place}, which is not there as it was. Give its place, or make it anew."
+        )
+    return place
+
+
+def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:
+    """12 hex digits that change with the model, the corpus and the items table."""
+    parts = [fingerprint(path), fingerprint(corpus), "" if items is None else file_sha256(items)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
