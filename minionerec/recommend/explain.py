@@ -1,0 +1,324 @@
+"""Why items stand in a list: the tree of semantic IDs as the model saw it, and what the history has to do with them.
+
+The probabilities of the tree are those of the search. What an item of the history has to do with a listed item is found
+by asking the ranker again without it: all histories in one batch, ranking the listed items alone, so that scores are
+exact. That is how the score depends on the item, given the rest of the history; it is no share of a whole, and two
+items that say the same hide each other. Counts and texts say what a catalogue model could read.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+import numpy as np
+import torch
+
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.errors import ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.branches import check_scores, check_search, evaluating, open_branches
+from minionerec.decoding.guide import reached
+from minionerec.decoding.trie import Trie
+from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.language import LanguageRanker
+from minionerec.rankers.protocol import Ranker
+from minionerec.recommend.items import Items
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Recommended, Request
+from minionerec.sid.table import code_token
+
+SOURCES = 10
+"""Items of a history whose part is found, the newest."""
+
+
+class Node(TypedDict):
+    """A branch of the tree.
+
+    Attributes:
+        code: Its code, "<a_12>"; None for all branches of a level that are not shown, together.
+        probability: Of all SIDs at and below it; filters and the lift of new items are not in it.
+        allowed: Whether an item at or below it may be listed.
+        children: Branches below it, the most probable first; empty where no listed item lies below.
+        items: Ids of the items at a leaf, the more popular first.
+        titles: Their titles.
+        branches: How many branches stand together where the code is None.
+    """
+
+    code: str | None
+    probability: float
+    allowed: bool
+    children: "list[Node]"
+    items: list[str]
+    titles: list[str]
+    branches: NotRequired[int]
+
+
+class Reason(TypedDict):
+    """What an item of the history has to do with a listed one.
+
+    Attributes:
+        kind: "history", "counts" or "text".
+        item_id: The item of the history.
+        title: Its title.
+        change: Of a "history": how much higher the listed item's score is with it than without; for models that speak
+            SIDs a difference of log-probabilities.
+        probability: Of a "history": of the listed item's SID, as in the list; None where scores are no probabilities.
+        without: Of a "history": what that would be without the item; None likewise.
+        times: Of "counts": training rows with the listed item as target and this one in their history.
+        similarity: Of a "text": cosine of the two items' text vectors.
+    """
+
+    kind: str
+    item_id: str
+    title: str
+    change: NotRequired[float]
+    probability: NotRequired[float | None]
+    without: NotRequired[float | None]
+    times: NotRequired[int]
+    similarity: NotRequired[float]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why items stand in a list.
+
+    Attributes:
+        tree: Branches of the first level of SIDs; empty where the model has no SIDs.
+        reasons: Id of each listed item to its reasons, newest item of the history first.
+    """
+
+    tree: list[Node]
+    reasons: dict[str, list[Reason]]
+
+
+def explain(recommender: Recommender, request: Request, *, branches: int = 8) -> Explanation:
+    """Explain the list that a request gets.
+
+    Args:
+        recommender: What recommends.
+        request: What is asked.
+        branches: Branches of each prefix that are shown, beside those above listed items.
+
+    Raises:
+        RequestError: Naming what is wrong with the request.
+        ConfigError: If `branches` is negative.
+
+    Example:
+        explanation = explain(recommender, Request(["P001", "P004"], k=5))
+        explanation.reasons["P017"][0]  # {"kind": "history", "item_id": "P004", "change": 1.6, …}
+    """
+    if branches < 0:
+        raise ConfigError(f"branches is {branches}; it must be at least 0.")
+    listed = recommender.answer([request])[0].items
+    items, ranker = recommender.items, recommender.ranker
+    history, mask, without, _ = recommender._understand(request)
+    places = [place for item in listed if (place := items.index(item.item_id)) is not None]
+    sources = list(dict.fromkeys(history[::-1].tolist()))[:SOURCES]
+    reasons = _by_leaving_out(ranker, history, sources, listed, places, items)
+    tree: list[Node] = []
+    if isinstance(ranker, LanguageRanker):
+        allowed = Allowed.of_masks([mask], [without], len(items))
+        open_items = None if allowed.unrestricted else allowed.row(0)
+        tree = _Growth(ranker, history, places).tree(items, open_items, branches)
+        model = ranker.bundle.model
+        if isinstance(model, CatalogueModel):
+            counts = _counts(ranker.builder.corpus, sources, places) if model.pairs is not None else None
+            texts = _similarities(ranker, model, sources, places) if model.config.text_width else None
+            _add_what_it_read(reasons, items, sources, places, counts, texts)
+    return Explanation(tree, reasons)
+
+
+def _by_leaving_out(
+    ranker: Ranker,
+    history: np.ndarray,
+    sources: Sequence[int],
+    listed: Sequence[Recommended],
+    places: Sequence[int],
+    items: Items,
+) -> dict[str, list[Reason]]:
+    """How scores of listed items change when an item of the history was never there, at any place of it."""
+    reasons: dict[str, list[Reason]] = {item.item_id: [] for item in listed}
+    if not sources or not places:
+        return reasons
+    only = np.zeros(len(items), dtype=bool)
+    only[places] = True
+    histories = [history, *(history[history != source] for source in sources)]
+    allowed = Allowed.of_masks([only] * len(histories), [()] * len(histories), len(items))
+    ranking = ranker.rank(histories, len(places), allowed)
+    scores = [dict(zip(*row, strict=True)) for row in zip(ranking.items, ranking.scores, strict=True)]
+    for item, place in zip(listed, places, strict=True):
+        for source, without in zip(sources, scores[1:], strict=True):
+            if place not in scores[0] or place not in without:
+                continue
+            change = float(scores[0][place] - without[place])
+            reasons[item.item_id].append(
+                {
+                    **_about("history", items, source),
+                    "change": change,
+                    "probability": item.probability,
+                    "without": None
+                    if item.probability is None
+                    else min(1.0, item.probability * float(np.exp(-change))),
+                }
+            )
+    return reasons
+
+
+def _about(kind: str, items: Items, source: int) -> Reason:
+    return {"kind": kind, "item_id": items.ids[source], "title": items.titles[source]}
+
+
+def _counts(corpus: Corpus, sources: Sequence[int], places: Sequence[int]) -> Counter[tuple[int, int]]:
+    """Training rows by (target, item of their history), of some targets and items."""
+    wanted, found = set(sources), Counter[tuple[int, int]]()
+    rows = np.flatnonzero(np.isin(corpus.train["target"].to_numpy(), places))
+    histories, targets = corpus.train["history"].to_numpy(), corpus.train["target"].to_numpy()
+    for row in rows.tolist():
+        found.update((int(targets[row]), item) for item in wanted.intersection(histories[row].tolist()))
+    return found
+
+
+def _similarities(
+    ranker: LanguageRanker, model: CatalogueModel, sources: Sequence[int], places: Sequence[int]
+) -> np.ndarray:
+    """Cosines of text vectors: float (listed items, items of the history), 0 where an item has no text."""
+    numbers = ranker.table.sid_numbers
+    one, other = (model.text[torch.from_numpy(numbers[list(chosen)])].float() for chosen in (places, sources))
+    normal = torch.nn.functional.normalize
+    found: np.ndarray = (normal(one, dim=1) @ normal(other, dim=1).T).cpu().numpy()
+    return found
+
+
+def _add_what_it_read(
+    reasons: dict[str, list[Reason]],
+    items: Items,
+    sources: Sequence[int],
+    places: Sequence[int],
+    counts: Counter[tuple[int, int]] | None,
+    texts: np.ndarray | None,
+) -> None:
+    """Add counts and similarities behind the reasons of each listed item."""
+    for row, place in enumerate(places):
+        found = reasons[items.ids[place]]
+        for column, source in enumerate(sources):
+            if counts is not None:
+                found.append({**_about("counts", items, source), "times": counts[place, source]})
+            if texts is not None:
+                found.append({**_about("text", items, source), "similarity": float(texts[row, column])})
+
+
+class _Growth:
+    """The prefixes above some items as the model's search grows them, with the probabilities of all their children.
+
+    Args:
+        ranker: The checkpoint.
+        history: Items of the history, oldest first.
+        places: Item indices.
+
+    Attributes:
+        found: Prefix → its children and their log-probabilities.
+        above: Prefixes of the items' SIDs, and the SIDs' own nodes.
+    """
+
+    def __init__(self, ranker: LanguageRanker, history: np.ndarray, places: Sequence[int]):
+        self.ranker = ranker
+        self.found: dict[int, tuple[list[int], list[float]]] = {}
+        model, prompts = ranker.bundle.model, ranker.prompts([history]).ids
+        self.trie = trie = check_search(model, prompts, ranker.trie)
+        levels = _prefixes(trie, ranker.table.sid_numbers[list(places)].tolist())
+        self.above = set().union(*levels)
+        with torch.no_grad(), evaluating(model):
+            grown = open_branches(model, prompts, trie)
+            hidden, nodes = grown.hidden.unsqueeze(1), [0]
+            running = torch.zeros(1, 1, device=model.device)
+            for depth in range(trie.levels):
+                at = torch.tensor([nodes], device=model.device)
+                children, present = trie.children(at)  # (1, K, W)
+                tokens = trie.tokens(children, depth + 1)
+                steps = grown.scores(hidden, tokens, present, ranker.search.scores)
+                check_scores(steps)
+                totals = running.unsqueeze(-1) + steps
+                for place, node in enumerate(nodes):
+                    kept = present[0, place]
+                    self.found[node] = children[0, place][kept].tolist(), totals[0, place][kept].tolist()
+                onward = [node for node in sorted(levels[depth]) if trie.first_child[node + 1] > trie.first_child[node]]
+                if depth + 1 == trie.levels or not onward:
+                    return
+                parents = [nodes.index(int(trie.parent[node])) for node in onward]
+                offsets = [
+                    node - int(trie.first_child[nodes[place]]) for node, place in zip(onward, parents, strict=True)
+                ]
+                running = totals[:, parents, offsets]
+                slots = torch.tensor([parents], device=model.device) + grown.count - len(nodes)
+                slots = torch.full_like(slots, -1) if depth == 0 else slots
+                nodes = onward
+                here = torch.tensor([nodes], device=model.device)
+                hidden = grown.run(trie.tokens(here, depth + 1), slots, depth)
+
+    def tree(self, items: Items, allowed: np.ndarray | None, branches: int) -> list[Node]:
+        """The branches of the first level.
+
+        Args:
+            items: The items.
+            allowed: bool (N,), the items that may be listed; all if None.
+            branches: How many others are shown beside those above listed items.
+        """
+        open_nodes = None
+        if allowed is not None:
+            sids = torch.zeros(1, self.trie.n_sids, dtype=torch.bool, device=self.trie.code.device)
+            sids[0, torch.from_numpy(self.ranker.table.sid_numbers[allowed])] = True
+            open_nodes = reached(self.trie, sids)[0]
+        return self._level(0, 0, items, open_nodes, branches)
+
+    def _level(
+        self, prefix: int, depth: int, items: Items, open_nodes: torch.Tensor | None, branches: int
+    ) -> list[Node]:
+        """The children of a prefix, the most probable first, and those that are not shown."""
+        ranked = sorted(zip(*self.found[prefix], strict=True), key=lambda child: (-child[1], child[0]))
+        others = [node for node, _ in ranked if node not in self.above]
+        hidden = set(others[branches:])
+        nodes = [
+            self._node(node, depth, float(np.exp(value)), items, open_nodes, branches)
+            for node, value in ranked
+            if node not in hidden
+        ]
+        if hidden:
+            values = [value for node, value in ranked if node in hidden]
+            may = open_nodes is None or bool(open_nodes[list(hidden)].any())
+            together: Node = {
+                "code": None,
+                "probability": float(np.exp(values).sum()),
+                "allowed": may,
+                "children": [],
+                "items": [],
+                "titles": [],
+                "branches": len(hidden),
+            }
+            nodes.append(together)
+        return nodes
+
+    def _node(
+        self, node: int, depth: int, probability: float, items: Items, open_nodes: torch.Tensor | None, branches: int
+    ) -> Node:
+        sid = int(self.trie.sid[node])
+        behind = self.ranker.behind[sid] if sid >= 0 else []
+        return {
+            "code": code_token(depth, int(self.trie.code[node])),
+            "probability": probability,
+            "allowed": open_nodes is None or bool(open_nodes[node]),
+            "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.found else [],
+            "items": [items.ids[item] for item in behind],
+            "titles": [items.titles[item] for item in behind],
+        }
+
+
+def _prefixes(trie: Trie, sids: Sequence[int]) -> list[set[int]]:
+    """Nodes at and above the ends of some SIDs, level by level, the root left out."""
+    levels: list[set[int]] = [set() for _ in range(trie.levels)]
+    for sid in sids:
+        node = int(trie.node_of_sid[sid])
+        while node:
+            levels[int(trie.depth[node]) - 1].add(node)
+            node = int(trie.parent[node])
+    return levels
