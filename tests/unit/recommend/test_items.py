@@ -1,0 +1,114 @@
+"""Items as their owner knows them: columns and their kinds, conditions, search."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import DataError
+from minionerec.data.corpus import Corpus
+from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, Items
+from minionerec.recommend.requests import RequestError
+
+TABLE = """item_id,title,department,price,in_stock,code
+a,ignored,Tea,3.5,true,007
+b,ignored,Ink,,false,8x
+d,ignored,Tea,12,TRUE,
+zz,ignored,Tea,1,true,1
+"""
+
+
+@pytest.fixture
+def corpus():
+    items = pd.DataFrame(
+        {"item_id": list("abcd"), "title": ["Green tea", "Ink pot", "Tea pot, green", "Pen"], "description": [""] * 4}
+    )
+    rows = pd.DataFrame({"user": ["u"], "history": [np.array([], np.int32)], "target": np.array([0], np.int32)})
+    return Corpus(items, rows, rows, rows, "made up", 10)
+
+
+@pytest.fixture
+def items(corpus, tmp_path):
+    (tmp_path / "items.csv").write_text(TABLE)
+    return Items.of(corpus, tmp_path / "items.csv")
+
+
+def test_columns_are_what_all_their_cells_are(items, corpus, tmp_path):
+    assert {name: column.kind for name, column in items.columns.items()} == {
+        "department": CHOICE, "price": NUMBER, "in_stock": SWITCH, "code": CHOICE,
+    }  # fmt: skip
+    assert [items.columns["price"].at(item) for item in range(4)] == [3.5, None, None, 12.0]
+    assert [items.columns["in_stock"].at(item) for item in range(4)] == [True, False, None, True]
+    assert items.columns["department"].choices == ["Ink", "Tea"]
+    frame = pd.DataFrame({"item_id": list("abcd"), "price": [1, 2, None, 4], "on": [True, False, True, None]})
+    frame.to_parquet(tmp_path / "items.parquet")
+    read = Items.of(corpus, tmp_path / "items.parquet")
+    assert read.columns["price"].kind == NUMBER and read.columns["on"].kind == SWITCH
+    assert read.mask({"price": {"at_least": 2}, "on": False}).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("where", "met"),
+    [
+        ({}, "abcd"),
+        ({"department": "Tea"}, "ad"),
+        ({"department": ["Ink", "Tea"]}, "abd"),
+        ({"department": []}, ""),
+        ({"price": {"at_most": 3.5}}, "a"),
+        ({"price": {"at_least": 3.5, "at_most": 20}}, "ad"),
+        ({"price": 12}, "d"),
+        ({"in_stock": True}, "ad"),
+        ({"in_stock": [False, True]}, "abd"),
+        ({"department": "Tea", "price": {"at_least": 4}}, "d"),
+        ({"code": "007"}, "a"),
+    ],
+)
+def test_conditions(items, where, met):
+    assert [items.ids[item] for item in np.flatnonzero(items.mask(where))] == list(met)
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "message"),
+    [
+        (
+            {"colour": "red"},
+            "where.colour",
+            "is no column of the items table; columns: department, price, in_stock, code",
+        ),
+        ({"department": 3}, "where.department", "is 3; expected a text, or a list of them"),
+        ({"department": ["Tea", None]}, "where.department[1]", "is None; expected a text"),
+        ({"department": {"at_least": 1}}, "where.department", "has bounds, but the column holds no numbers"),
+        ({"price": "cheap"}, "where.price", "is 'cheap'; expected a number"),
+        ({"price": True}, "where.price", "is True; expected a number"),
+        ({"price": {"below": 3}}, "where.price.below", "is unknown; expected at_least or at_most"),
+        ({"price": {"at_least": float("nan")}}, "where.price.at_least", "is nan; expected a number"),
+        ({"price": {"at_most": 10**400}}, "where.price.at_most", "expected a number"),
+        ({"price": {}}, "where.price", "is empty; expected at_least, at_most or both"),
+        ({"in_stock": "yes"}, "where.in_stock", "is 'yes'; expected true or false"),
+    ],
+)
+def test_conditions_that_do_not_fit_name_their_field(items, where, field, message):
+    with pytest.raises(RequestError, match=message) as caught:
+        items.mask(where)
+    assert caught.value.field == field and str(caught.value) == f"{field}: {caught.value.message}"
+
+
+def test_search_finds_beginnings_of_words_whole_ones_first(items):
+    assert items.search("tea") == [0, 2]
+    assert items.search("po te") == [2]
+    assert items.search("GREEN, pot") == [2]
+    assert items.search("d") == [3]  # an id
+    assert items.search("tea", limit=1) == [0] and items.search("d", limit=0) == []
+    assert items.search("xyz") == [] and items.search("  ") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,price\na,1\n", "column 'item_id' is missing; it has id, price"),
+        ("item_id,price\na,1\na,2\n", "item 'a' is there twice"),
+    ],
+)
+def test_tables_that_cannot_be_taken(corpus, tmp_path, text, message):
+    (tmp_path / "items.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        Items.of(corpus, tmp_path / "items.csv")

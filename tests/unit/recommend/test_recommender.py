@@ -1,0 +1,167 @@
+"""The recommender: ids in and out, filters equal to filtering the whole ranking, for every kind of model."""
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.evaluation import copy_artefact, made
+
+from minionerec.core.errors import ArtefactError
+from minionerec.data.corpus import Corpus
+from minionerec.rankers.floors import make_floors
+from minionerec.rankers.language import Search
+from minionerec.rankers.load import load_ranker
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request, RequestError
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.stage import run_sequential
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.config import CatalogueTrainConfig
+
+__all__ = ["made"]
+
+TABLE = "item_id,shelf,price\nu,1a,1\nv,1a,2\nw,2b,3\nx,2b,4\ny,1a,5\n"
+KINDS = ("language", "language exactly", "catalogue", "sequential", "floor")
+
+
+@pytest.fixture(scope="module")
+def table(made):
+    (made / "items.csv").write_text(TABLE)
+    return made / "items.csv"
+
+
+@pytest.fixture(scope="module")
+def recommenders(made, table, tmp_path_factory):
+    """One recommender of each kind over the same six items."""
+    folder = tmp_path_factory.mktemp("models")
+    inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
+    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
+    run_catalogue(CatalogueTrainConfig(**inputs, **shape, eval_beams=10, output=str(folder / "catalogue")))
+    tiny = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
+    asked = {"protocol": "rows", "hyper": tiny, "max_len": 3, "epochs": 1, "list_length": 5, "resamples": 10}
+    run_sequential(SequentialConfig(model="sasrec", **inputs, **asked, output=str(folder / "sasrec")))
+    (seed,) = (folder / "sasrec").glob("seed-*")
+    corpus = Corpus.load(made / "corpus")
+    given = {"corpus": made / "corpus", "items": table}
+    return {
+        "language": Recommender.load(made / "checkpoint", **given),
+        "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
+        "catalogue": Recommender.load(folder / "catalogue", **given),
+        "sequential": Recommender.load(seed / "model", **given),
+        "floor": Recommender.of(make_floors(corpus)["what followed"], corpus, items=table),
+    }
+
+
+def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
+    recommender = recommenders["language"]
+    corpus = Corpus.load(made / "corpus")
+    ranker = load_ranker(made / "checkpoint", corpus)
+    ranking = ranker.rank([np.array([1, 4])], 5)
+    answer = recommender.recommend(["v", "y"], 5)
+    assert [item.item_id for item in answer.items] == ["uvwxyz"[item] for item in ranking.items[0][:5]]
+    for item, index, score in zip(answer.items, ranking.items[0], ranking.scores[0], strict=False):
+        assert (item.title, item.sid) == (f"thing {index}", ranker.table.sids[index])
+        assert item.score == pytest.approx(score, abs=1e-5) and item.probability == pytest.approx(np.exp(score))
+    assert recommender.name == "language model" and len(recommender.version) == 12
+    assert recommenders["catalogue"].name == "catalogue model"
+    one = recommenders["sequential"].recommend(["v"], 2).items[0]
+    assert one.sid is None and one.probability is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
+    recommender = recommenders[kind]
+    ids = st.lists(st.sampled_from("uvwxyz"), max_size=4)
+    requests = data.draw(
+        st.lists(
+            st.builds(
+                Request,
+                history=ids,
+                k=st.integers(1, 7),
+                exclude_seen=st.booleans(),
+                only=st.none() | ids,
+                without=ids,
+                where=st.sampled_from([{}, {"shelf": "1a"}, {"price": {"at_least": 2, "at_most": 4}}]),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    prices = dict(zip("uvwxy", range(1, 6), strict=True))
+    for request, answer in zip(requests, recommender.answer(requests), strict=True):
+        everything = recommender.recommend(request.history, 6).items
+        assert len(everything) == 6
+        allowed = {
+            item
+            for item in "uvwxyz"
+            if (request.only is None or item in request.only)
+            and item not in request.without
+            and not (request.exclude_seen and item in request.history)
+            and (not request.where or item in prices)
+            and ("shelf" not in request.where or item in "uvy")
+            and ("price" not in request.where or 2 <= prices[item] <= 4)
+        }
+        wanted = [item for item in everything if item.item_id in allowed][: request.k]
+        assert [item.item_id for item in answer.items] == [item.item_id for item in wanted]
+        if kind != "floor":  # whose scores are places
+            assert [item.score for item in answer.items] == pytest.approx([item.score for item in wanted], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_user_and_a_long_history_get_lists(recommenders, kind):
+    new, long = recommenders[kind].recommend_many([[], list("uvwxyz") * 5], 3)
+    assert len(new.items) == len(long.items) == 3
+    newest = recommenders[kind].recommend(list("uvwxyz") * 5, 3)
+    assert [item.item_id for item in long.items] == [item.item_id for item in newest.items]
+    assert recommenders[kind].answer([]) == []
+
+
+def test_unknown_ids_are_named_or_refused(recommenders):
+    recommender = recommenders["catalogue"]
+    answer = recommender.recommend(["v", "?", "y"], 2, only=["u", "!", "w"], without=["?", "#"])
+    assert answer.unknown == ("?", "!", "#") and {item.item_id for item in answer.items} == {"u", "w"}
+    assert answer.items == recommender.recommend(["v", "y"], 2, only=["u", "w"]).items
+    with pytest.raises(RequestError, match=r"history\[1\]: '\?' is no item of the catalogue"):
+        recommender.recommend(["v", "?"], unknown="refuse")
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(k=0), "k: is 0; expected a whole number from 1"),
+        (Request(k=True), "k: is True; expected a whole number"),
+        (Request(k=2.5), "k: is 2.5; expected a whole number"),
+        (Request("uv"), "history: is the text 'uv'; expected a list of item ids"),
+        (Request(["u", 3]), r"history\[1\]: is 3; expected an item id, a text"),
+        (Request(unknown="maybe"), "unknown: is 'maybe'; expected skip or refuse"),
+        (Request(where={"size": 1}), "where.size: is no column of the items table; columns: shelf, price"),
+    ],
+)
+def test_bad_requests_name_their_field(recommenders, request_, message):
+    with pytest.raises(RequestError, match=message):
+        recommenders["catalogue"].answer([Request(["u"]), request_])
+
+
+def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, tmp_path, monkeypatch):
+    inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
+    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
+    run_catalogue(CatalogueTrainConfig(**inputs, **shape, eval_beams=10, output=str(tmp_path / "model")))
+    found = Recommender.load(tmp_path / "model")
+    assert found.recommend(["u"], 2) == Recommender.load(tmp_path / "model", corpus=made / "corpus").recommend(["u"], 2)
+    with pytest.raises(ArtefactError, match="its manifest names no corpus"):
+        Recommender.load(made / "checkpoint")
+    broken = copy_artefact(tmp_path / "model", tmp_path / "broken")
+    (broken / "config.json").write_text("{}")
+    with pytest.raises(ArtefactError, match=r"config.json: differs from manifest.json"):
+        Recommender.load(broken, corpus=made / "corpus")
+    copy = shutil.copytree(made / "corpus", tmp_path / "corpus")
+    (tmp_path / "items.csv").write_text(TABLE)
+    versions = {
+        Recommender.load(tmp_path / "model", corpus=copy).version,
+        Recommender.load(tmp_path / "model", corpus=copy, items=tmp_path / "items.csv").version,
+    }
+    assert len(versions) == 2 and found.version in versions
