@@ -5,6 +5,7 @@ import sys
 from minionerec.cli.command import run_stage
 from minionerec.cli.pipeline import run_pipeline
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
+from minionerec.cli.serving import run_serve
 from minionerec.cli.stages import STAGES
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError
@@ -12,6 +13,7 @@ from minionerec.core.errors import ConfigError
 _OWN = {
     "run": "Run the stages of a recipe, e.g. minionerec run demo",
     "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
+    "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
 }
 
 
@@ -76,6 +78,8 @@ def dispatch() -> None:
         _run(sys.argv[0])
     elif name == "recipes":
         _recipes(sys.argv[0])
+    elif name == "serve":
+        run_serve(sys.argv[0], words[1:])
     else:
         run_stage(name)
 

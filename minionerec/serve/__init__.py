@@ -1,0 +1,1 @@
+"""A recommender behind HTTP: requests read and refused, batched, answered by one model, and models exchanged."""

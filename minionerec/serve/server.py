@@ -1,0 +1,199 @@
+"""The process: address, signals, the first model, and an end at which everything taken is answered."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
+from minionerec.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
+from minionerec.serve.logs import log_json_lines
+
+if TYPE_CHECKING:
+    from minionerec.recommend.recommender import Recommender
+    from minionerec.serve.app import Parts
+    from minionerec.serve.models import Sources
+
+logger = get_logger(__name__)
+
+_ABSENT = "minionerec serve needs {name!r}, which is not installed. Install it with: pip install 'minionerec[serve]'"
+
+
+def check_extra() -> None:
+    """Whether the libraries of the server are there.
+
+    Raises:
+        ConfigError: If one is missing; it says how to install it.
+    """
+    try:
+        for name in ("fastapi", "uvicorn", "prometheus_client"):
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(_ABSENT.format(name=error.name)) from None
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at an address, before anything is loaded.
+
+    Raises:
+        ConfigError: If the address cannot be had.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {host}:{port} ({error.strerror}). Give another --host or --port (0: any free one)."
+        ) from None
+    return found
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address of a socket, as a browser takes it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def sources_of(config: ServeConfig) -> "Sources":
+    """Where the first model comes from."""
+    from minionerec.serve.models import Sources
+
+    corpus, items = (find_path(path) if path else None for path in (config.corpus, config.items))
+    return Sources(find_path(config.checkpoint), corpus, items)
+
+
+def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
+    """What loads a model."""
+
+    def load(sources: "Sources") -> "Recommender":
+        from minionerec.recommend.recommender import Recommender
+
+        return Recommender.load(sources.checkpoint, corpus=sources.corpus, items=sources.items, dtype=config.dtype)
+
+    return load
+
+
+def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources], Recommender]") -> "Parts":
+    """The parts of an application, as the settings say."""
+    from minionerec.serve.app import Parts
+    from minionerec.serve.batching import Batcher
+    from minionerec.serve.metrics import Metrics
+    from minionerec.serve.models import Shelf
+    from minionerec.serve.reloading import Reloader
+
+    metrics = Metrics()
+    shelf = Shelf(load, config.batch, metrics.in_service)
+    batcher = Batcher(
+        lambda: shelf.current,
+        queue=config.queue,
+        batch=config.batch,
+        window_s=config.window_ms / 1000,
+        timeout_s=config.timeout_s,
+        metrics=metrics,
+    )
+    root = Path(config.reload_root) if config.reload_root else None
+    reloader = Reloader(shelf, metrics, sources_of(config), config.reload != "off", root)
+    return Parts(shelf, batcher, reloader, metrics, config.limits(), keys, config.open_metrics, config.log_histories)
+
+
+def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT comes; then answer what was taken.
+
+    Args:
+        config: The settings.
+        announce: Called with one line once the model is there.
+
+    Raises:
+        ConfigError: If the settings, a key or the address cannot be used.
+        MinioneRecError: If the model cannot be loaded.
+    """
+    check_extra()
+    from minionerec.serve.guard import read_keys
+
+    # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
+    keys = read_keys(config.api_key_file)
+    if config.reload != "off" and config.host not in LOOPBACK and not keys:
+        raise ConfigError(
+            f"reload is {config.reload!r} at {config.host} without a key: everybody could exchange the model. Give "
+            f"--api_key_file or {KEY_VARIABLE}."
+        )
+    listening = bind(config.host, config.port)
+    log_json_lines(config.log)
+    if not keys and config.host not in LOOPBACK:
+        logger.warning("everybody who reaches %s may call; give --api_key_file to change that", config.host)
+    try:
+        _Process(config, make_parts(config, keys, loader_of(config)), listening, announce).run()
+    finally:
+        listening.close()
+
+
+class _Process:
+    """One run of the server."""
+
+    def __init__(self, config: ServeConfig, parts: "Parts", listening: socket.socket, announce: Callable[[str], None]):
+        import uvicorn
+
+        from minionerec.serve.app import create_app
+
+        self._config, self._parts, self._listening, self._announce = config, parts, listening, announce
+        self._failed: MinioneRecError | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        parts.begun = self._begin
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(parts),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=True,
+                ws="none",
+                lifespan="on",
+                limit_concurrency=config.connections,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=int(config.timeout_s) + 5,
+            )
+        )
+
+    def run(self) -> None:
+        # uvicorn raises a signal again when it has ended; the end that was asked for is no failure
+        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._server.run(sockets=[self._listening])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._failed is not None:
+            raise self._failed
+
+    async def _begin(self) -> None:
+        """Bring the first model, then watch; the end where it cannot be had."""
+        try:
+            served = await self._parts.reloader.start()
+        except MinioneRecError as error:
+            self._failed = error
+            self._server.should_exit = True
+            return
+        name, count = served.recommender.name, len(served.recommender.items)
+        self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
+        if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        if self._config.reload == "watch":
+            await self._parts.reloader.watch(self._config.watch_s)
+
+    def _reload(self) -> None:
+        task = asyncio.ensure_future(self._parts.reloader.reload_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Leave a signal alone."""

@@ -1,0 +1,63 @@
+"""Answers as JSON."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from minionerec.recommend.items import Items
+from minionerec.recommend.requests import Answer, Recommended
+
+
+def to_json(value: Any) -> bytes:
+    """JSON of plain characters, which never holds a number that is none."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def number(value: float | None) -> float | None:
+    """A number, or null where it is none."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def recommended(item: Recommended) -> dict[str, Any]:
+    """One item of a list."""
+    return {
+        "item_id": item.item_id,
+        "title": item.title,
+        "sid": item.sid,
+        "score": number(item.score),
+        "probability": number(item.probability),
+    }
+
+
+def answered(answer: Answer) -> dict[str, Any]:
+    """The answer to one request."""
+    return {"items": [recommended(item) for item in answer.items], "unknown": list(answer.unknown)}
+
+
+def described(items: Items, indices: Sequence[int]) -> list[dict[str, Any]]:
+    """Items with their columns."""
+    return [
+        {
+            "item_id": items.ids[index],
+            "title": items.titles[index],
+            "columns": {name: finite(column.at(index)) for name, column in items.columns.items()},
+        }
+        for index in indices
+    ]
+
+
+def finite(value: Any) -> Any:
+    """A tree of plain values, with null for every number that is none."""
+    if isinstance(value, dict):
+        return {str(name): finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | bool | int | float) else finite(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """What numpy calls a number, as Python has it; anything else as its text."""
+    return value.item() if hasattr(value, "item") else str(value)
