@@ -106,6 +106,46 @@ def initialise_code_rows(
         lift_code_rows(model, tokenizer, table, seed)
 
 
+@torch.no_grad()
+def extend_code_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
+) -> int:
+    """Give tokens and rows to the codes that a table has beside those of an earlier one; all other rows stay.
+
+    A new row is the mean of the rows of the codes of its level that the model knows (of all that it knows, where it
+    knows none of that level), in the embedding and in an untied head. Its logit is then the mean of theirs, which is
+    less than a known code of that level has on average in probability.
+
+    Args:
+        model: Causal language model that speaks the earlier table, changed in place.
+        tokenizer: Its tokenizer, changed in place.
+        before: The SIDs that the model speaks.
+        table: More SIDs, theirs among them.
+
+    Returns:
+        Number of codes that are new.
+    """
+    new = sorted(set(table.tokens) - set(before.tokens))
+    add_code_tokens(tokenizer, table)
+    if not new:
+        return 0
+    embedding: Any = model.get_input_embeddings()
+    if len(tokenizer) > len(embedding.weight):
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        embedding = model.get_input_embeddings()
+    vocabulary = tokenizer.get_vocab()
+    head: Any = model.get_output_embeddings()
+    matrices = [embedding.weight] + [head.weight] * (head is not None and head.weight is not embedding.weight)
+    of_level: dict[str, list[int]] = {}
+    for token in before.tokens:
+        of_level.setdefault(token[1], []).append(vocabulary[token])
+    known = [row for rows in of_level.values() for row in rows]
+    for weight in matrices:
+        for token in new:
+            weight[vocabulary[token]] = weight[of_level.get(token[1], known)].float().mean(0).to(weight.dtype)
+    return len(new)
+
+
 def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
     """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are spoken.
 

@@ -27,7 +27,7 @@ def l2_normalise(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int) -> np.ndarray:
+def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:
     """Latent semantic vectors of texts: TF-IDF over words and word pairs, truncated SVD, rows of length 1.
 
     Term weights are (1 + log count) times the inverse document frequency. Words are runs of letters and digits of any
@@ -36,11 +36,13 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int) -> np.ndarray:
 
     Args:
         texts: N texts.
-        dimensions: Wished width D; clipped to what N texts and their terms can fill, and said so.
+        dimensions: Wished width D; clipped to what the fitted texts and their terms can fill, and said so.
         seed: Seed of the randomised SVD.
+        fitted_on: M texts that decide which words count, how much each weighs, and the axes; `texts` themselves if
+            None. With the texts of an earlier call, in their order, those get their vectors again, bit by bit.
 
     Returns:
-        float32 (N, D), row i of text i; zeros where a text holds no word.
+        float32 (N, D), row i of text i; zeros where a text holds no word (none that counts).
 
     Raises:
         DataError: If no text holds a word.
@@ -50,14 +52,15 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int) -> np.ndarray:
     from threadpoolctl import threadpool_limits
 
     vectoriser = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+    learned = texts if fitted_on is None else fitted_on
     try:
-        weights = vectoriser.fit_transform(texts)  # sparse (N, terms)
+        weights = vectoriser.fit_transform(learned)  # sparse (M, terms)
     except ValueError as error:
         if "vocabulary" not in str(error):
             raise
         raise DataError(
-            f"none of the {len(texts)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or ready "
-            "vectors (encoder: PATH.npy)."
+            f"none of the {len(learned)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or "
+            "ready vectors (encoder: PATH.npy)."
         ) from None
     fitting = min(dimensions, *weights.shape)
     if fitting < dimensions:
@@ -65,5 +68,14 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int) -> np.ndarray:
             "TF-IDF: %d texts with %d terms fill %d dimensions; %d were asked for.", *weights.shape, fitting, dimensions
         )
     with threadpool_limits(limits=1):
-        reduced = TruncatedSVD(fitting, random_state=seed).fit(weights).transform(weights)  # (N, D)
-        return l2_normalise(reduced)
+        axes = TruncatedSVD(fitting, random_state=seed).fit(weights)
+        vectors = l2_normalise(axes.transform(weights))  # (M, D)
+        if fitted_on is None:
+            return vectors
+        # Transformed once more, a text's words may be summed in another order.
+        known = {text: row for row, text in enumerate(fitted_on)}
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            vectors = np.vstack([vectors, l2_normalise(axes.transform(vectoriser.transform(new)))])
+            known |= {text: len(fitted_on) + row for row, text in enumerate(new)}
+        return vectors[[known[text] for text in texts]]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,16 @@ from minionerec.embed.tfidf import l2_normalise, tfidf_svd
 logger = get_logger(__name__)
 
 
-def make_vectors(corpus: Corpus, settings: EncoderSettings, counts: dict[str, Any]) -> np.ndarray:
+def make_vectors(
+    corpus: Corpus, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
+) -> np.ndarray:
     """Vectors of a corpus's items from the encoder that the settings name.
 
     Args:
         corpus: The corpus.
         settings: Which encoder, and how.
         counts: Gets the number of items and dimensions, and what the encoder counts.
+        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
 
     Returns:
         float32 (N, D), row i of item index i, all finite.
@@ -57,7 +61,7 @@ def make_vectors(corpus: Corpus, settings: EncoderSettings, counts: dict[str, An
                 "%d of %d items have the text of an earlier item, and so its vector.", texts_found.duplicate, len(texts)
             )
         if encoder == "tfidf":
-            vectors = tfidf_svd(texts, settings.dimensions, settings.seed)
+            vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
         else:
             vectors = _encode(texts, settings, counts)
         vectors = check_vectors(vectors, len(item_ids), f"encoder {encoder}")

@@ -48,7 +48,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
     `level_0`, `level_1`... of shape (C_l, D) and the encoder of an autoencoder (`minionerec.sid.quantiser`). Balanced
     codes, relocated items and extra tokens differ from a plain nearest-code assignment, so `index.json` alone says
     which item has which SID. Method append copies the codebooks, keeps the SIDs of the items that have one, and counts
-    collisions over all SIDs ever given.
+    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.embed.fitted`).
 
     Args:
         config: The stage's settings.
@@ -79,6 +79,8 @@ def run_build_sids(config: SidConfig) -> SidResult:
             write_text_atomic(place / REPORT_FILE, json.dumps(report, indent=1) + "\n")
             if made.quantiser is not None:
                 made.quantiser.save(place / CODEBOOKS_FILE)
+            if made.fitted is not None:
+                made.fitted.save(place)
     _say(report)
     logger.info("SIDs of %d items are in %s.", len(table), stage.output)
     return SidResult(stage.output, table, report, up_to_date=False)

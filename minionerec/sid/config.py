@@ -36,7 +36,8 @@ class SidConfig(EncoderConfig):
     append_to: str | None = setting(
         None,
         "directory of SIDs with codebooks, for method append: its items keep their SIDs, other items of the corpus get "
-        "codes from its codebooks; the encoder must be the one those were made with",
+        "codes from its codebooks; the encoder must be the one those were made with (tfidf is fitted on the texts that "
+        "it was first fitted on)",
         reads="sids",
     )
     index: str | None = setting(

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json
-from minionerec.core.errors import DataError
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
+from minionerec.embed.fitted import FittedTexts
 from minionerec.embed.vectors import make_vectors
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
@@ -30,7 +31,8 @@ class Made:
     """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
 
     Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
-    all other rows, and `taken` those that no new item may have.
+    all other rows, and `taken` those that no new item may have. `fitted` is what TF-IDF was fitted on, where it
+    made their vectors.
     """
 
     codes: np.ndarray
@@ -39,6 +41,7 @@ class Made:
     new: np.ndarray | None = None
     kept: np.ndarray | None = None
     taken: np.ndarray | None = None
+    fitted: FittedTexts | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,9 @@ class Given:
         """The N item ids, in item order."""
         return self.corpus.items["item_id"].astype(str).tolist()
 
-    def vectors(self) -> np.ndarray:
-        """Vectors of the items, float32 (N, D)."""
-        return make_vectors(self.corpus, self.config, self.counts)
+    def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
+        """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
+        return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
 
 
 def _make_published(given: Given) -> Made:
@@ -126,12 +129,31 @@ def _make_rq_vae(given: Given, plus: bool) -> Made:
     return Made(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
 
 
+def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
+    """Check that TF-IDF is asked for as it was when the SIDs were first made.
+
+    Raises:
+        ConfigError: Naming the setting that differs.
+    """
+    then = read_manifest(folder)["settings"]
+    for name in ("dimensions", "seed"):
+        if then.get("encoder") == "tfidf" and then[name] != getattr(config, name):
+            raise ConfigError(
+                f"{name} is {getattr(config, name)}, but {folder} was made with {then[name]}, and only the same TF-IDF "
+                f"gives new items vectors of its space. Give --{name} {then[name]}."
+            )
+
+
 def _make_appended(given: Given) -> Made:
     folder = given.inputs["append_to"]
     base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
+    fitted = None
+    if given.config.encoder == "tfidf":
+        _check_same_tfidf(folder, given.config)
+        fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
     rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
     found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
-    points = quantiser.points(given.vectors())
+    points = quantiser.points(given.vectors(fitted))
     known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
     kept, levels = base.codes[found[known]], len(quantiser.codebooks)
     before = read_json(folder / REPORT_FILE)["levels"][levels - 1]["error"]
@@ -140,15 +162,15 @@ def _make_appended(given: Given) -> Made:
         if now is not None and now > before + SPACE_TOLERANCE:
             raise DataError(
                 f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
-                f"variance; when they were made {before:.0%}. The vectors are of another space (TF-IDF's changes with "
-                "the catalogue). Take an encoder that does not depend on the catalogue, or build all SIDs anew."
+                f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
+                "changed. Take the encoder that made the first ones, or build all SIDs anew."
             )
     gone = len(base) - len(known)
     if gone:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
     given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
     codes = encode(points[new], quantiser.codebooks, given.config.threads)
-    return Made(codes, points, quantiser, new, kept, base.codes)
+    return Made(codes, points, quantiser, new, kept, base.codes, fitted)
 
 
 MAKERS: dict[str, Callable[[Given], Made]] = {

@@ -19,6 +19,7 @@ from minionerec.core.settings import load_settings
 from minionerec.data.published import default_root
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
+from minionerec.embed.tfidf import tfidf_svd
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import METHODS, SidConfig
 from minionerec.sid.methods import MAKERS
@@ -211,6 +212,55 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
     with pytest.raises(ArtefactError, match=r"given/.*so it is not known how these SIDs came about"):
         run_build_sids(replace(more, append_to=str(tmp_path / "given")))
     assert not (tmp_path / "more").exists()
+
+
+def grown_shop(tmp_path, missing=(), n_old=90, n_new=30):
+    """SIDs of TF-IDF for the first items of a shop, and a corpus that has more of them, in another order."""
+    titles = dict(zip([f"i{place}" for place in range(n_old + n_new)], shop_titles(n_old + n_new), strict=True))
+    now = [item for item in list(titles)[::-1] if item not in missing]
+    for name, ids in (("old", list(titles)[:n_old]), ("new", now)):
+        save_corpus(tmp_path / name, [titles[item] for item in ids], item_ids=ids)
+    run_build_sids(config_for(tmp_path / "old", tmp_path / "base"))
+    return config_for(tmp_path / "new", tmp_path / "more", method="append", append_to=str(tmp_path / "base"))
+
+
+def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
+    more = grown_shop(tmp_path)
+    before, after = SidTable.load_index(tmp_path / "base"), run_build_sids(more)
+    sids = dict(zip(after.table.item_ids, after.table.sids, strict=True))
+    assert [sids[item] for item in before.item_ids] == before.sids and after.table.n_unique == 120
+    vectors = tfidf_svd(shop_titles(120), 16, 42, fitted_on=shop_titles(90))  # in the order of the first table
+    assert vectors[:90].tobytes() == tfidf_svd(shop_titles(90), 16, 42).tobytes()
+    codes = Quantiser.load(tmp_path / "base").encode(vectors[90:])
+    free = [code for code in map(tuple, codes.tolist()) if code not in set(map(tuple, before.codes.tolist()))]
+    given = {tuple(after.table.codes[after.table.item_ids.index(f"i{place}")].tolist()) for place in range(90, 120)}
+    assert len(set(free)) > 5 and set(free) <= given
+    again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
+    assert again.table.fingerprint == after.table.fingerprint
+    said = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
+    assert said[0] == said[1] == {"items": list(before.item_ids), "gone": {}}
+    for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
+        with pytest.raises(
+            ConfigError, match=rf"{name} is {value}, but .*base was made with {then}.*Give --{name} {then}"
+        ):
+            run_build_sids(replace(more, **{name: value}, output=str(tmp_path / "other")))
+
+
+def test_append_with_tfidf_finds_the_texts_of_items_that_are_gone(tmp_path):
+    more = grown_shop(tmp_path, missing=("i3", "i50"))
+    after = run_build_sids(more)
+    assert after.report["counts"]["items_gone"] == 2
+    said = read_json(tmp_path / "more" / "fitted_items.json")
+    assert len(said["items"]) == 90 and said["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
+    whole = run_build_sids(grown_shop(tmp_path / "whole")).table  # where nothing is gone
+    sids = dict(zip(whole.item_ids, whole.sids, strict=True))
+    assert [sids[item] for item in after.table.item_ids] == after.table.sids
+    # The next time the texts come from what was kept; from the first SIDs the old corpus is asked for again.
+    save_corpus(tmp_path / "old", ["something else"] * 90, item_ids=[f"i{place}" for place in range(90)])
+    again = replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again"))
+    assert run_build_sids(again).table.fingerprint == after.table.fingerprint
+    with pytest.raises(DataError, match=r"fitted on 90 items, and 2 of them, such as 'i3', are neither in the new"):
+        run_build_sids(replace(more, output=str(tmp_path / "lost")))
 
 
 def test_a_device_that_is_not_there(shop, tmp_path):

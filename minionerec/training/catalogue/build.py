@@ -1,5 +1,7 @@
 """A catalogue model with random weights, from a corpus, its SIDs and the text of its items."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from transformers import set_seed
 
@@ -19,7 +21,9 @@ from minionerec.training.config import CatalogueTrainConfig
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
 
 
-def sid_text(corpus: Corpus, table: SidTable, encoder: str, width: int) -> np.ndarray:
+def sid_text(
+    corpus: Corpus, table: SidTable, encoder: str, width: int, fitted_on: Sequence[str] | None = None
+) -> np.ndarray:
     """Text vectors of the distinct SIDs, means over their items, of length about the square root of their width.
 
     Args:
@@ -27,11 +31,12 @@ def sid_text(corpus: Corpus, table: SidTable, encoder: str, width: int) -> np.nd
         table: SIDs of its items.
         encoder: See `minionerec.embed.config.EncoderSettings`.
         width: Width of TF-IDF vectors.
+        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None.
 
     Returns:
         float32 (N, T).
     """
-    vectors = make_vectors(corpus, EncoderSettings(encoder=encoder, dimensions=width), {})
+    vectors = make_vectors(corpus, EncoderSettings(encoder=encoder, dimensions=width), {}, fitted_on)
     numbers = table.sid_numbers
     text = np.zeros((table.n_unique, vectors.shape[1]), dtype=np.float32)
     np.add.at(text, numbers, vectors)

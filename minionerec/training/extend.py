@@ -1,0 +1,181 @@
+"""The stage that lets a checkpoint speak items which came after its training, without training it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minionerec.backbone.bundle import Bundle, bundle_counts, load_bundle, write_model_files
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
+from minionerec.backbone.quiet import quiet_libraries
+from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
+from minionerec.core.errors import DataError
+from minionerec.core.log import get_logger
+from minionerec.core.stage import Stage
+from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import corpus_windows
+from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.embed.fitted import FittedTexts
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.build import sid_text
+from minionerec.training.extend_config import ExtendConfig
+
+logger = get_logger(__name__)
+
+TEXT_TOLERANCE = 0.1  # share of their squared length by which text vectors of known SIDs may have moved
+
+
+@dataclass(frozen=True)
+class ExtendResult:
+    """Where the checkpoint lies, and what is new in it.
+
+    Attributes:
+        output: Checkpoint directory.
+        counts: The manifest's counts: items, items_new, sids_new, tokens_new, lift, and what every checkpoint has.
+    """
+
+    output: Path
+    counts: Mapping[str, Any]
+
+    def lines(self) -> list[str]:
+        """How many items are new, and where the checkpoint lies."""
+        return [f"{self.counts['items_new']} of {self.counts['items']} items are new: {self.output}"]
+
+
+def run_extend(config: ExtendConfig) -> ExtendResult:
+    """Write a checkpoint that speaks the SIDs of a larger catalogue: the same weights, and rows for what is new.
+
+    Language model: codes that no SID had before get rows (`minionerec.backbone.vocabulary.extend_code_rows`).
+    Catalogue model: everything that belongs to an SID moves to its new number, new ones get text, vectors and biases
+    (`minionerec.backbone.catalogue.extend`), and pairs are counted in the training rows of the new corpus.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        ArtefactError: If an input is missing or of another kind.
+        DataError: If an item of the checkpoint has no SID or another one, or text vectors are of another space.
+        ConfigError: If new SIDs of a catalogue model differ in length from the others.
+    """
+    quiet_libraries()
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return ExtendResult(stage.output, manifest["counts"])
+    with stage.work() as work:
+        folder = stage.inputs["checkpoint"]
+        corpus = Corpus.load(stage.inputs["corpus"])
+        table = SidTable.load_index(stage.inputs["sids"], corpus.items["item_id"].tolist())
+        bundle = load_bundle(folder)
+        check_known_items(bundle.table, table, folder, stage.inputs["sids"])
+        counts: dict[str, Any] = {
+            "items": len(table),
+            "items_new": len(table) - len(bundle.table),
+            "sids_new": table.n_unique - bundle.table.n_unique,
+            "lift": config.lift,
+        }
+        fitted = None
+        if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":
+            fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
+        extended = _extend(bundle, table, corpus, config, fitted, counts)
+        counts |= bundle_counts(extended)
+        with work.finish(counts=counts) as place:
+            write_model_files(extended, place)
+            if fitted is not None:
+                fitted.save(place)
+    logger.info("%s speaks %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
+    return ExtendResult(stage.output, counts)
+
+
+def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: Path) -> None:
+    """Check that every item of a checkpoint has the SID that it had.
+
+    Raises:
+        DataError: Naming the first item that has none, or another.
+    """
+    now = dict(zip(table.item_ids, table.sids, strict=True))
+    remedy = "Append to the SIDs that the checkpoint speaks (minionerec build-sids --method append)"
+    missing = [item for item in before.item_ids if item not in now]
+    if missing:
+        raise DataError(
+            f"{sids}: {len(missing)} of the {len(before)} items of {folder}, such as {missing[0]!r}, are not there. "
+            f"{remedy}, and keep its items in the corpus; an item that is sold no more is left out when recommending."
+        )
+    for item, sid in zip(before.item_ids, before.sids, strict=True):
+        if now[item] != sid:
+            raise DataError(f"{sids}: item {item!r} has the SID {now[item]}, but in {folder} {sid}. {remedy}.")
+
+
+def _extend(
+    bundle: Bundle,
+    table: SidTable,
+    corpus: Corpus,
+    config: ExtendConfig,
+    fitted: FittedTexts | None,
+    counts: dict[str, Any],
+) -> Bundle:
+    """The checkpoint with the larger table."""
+    before, model = bundle.table, bundle.model
+    if not isinstance(model, CatalogueModel):
+        counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, before, table)
+        return replace(bundle, table=table)
+    check_lengths(model, table.codes)
+    add_code_tokens(bundle.tokenizer, table)
+    counts["tokens_new"] = len(set(table.tokens) - set(before.tokens))
+    text = None
+    if model.config.text_width:
+        texts = None if fitted is None else fitted.texts
+        text = sid_text(corpus, table, config.vectors, model.config.text_width, texts)
+        _check_text(model, before, table, text, config)
+    transitions = None if model.pairs is None else _counted(corpus, table, model)
+    codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
+    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start)
+    return replace(bundle, model=grown, table=table)
+
+
+def _check_text(
+    model: CatalogueModel, before: SidTable, table: SidTable, text: np.ndarray, config: ExtendConfig
+) -> None:
+    """Check that text vectors of known SIDs are those that the model was trained with.
+
+    Raises:
+        DataError: If they are of another width, or of another space.
+    """
+    if text.shape[1] != model.config.text_width:
+        raise DataError(
+            f"vectors {config.vectors} are {text.shape[1]} wide, but {config.checkpoint} was trained with vectors "
+            f"{model.config.text_width} wide. Give --vectors from the encoder that it was trained with."
+        )
+    known = set(before.item_ids)
+    joined = {sid for item, sid in zip(table.item_ids, table.sid_numbers, strict=True) if item not in known}
+    place = places_among(before.distinct_codes, table.distinct_codes)
+    alike = (place >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
+    then = model.text.float().numpy()[place[alike]]
+    moved, length = float(((text[alike] - then) ** 2).sum()), float((then**2).sum())
+    if moved > TEXT_TOLERANCE * length:
+        raise DataError(
+            f"vectors {config.vectors}: those of the {len(then)} SIDs that {config.checkpoint} knows differ from what "
+            f"it was trained with by {moved / max(length, 1e-12):.0%} of their squared length: they are of another "
+            "space, or of other texts. Give --vectors from the encoder that it was trained with."
+        )
+
+
+def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transitions:
+    """Counts of pairs in the training rows, as `train-catalogue` counts them.
+
+    Raises:
+        DataError: If there is no pair.
+    """
+    windows = corpus_windows(corpus, corpus.max_history, "right")
+    number = np.concatenate([[0], table.sid_numbers + 1])
+    shape = model.config
+    histories, targets = number[windows.histories], number[windows.targets]
+    found = count_transitions(histories, targets, table.n_unique, shape.reach, shape.decay, shape.reverse)
+    if not len(found.counts):
+        raise DataError(
+            "the corpus has no training row with a history, so there is no pair to count. Keep the rows that the "
+            "checkpoint was trained on in it."
+        )
+    return found

@@ -1,0 +1,258 @@
+"""The stage that lets a checkpoint speak new items: what is known stays, new items are ranked, what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.checkpoints import save_checkpoint
+from support.training import catalogue_config, make_inputs, sft_config
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.cli.stages import STAGES
+from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.exact import exact_search
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.extend import run_extend
+from minionerec.training.extend_config import ExtendConfig
+from minionerec.training.sft import run_sft
+
+HELD_OUT = np.array([4, 11, 17])
+
+
+def without(corpus, gone):
+    """A corpus without some items: they are struck from histories, and rows with them as target too."""
+    kept = np.setdiff1d(np.arange(corpus.n_items), gone)
+    number = np.full(corpus.n_items, -1, dtype=np.int32)
+    number[kept] = np.arange(len(kept))
+    tables = {}
+    for name, rows in corpus.splits().items():
+        rows = rows[~rows["target"].isin(gone)]
+        histories = [number[history][number[history] >= 0] for history in rows["history"]]
+        tables[name] = rows.assign(history=histories, target=number[rows["target"]]).reset_index(drop=True)
+    return replace(corpus, items=corpus.items.iloc[kept].reset_index(drop=True), **tables)
+
+
+def with_rows(corpus, before):
+    """All items of a corpus, and the training rows of the smaller one."""
+    place = {item: row for row, item in enumerate(corpus.items["item_id"])}
+    number = np.array([place[item] for item in before.items["item_id"]], dtype=np.int32)
+    rows = before.train
+    train = rows.assign(history=[number[history] for history in rows["history"]], target=number[rows["target"]])
+    return replace(corpus, train=train)
+
+
+def sid_config(folder, name, corpus, **changes):
+    settings = {"dimensions": 8, "codebook_sizes": [4, 3, 3], "corpus": str(folder / corpus)}
+    return SidConfig(**{**settings, "output": str(folder / name), **changes})
+
+
+def extend_config(folder, kind, **changes):
+    settings = {"checkpoint": str(folder / kind), "corpus": str(folder / "after"), "sids": str(folder / "sids_after")}
+    return ExtendConfig(**{**settings, "output": str(folder / f"{kind}_after"), **changes})
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Both models of a shop, and both of them extended to the items that came later."""
+    folder = tmp_path_factory.mktemp("extend")
+    make_inputs(folder)
+    whole = Corpus.load(folder / "corpus")
+    before = without(whole, HELD_OUT)
+    before.save(folder / "before", config={}, inputs={})
+    with_rows(whole, before).save(folder / "after", config={}, inputs={})
+    run_build_sids(sid_config(folder, "sids", "before"))
+    run_build_sids(sid_config(folder, "sids_after", "after", method="append", append_to=str(folder / "sids")))
+    run_sft(sft_config(folder, corpus=str(folder / "before")))
+    run_catalogue(catalogue_config(folder, corpus=str(folder / "before")))
+    for kind in ("sft", "catalogue"):
+        run_extend(extend_config(folder, kind, lift=1.5 if kind == "sft" else 0.0))
+    return folder
+
+
+def ranked(path, folder, histories):
+    """Item ids and log-probabilities of all items, best first, for histories of item ids."""
+    bundle = load_bundle(path)
+    corpus = Corpus.load(folder / ("after" if len(bundle.table) == 24 else "before"))
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    place = {item: row for row, item in enumerate(bundle.table.item_ids)}
+    prompts = [builder.prompt("next_sid", history=np.array([place[item] for item in row])) for row in histories]
+    ids = bundle.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    bundle.model.eval()
+    found = exact_search(bundle.model, ids, Trie.build(bundle.table.codes, bundle.code_ids), len(bundle.table))
+    item = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.item_ids, strict=True))
+    return [
+        dict(zip([item[sid] for sid in sids.tolist()], scores.tolist(), strict=True))
+        for sids, scores in zip(found.sids, found.scores, strict=True)
+    ]
+
+
+HISTORIES = [["i0", "i1"], ["i20"], ["i8", "i9", "i10"]]
+
+
+def test_the_manifest_and_the_command(shop):
+    manifest = read_manifest(shop / "catalogue_after", "checkpoint")
+    counts = manifest["counts"]
+    assert (counts["items"], counts["items_new"], counts["sids_new"], counts["lift"]) == (24, 3, 3, 0.0)
+    table = SidTable.load_index(shop / "sids_after")
+    assert counts["sid_table"] == table.fingerprint == load_bundle(shop / "catalogue_after").table.fingerprint
+    assert read_manifest(shop / "sft_after", "checkpoint")["counts"]["lift"] == 1.5
+    assert set(manifest["inputs"]) == {"checkpoint", "corpus", "sids"}
+    verify_files(shop / "sft_after")
+    again = run_extend(extend_config(shop, "sft", lift=1.5))
+    assert again.counts == read_manifest(shop / "sft_after", "checkpoint")["counts"]
+    assert again.lines() == [f"3 of 24 items are new: {shop / 'sft_after'}"]
+    assert STAGES["extend"].function() is run_extend and STAGES["extend"].config_class() is ExtendConfig
+
+
+def test_the_catalogue_model_keeps_its_ratios_and_lists(shop):
+    before, after = (ranked(shop / name, shop, HISTORIES) for name in ("catalogue", "catalogue_after"))
+    for old, new in zip(before, after, strict=True):
+        assert list(old) == [item for item in new if item in old] and set(new) - set(old) == {"i4", "i11", "i17"}
+        falls = [new[item] - old[item] for item in old]
+        assert max(falls) < 0 and max(falls) - min(falls) < 2e-5
+        assert sum(np.exp(list(new.values()))) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_language_model_keeps_its_ratios_within_a_prefix_and_its_weights(shop):
+    before, after = (load_bundle(shop / name) for name in ("sft", "sft_after"))
+    old, new = before.model.state_dict(), after.model.state_dict()
+    assert all(torch.equal(new[name][: len(old[name])], old[name]) for name in old)
+    same = set(after.table.tokens) == set(before.table.tokens)
+    first, second = (ranked(shop / name, shop, HISTORIES) for name in ("sft", "sft_after"))
+    codes = dict(zip(before.table.item_ids, before.table.token_tuples, strict=True))
+    for one, two in zip(first, second, strict=True):
+        assert set(two) - set(one) == {"i4", "i11", "i17"} and all(np.isfinite(list(two.values())))
+        falls = {item: one[item] - two[item] for item in one}
+        assert min(falls.values()) > -1e-5
+        by_prefix = {}
+        for item, fall in falls.items():
+            by_prefix.setdefault(codes[item][:2], []).append(fall)
+        assert max(max(group) - min(group) for group in by_prefix.values()) < 2e-5
+        if same:
+            assert max(falls.values()) < 1e-5
+
+
+def test_counts_come_from_the_new_rows_as_soon_as_there_are_some(shop, tmp_path):
+    model = load_bundle(shop / "catalogue_after").model
+    assert isinstance(model, CatalogueModel)
+    table = SidTable.load_index(shop / "sids_after")
+    number = dict(zip(table.item_ids, table.sid_numbers.tolist(), strict=True))
+    assert all(model.pairs.totals[number[item]] == 0 for item in ("i4", "i11", "i17"))
+    corpus = Corpus.load(shop / "corpus")  # whose training rows hold all items
+    corpus.save(tmp_path / "after", config={}, inputs={})
+    config = extend_config(shop, "catalogue", corpus=str(tmp_path / "after"), output=str(tmp_path / "counted"))
+    run_extend(config)
+    counted = load_bundle(tmp_path / "counted").model
+    assert all(counted.pairs.totals[number[item]] > 0 for item in ("i4", "i11", "i17"))
+    row = slice(*counted.pairs.offsets[number["i4"] : number["i4"] + 2].tolist())
+    assert number["i5"] in counted.pairs.followers[row].tolist()
+    scores = [ranked(path, shop, [["i3"]])[0] for path in (shop / "catalogue_after", tmp_path / "counted")]
+    assert scores[1]["i4"] > scores[0]["i4"] + 0.1
+
+
+def test_extending_again_has_the_same_text(shop, tmp_path):
+    """TF-IDF stays fitted on the items that it was first fitted on."""
+    corpus = Corpus.load(shop / "after")
+    items = corpus.items.copy()
+    more = items.iloc[[3]].assign(item_id="extra", title="a lamp like no other")
+    grown = replace(corpus, items=pd.concat([items, more], ignore_index=True))
+    grown.save(tmp_path / "more", config={}, inputs={})
+    append = {"method": "append", "append_to": str(shop / "sids_after")}
+    run_build_sids(sid_config(shop, tmp_path / "s", tmp_path / "more", **append))
+    fitted = json.loads((tmp_path / "s" / "fitted_items.json").read_text())
+    assert fitted == {"items": list(SidTable.load_index(shop / "sids").item_ids), "gone": {}}
+    changes = {"corpus": str(tmp_path / "more"), "sids": str(tmp_path / "s"), "output": str(tmp_path / "twice")}
+    run_extend(extend_config(shop, "catalogue", **changes, checkpoint=str(shop / "catalogue_after")))
+    twice, once, first = (
+        load_bundle(path) for path in (tmp_path / "twice", shop / "catalogue_after", shop / "catalogue")
+    )
+    for early, late in ((first, twice), (once, twice), (first, once)):
+        place = dict(zip(late.table.item_ids, late.table.sid_numbers.tolist(), strict=True))
+        numbers = [place[item] for item in early.table.item_ids]
+        assert torch.equal(late.model.text[numbers], early.model.text[early.table.sid_numbers])
+    assert "fitted_items.json" in {path.name for path in (tmp_path / "twice").iterdir()}
+
+
+def test_other_text_and_start(shop, tmp_path):
+    """Ready vectors take the place of TF-IDF where the model was trained with them; others are refused."""
+    with pytest.raises(DataError, match=r"differ from what it was trained with by \d+% of their squared length"):
+        vectors = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
+        np.save(tmp_path / "other.npy", vectors)
+        run_extend(extend_config(shop, "catalogue", vectors=str(tmp_path / "other.npy"), output=str(tmp_path / "no")))
+    np.save(tmp_path / "narrow.npy", vectors[:, :4])
+    with pytest.raises(DataError, match=r"narrow\.npy are 4 wide, but .*catalogue was trained with vectors 8 wide"):
+        run_extend(extend_config(shop, "catalogue", vectors=str(tmp_path / "narrow.npy"), output=str(tmp_path / "no")))
+    bundle = load_bundle(shop / "catalogue_after")
+    place = dict(zip(bundle.table.item_ids, bundle.table.sid_numbers.tolist(), strict=True))
+    ready = bundle.model.text.numpy()[[place[item] for item in bundle.table.item_ids]] / np.sqrt(8, dtype=np.float32)
+    np.save(tmp_path / "ready.npy", ready)
+    run_extend(
+        extend_config(
+            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="zero", output=str(tmp_path / "zero")
+        )
+    )
+    zero = load_bundle(tmp_path / "zero").model
+    torch.testing.assert_close(zero.text, bundle.model.text)
+    assert next(zero.each_tower()).bias[place["i4"]] == 0 != next(bundle.model.each_tower()).bias[place["i4"]]
+
+
+def table_at(place, codes, item_ids):
+    with write_artefact(place, "sids", config={}, inputs={}) as folder:
+        SidTable(codes, item_ids).save_index(folder / "index.json")
+    return str(place)
+
+
+def test_what_is_refused(shop, tmp_path):
+    after = SidTable.load_index(shop / "sids_after")
+    moved = after.codes.copy()
+    moved[2] = [9, 9, 9]
+    changes = {"output": str(tmp_path / "out")}
+    with pytest.raises(DataError, match=r"item 'i2' has the SID <a_9><b_9><c_9>, but in .*sft <a_.*Append to the SIDs"):
+        sids = table_at(tmp_path / "moved", moved, after.item_ids)
+        run_extend(extend_config(shop, "sft", sids=sids, **changes))
+    Corpus.load(shop / "before").save(tmp_path / "fewer", config={}, inputs={})
+    with pytest.raises(DataError, match=r"3 of the 24 items of .*sft_after, such as 'i4', are not"):
+        here = {"corpus": str(tmp_path / "fewer"), "sids": str(shop / "sids"), "checkpoint": str(shop / "sft_after")}
+        run_extend(extend_config(shop, "sft", **here, **changes))
+    longer = np.concatenate([after.codes, np.full((24, 1), -1)], axis=1)
+    longer[4] = [*after.codes[0], 0]
+    sids = table_at(tmp_path / "longer", longer, after.item_ids)
+    with pytest.raises(ConfigError, match="the catalogue model speaks SIDs of 3 codes, but one of the new table has 4"):
+        run_extend(extend_config(shop, "catalogue", sids=sids, **changes))
+    run_extend(extend_config(shop, "sft", sids=sids, output=str(tmp_path / "four")))
+    assert "<d_0>" in load_bundle(tmp_path / "four").table.tokens
+    with pytest.raises(ArtefactError, match="sids: holds a 'sids', expected a 'checkpoint'"):
+        run_extend(extend_config(shop, "sft", checkpoint=str(shop / "sids"), **changes))
+    corpus = Corpus.load(shop / "after")
+    alone = corpus.train.iloc[:3].assign(history=[np.zeros(0, np.int32)] * 3)
+    replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
+    with pytest.raises(DataError, match="no training row with a history, so there is no pair to count"):
+        run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="sids is empty"):
+        ExtendConfig(checkpoint="a", corpus="b", output="c")
+
+
+def test_a_model_without_text_or_counts(shop, tmp_path):
+    bundle = load_bundle(shop / "catalogue")
+    changes = {"vectors": "", "transitions": False, "corpus": str(shop / "before"), "output": str(tmp_path / "plain")}
+    run_catalogue(catalogue_config(shop, epochs=0.1, **changes))
+    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "plain"), output=str(tmp_path / "more")))
+    model = load_bundle(tmp_path / "more").model
+    assert model.pairs is None and not model.config.text_width and model.config.num_sids == 24
+    assert not (tmp_path / "more" / "fitted_items.json").exists()
+    with torch.no_grad():
+        assert model.leaf_log_probs(torch.tensor([[1, 2]])).exp().sum() == pytest.approx(1, abs=1e-5)
+    save_checkpoint(bundle, tmp_path / "saved")  # its corpus is not recorded, its items are all there
+    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "saved"), output=str(tmp_path / "from_saved")))
