@@ -119,6 +119,12 @@ STAGES = {
             demo="catalogue.yaml",
         ),
         StageSpec(
+            "extend",
+            "Let a checkpoint speak the semantic IDs of new items, without training.",
+            "minionerec.training.extend_config:ExtendConfig",
+            "minionerec.training.extend:run_extend",
+        ),
+        StageSpec(
             "train-sequential",
             "Train a sequential recommender with several seeds, and measure it as its protocol says.",
             "minionerec.sequential.config:SequentialConfig",
@@ -159,6 +165,12 @@ STAGES = {
             "minionerec.reports.report:run_report",
             demo="report.yaml",
             shown=True,
+        ),
+        StageSpec(
+            "recommend",
+            "Recommend for a file of histories, any number of them.",
+            "minionerec.recommend.config:RecommendConfig",
+            "minionerec.recommend.stage:run_recommend",
         ),
         StageSpec(
             "export",

@@ -33,7 +33,7 @@ def progress(
     unit: str = "it",
     size: Callable[[T], int] | None = None,
 ) -> Iterator[T]:
-    """Iterate with a progress bar, which stays silent off a terminal and on every process but the first.
+    """Iterate with a progress bar, which comes after a second, on a terminal and in the first process alone.
 
     Args:
         items: What to iterate over.
@@ -49,9 +49,10 @@ def progress(
 
     silent = not sys.stderr.isatty() or not is_main_process()
     if size is None:
-        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent))
+        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent, delay=1))
     items = list(items)
-    return _counted(items, size, tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent))
+    bar = tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent, delay=1)
+    return _counted(items, size, bar)
 
 
 def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator[T]:

@@ -13,6 +13,7 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
+from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import Decode
@@ -137,6 +138,7 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     if config.ranker:
         task = _Task(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
     else:
+        require_held_out(inputs["checkpoint"])
         search = Search(config.search, config.scores, config.score_end, config.batch_size)
         ranker = load_ranker(
             inputs["checkpoint"],
@@ -175,11 +177,16 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
             logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
 
         def decode_all(distinct: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
+            def batch_size() -> int:
+                found = ranker.batch_size(distinct, width)
+                logger.info("%s distinct prompts, %d at a time.", f"{len(distinct):,}", found)
+                return found
+
             return decode_in_shards(
                 work.folder,
                 distinct,
                 width,
-                lambda: ranker.batch_size(distinct, width),
+                batch_size,
                 decode,
                 torch.device(ranker.bundle.model.device),
             )

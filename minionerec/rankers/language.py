@@ -9,7 +9,6 @@ import torch
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.beam import BeamResult, beam_search
 from minionerec.decoding.branches import evaluating
@@ -26,8 +25,6 @@ from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
 from minionerec.rankers.protocol import Ranking
 from minionerec.sid.table import SidTable
-
-logger = get_logger(__name__)
 
 # Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
 # places; see `decode_batches`.
@@ -219,5 +216,4 @@ class LanguageRanker:
             model = self.bundle.model
             memory = free_memory(torch.device(model.device))
             found = fitting_batch_size(model, self.searched, max(map(len, prompts)), width, memory)
-        logger.info("%s distinct prompts, %d at a time.", f"{len(prompts):,}", found)
         return found

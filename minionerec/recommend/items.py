@@ -252,6 +252,6 @@ def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
     missing = len(ids) - int(known.sum())
     if missing:
         logger.info("%s: %d of the catalogue's %d items have no row and meet no condition.", path, missing, len(ids))
-    names = [name for name in table.columns if name not in ("item_id", "title", "description")]
+    further = [name for name in table.columns if name not in ("item_id", "title", "description")]
     rows = table.reindex(pd.Index(ids))
-    return {str(name): Column.of(rows[name]) for name in names}
+    return {str(name): Column.of(rows[name]) for name in further}

@@ -3,20 +3,21 @@
 import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.core.artefacts import file_sha256, fingerprint, read_manifest, verify_files
-from minionerec.core.errors import ArtefactError
+from minionerec.core.artefacts import file_sha256, fingerprint, verify_files
 from minionerec.data.corpus import Corpus
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.load import load_ranker
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
+from minionerec.recommend.corpus import own_corpus
 from minionerec.recommend.items import Items
 from minionerec.recommend.requests import UNKNOWN, Answer, Recommended, Request, RequestError
 
@@ -63,8 +64,8 @@ class Recommender:
             corpus: The corpus whose items are recommended; the one that the model was trained on, where its manifest
                 says it lies, if None.
             items: A table (csv, tsv, parquet) with item_id and further columns, for conditions on them.
-            search: How a checkpoint searches: by default exactly where the model scores every SID at once, else by beam
-                search with at least 50 beams.
+            search: How a checkpoint searches; beam search with at least 50 beams if None. Where the model scores every
+                SID at once, beam search is left for exact search, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
 
         Raises:
@@ -72,15 +73,15 @@ class Recommender:
             DataError: If the table of items cannot be read, or the checkpoint speaks of other items.
         """
         verify_files(path)
-        place = Path(corpus) if corpus is not None else _own_corpus(path)
+        place = Path(corpus) if corpus is not None else own_corpus(path)
         data = Corpus.load(place)
         ranker = load_ranker(path, data, corpus_path=place, search=search or Search(beams=BEAMS), dtype=dtype)
         name = "sequential model"
         if isinstance(ranker, LanguageRanker):
             dense = isinstance(ranker.bundle.model, CatalogueModel)
             name = "catalogue model" if dense else "language model"
-            if dense and search is None:
-                ranker.search = Search("exact", batch_size=ranker.search.batch_size)
+            if dense and ranker.search.method == "beam":
+                ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
         return cls(ranker, Items.of(data, items), name, _version(path, place, items), data.max_history)
@@ -151,6 +152,14 @@ class Recommender:
             for request, each, items, scores in zip(requests, understood, ranking.items, ranking.scores, strict=True)
         ]
 
+    def check(self, request: Request) -> None:
+        """Check that a request can be answered, without answering it.
+
+        Raises:
+            RequestError: Naming what is wrong with it.
+        """
+        self._understand(request)
+
     def _understand(self, request: Request) -> tuple[np.ndarray, np.ndarray | None, Collection[int], tuple[str, ...]]:
         """The newest items of a history, the mask of what may be listed, what is left out beside, and unknown ids."""
         if isinstance(request.k, bool) or not isinstance(request.k, int) or request.k < 1:
@@ -197,23 +206,6 @@ class Recommender:
                 probability = float(np.exp(score - lift))
             listed.append(Recommended(self.items.ids[item], self.items.titles[item], sid, float(score), probability))
         return tuple(listed)
-
-
-def _own_corpus(path: str | os.PathLike[str]) -> Path:
-    """The corpus that a model was trained on, where its manifest says it lies.
-
-    Raises:
-        ArtefactError: If it says nothing, or another one lies there now.
-    """
-    record = read_manifest(path)["inputs"].get("corpus")
-    if record is None:
-        raise ArtefactError(f"{path}: its manifest names no corpus. Give the corpus that it was trained on.")
-    place = Path(record["path"])
-    if not place.is_dir() or fingerprint(place) != record["sha256"]:
-        raise ArtefactError(
-            f"{path}: was trained on the corpus {place}, which is not there as it was. Give its place, or make it anew."
-        )
-    return place
 
 
 def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:

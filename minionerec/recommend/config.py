@@ -1,0 +1,72 @@
+"""Settings of `minionerec recommend`; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.places import function_file
+from minionerec.core.settings import StageConfig, setting
+from minionerec.recommend.corpus import own_corpus
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+UNKNOWN = ("skip", "refuse")
+
+
+@dataclass
+class RecommendConfig(StageConfig):
+    """Settings of `run_recommend`."""
+
+    kind: ClassVar[str] = "recommendations"
+
+    checkpoint: str = setting(
+        "",
+        "what recommends: a checkpoint (minionerec sft, grpo, train-catalogue, extend) or the model of a seed "
+        "(train-sequential)",
+        reads="any",
+    )
+    ranker: str = setting(
+        "", "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one"
+    )
+    corpus: str = setting(
+        "", "corpus whose items are recommended (empty: the one that the checkpoint was trained on)", reads="corpus"
+    )
+    items: str = setting(
+        "", "table (csv, tsv, parquet) with item_id and further columns, for conditions on them", reads="any"
+    )
+    histories: str = setting(
+        "",
+        "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), if wanted `user`, "
+        "and `only` and `without` (lists of item ids) for each row",
+        required=True,
+        reads="any",
+    )
+    output: str = setting("", "directory to write", required=True, decides=False)
+    k: int = setting(10, "length of the lists", least=1)
+    exclude_seen: bool = setting(False, "leave the items of the history out")
+    where: dict[str, Any] = setting(
+        {}, "conditions on columns of the items table, e.g. department=Tea price='{at_most: 20}' in_stock=true"
+    )
+    unknown: str = setting("skip", "ids that are of no item: skip (they are listed beside) or refuse", known=UNKNOWN)
+    beams: int = setting(50, "least width of a language model's beam search", least=1)
+    batch_size: int = setting(
+        64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
+    )
+    rows_at_once: int = setting(4096, "rows read, answered and written at a time", least=1)
+    dtype: str = setting("auto", "dtype of a checkpoint's weights", known=DTYPES)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        if bool(self.checkpoint) == bool(self.ranker):
+            raise ConfigError("give either --checkpoint, a directory, or --ranker, your own.")
+        if self.ranker and not self.corpus:
+            raise ConfigError("corpus is empty; a ranker of your own needs --corpus.")
+
+    def inputs(self) -> dict[str, Path]:
+        """Everything that is read: of a checkpoint its corpus too, of a user's own ranker the file it is written in."""
+        found = super().inputs()
+        if not self.corpus:
+            found["corpus"] = own_corpus(self.checkpoint)
+        file = function_file(self.ranker, "ranker") if self.ranker else None
+        return found if file is None else {**found, "ranker": file}

@@ -1,0 +1,171 @@
+"""The stage that recommends for a file of histories: in parts, by any number of processes, resumable."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from minionerec.core.errors import DataError
+from minionerec.core.log import get_logger, progress
+from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.core.stage import Stage
+from minionerec.data.corpus import Corpus
+from minionerec.rankers.language import Search
+from minionerec.rankers.load import make_ranker
+from minionerec.recommend.config import RecommendConfig
+from minionerec.recommend.histories import count_histories, read_histories
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Answer, Request, RequestError
+
+logger = get_logger(__name__)
+
+FILE = "recommendations.parquet"
+SCHEMA = pa.schema(
+    [
+        ("user", pa.string()),
+        ("items", pa.list_(pa.string())),
+        ("titles", pa.list_(pa.string())),
+        ("sids", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float64())),
+        ("probabilities", pa.list_(pa.float64())),
+        ("unknown", pa.list_(pa.string())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RecommendResult:
+    """What `run_recommend` wrote.
+
+    Attributes:
+        output: The artefact's directory.
+        counts: Rows, rows with unknown ids, rows with fewer than k items.
+    """
+
+    output: Path
+    counts: Mapping[str, Any]
+
+    def lines(self) -> list[str]:
+        """How many lists there are, and where they lie."""
+        rows, short, unknown = (self.counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
+        return [
+            f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with ids that are of no item): "
+            f"{self.output / FILE}"
+        ]
+
+
+def run_recommend(config: RecommendConfig) -> RecommendResult:
+    """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
+
+    One row a history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids` and `probabilities`
+    (empty where the model has none), `scores`, and `unknown` (ids that are of no item). Rows are read, answered and
+    written in parts of `rows_at_once`, so that memory does not grow with the file; processes of a distributed launch
+    take turns; a run that was cut off goes on at the first part that is missing.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        ArtefactError: If an input is missing, or model and corpus do not belong together.
+        ConfigError: If the settings contradict each other.
+        DataError: If a row cannot be answered; the message names it.
+    """
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return RecommendResult(stage.output, manifest["counts"])
+    counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
+    with stage.work() as work:
+        next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # a mistake leaves no folder behind
+        folder = work.folder
+        parts = _answer_parts(config, stage.inputs, folder)
+        wait_for_everyone()
+        if is_main_process():
+            with work.finish(counts=counts) as place, pq.ParquetWriter(place / FILE, SCHEMA) as writer:
+                for number in range(parts):
+                    part = pq.read_table(_part(folder, number), schema=SCHEMA)
+                    _count(part, config.k, counts)
+                    writer.write_table(part)
+    return RecommendResult(stage.output, counts)
+
+
+def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:
+    if config.ranker:
+        corpus = Corpus.load(inputs["corpus"])
+        return Recommender.of(make_ranker(config.ranker, corpus), corpus, items=config.items or None)
+    search = Search(batch_size=config.batch_size, beams=config.beams)
+    return Recommender.load(
+        config.checkpoint, corpus=inputs["corpus"], items=config.items or None, search=search, dtype=config.dtype
+    )
+
+
+def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path) -> int:
+    """Answer this process's parts that are missing, and say how many there are of all."""
+    path = inputs["histories"]
+    rows = count_histories(path)
+    parts = None if rows is None else -(-rows // config.rows_at_once)
+    recommender: Recommender | None = None
+    number, done, spent = -1, 0, 0.0
+    reading = read_histories(path, config.rows_at_once)
+    for number, (start, part) in enumerate(progress(reading, "recommending", total=parts, unit="part")):
+        if number % world_size() != process_rank() or _part(folder, number).is_file():
+            continue
+        recommender = recommender or _recommender(config, inputs)
+        begin = time.perf_counter()
+        answers = _answered(recommender, config, path, start, part)
+        _write_part(_part(folder, number), [row["user"] for row in part], answers)
+        done, spent = done + len(part), spent + time.perf_counter() - begin
+    if done:
+        logger.info("Answered %s histories in %.1f s: %.1f rows/s.", f"{done:,}", spent, done / spent)
+    return number + 1
+
+
+def _answered(
+    recommender: Recommender, config: RecommendConfig, path: Path, start: int, rows: Sequence[Mapping[str, Any]]
+) -> list[Answer]:
+    requests = [
+        Request(
+            row["history"], config.k, config.exclude_seen, row["only"], row["without"], config.where, config.unknown
+        )
+        for row in rows
+    ]
+    try:
+        return recommender.answer(requests)
+    except RequestError:
+        for place, request in enumerate(requests):  # which row is it?
+            try:
+                recommender.check(request)
+            except RequestError as error:
+                raise DataError(f"{path}, row {start + place + 1}: {error}") from None
+        raise
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:06d}.parquet"
+
+
+def _write_part(path: Path, users: Sequence[str], answers: Sequence[Answer]) -> None:
+    """Write one part whole, or not at all."""
+    items = [answer.items for answer in answers]
+    columns = {
+        "user": list(users),
+        "items": [[item.item_id for item in row] for row in items],
+        "titles": [[item.title for item in row] for row in items],
+        "sids": [[item.sid for item in row if item.sid is not None] for row in items],
+        "scores": [[item.score for item in row] for row in items],
+        "probabilities": [[item.probability for item in row if item.probability is not None] for row in items],
+        "unknown": [list(answer.unknown) for answer in answers],
+    }
+    unfinished = path.with_suffix(".unfinished")
+    pq.write_table(pa.table(columns, schema=SCHEMA), unfinished)
+    os.replace(unfinished, path)
+
+
+def _count(part: pa.Table, k: int, counts: dict[str, int]) -> None:
+    counts["rows"] += part.num_rows
+    counts["short_lists"] += sum(len(items) < k for items in part["items"].to_pylist())
+    counts["rows_with_unknown_ids"] += sum(bool(ids) for ids in part["unknown"].to_pylist())

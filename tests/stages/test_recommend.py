@@ -1,0 +1,161 @@
+"""Recommending for a file of histories: parts, processes, kills, bad rows, and what is written."""
+
+import json
+import sys
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from support.evaluation import made
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.recommend import stage
+from minionerec.recommend.config import RecommendConfig
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.stage import FILE, SCHEMA, run_recommend
+
+__all__ = ["made"]
+
+ROWS = [
+    {
+        "user": f"person {place}",
+        "history": list("uvwxyz")[place % 6 : place % 6 + 3],
+        "without": list("uvw")[: place % 3],
+    }
+    for place in range(23)
+]
+
+
+@pytest.fixture
+def histories(tmp_path):
+    pd.DataFrame(ROWS).to_parquet(tmp_path / "histories.parquet")
+    return tmp_path / "histories.parquet"
+
+
+def config(made, histories, **changes):
+    given = {"checkpoint": str(made / "checkpoint"), "corpus": str(made / "corpus"), "histories": str(histories)}
+    output = str(histories.parent / "recommended")
+    return RecommendConfig(**{**given, "output": output, "k": 3, "rows_at_once": 5, **changes})
+
+
+def written(result):
+    return pq.read_table(result.output / FILE).to_pylist()
+
+
+def test_lists_are_those_of_the_recommender_row_by_row(made, histories):
+    result = run_recommend(config(made, histories))
+    recommender = Recommender.load(made / "checkpoint", corpus=made / "corpus")
+    assert pq.read_schema(result.output / FILE).names == SCHEMA.names
+    for row, asked in zip(written(result), ROWS, strict=True):
+        answer = recommender.recommend(asked["history"], 3, without=asked["without"])
+        assert row["user"] == asked["user"] and row["unknown"] == []
+        assert row["items"] == [item.item_id for item in answer.items]
+        assert row["titles"] == [item.title for item in answer.items]
+        assert row["sids"] == [item.sid for item in answer.items]
+        assert row["scores"] == pytest.approx([item.score for item in answer.items], abs=1e-5)
+        assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], abs=1e-5)
+    assert read_manifest(result.output, "recommendations")["counts"]["rows"] == 23
+    assert "23 lists (0 with fewer" in result.lines()[0]
+    stamp = (result.output / FILE).stat().st_mtime_ns
+    assert run_recommend(config(made, histories)).counts["rows"] == 23
+    assert (result.output / FILE).stat().st_mtime_ns == stamp
+
+
+def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
+    (tmp_path / "items.csv").write_text("item_id,price\n" + "\n".join(f"{item},{n}" for n, item in enumerate("uvwxyz")))
+    rows = [{"history": ["u", "??"]}, {"history": [], "only": ["x", "u", "!"]}, {"history": ["v"], "only": None}]
+    path = tmp_path / "histories.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {"items": str(tmp_path / "items.csv"), "where": {"price": {"at_least": 2}}, "k": 4, "exclude_seen": True}
+    result = run_recommend(config(made, path, **asked))
+    found = written(result)
+    assert [row["user"] for row in found] == ["0", "1", "2"]
+    assert set(found[0]["items"]) == set("wxyz") and found[0]["unknown"] == ["??"]
+    assert found[1]["items"] == ["x"] and found[1]["unknown"] == ["!"]
+    assert result.counts == {"rows": 3, "short_lists": 1, "rows_with_unknown_ids": 2}
+
+
+def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
+    whole = written(run_recommend(config(made, histories, output=str(histories.parent / "whole"))))
+    write, parts = stage._write_part, []
+
+    def stops(path, users, answers):
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+        parts.append(path.name)
+        write(path, users, answers)
+
+    monkeypatch.setattr(stage, "_write_part", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run_recommend(config(made, histories))
+    again = []
+    monkeypatch.setattr(stage, "_write_part", lambda *given: (again.append(given[0].name), write(*given)))
+    assert written(run_recommend(config(made, histories))) == whole
+    assert len(parts) == 2 and len(again) == 3 and not set(parts) & set(again)
+
+
+def test_processes_take_turns(made, histories, monkeypatch):
+    alone = written(run_recommend(config(made, histories, output=str(histories.parent / "alone"))))
+    asked = config(made, histories)
+    inputs, folder = asked.inputs(), histories.parent / "shared"
+    folder.mkdir()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, mine in (("1", {1, 3}), ("0", {0, 1, 2, 3, 4})):
+        monkeypatch.setenv("RANK", rank)
+        assert stage._answer_parts(asked, inputs, folder) == 5
+        assert {int(path.stem[5:]) for path in folder.glob("*.parquet")} == mine
+    found = [row for number in range(5) for row in pq.read_table(stage._part(folder, number)).to_pylist()]
+    assert found == alone
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"history": ["u"', "line 2: not valid JSON"),
+        ("[1]", "line 2: expected an object such as"),
+        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without"),
+        ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
+        ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
+        ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),
+        ('{"history": [], "user": [1]}', "row 2: user is .*; expected a text or a whole number"),
+        ('{"history": ["u", "nobody"]}', r"row 2: history\[1\]: 'nobody' is no item of the catalogue"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_written(made, tmp_path, line, message):
+    path = tmp_path / "histories.jsonl"
+    path.write_text('{"history": ["u"]}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        run_recommend(config(made, path, unknown="refuse"))
+    assert not (tmp_path / "recommended").exists()
+
+
+def test_files_and_settings_that_cannot_be_taken(made, histories, tmp_path):
+    (tmp_path / "histories.txt").write_text("u v\n")
+    with pytest.raises(DataError, match=r"unknown kind of file '.txt'; known: .parquet, .jsonl"):
+        run_recommend(config(made, tmp_path / "histories.txt"))
+    pd.DataFrame({"past": [["u"]]}).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(DataError, match="column 'history' is missing; it has past"):
+        run_recommend(config(made, tmp_path / "other.parquet"))
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(DataError, match=r"broken\.parquet: cannot be read"):
+        run_recommend(config(made, tmp_path / "broken.parquet"))
+    with pytest.raises(ConfigError, match="give either --checkpoint, a directory, or --ranker, your own"):
+        config(made, histories, ranker="my.make")
+    with pytest.raises(ConfigError, match="a ranker of your own needs --corpus"):
+        config(made, histories, checkpoint="", ranker="my.make", corpus="")
+    with pytest.raises(ArtefactError, match="its manifest names no corpus"):
+        run_recommend(config(made, histories, corpus=""))
+
+
+def test_a_ranker_of_the_users_own(made, histories, tmp_path, monkeypatch):
+    (tmp_path / "my_ranker.py").write_text(
+        "from minionerec.rankers.floors import make_floors\n\n"
+        "def make(corpus):\n    return make_floors(corpus)['popularity']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_ranker", raising=False)
+    result = run_recommend(config(made, histories, checkpoint="", ranker="my_ranker.make"))
+    first = written(result)[0]
+    assert len(first["items"]) == 3 and first["sids"] == first["probabilities"] == []
+    assert set(read_manifest(result.output)["inputs"]) == {"corpus", "histories", "ranker"}
