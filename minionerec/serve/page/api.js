@@ -8,10 +8,12 @@ export function useKey(given) {
   key = given;
 }
 
+/** What went wrong, in words for the reader; `retryAfter` is in seconds where the server says when to try again. */
 export class Failed extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, retryAfter = null) {
     super(message);
     this.status = status;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -41,7 +43,8 @@ async function ask(path, { body, signal } = {}) {
     throw new Failed("The server cannot be reached.");
   }
   if (response.ok && answer !== null) return answer;
-  throw new Failed(wordsOf(response.status, answer?.error), response.status);
+  const wait = Number.parseInt(response.headers.get("retry-after"), 10);
+  throw new Failed(wordsOf(response.status, answer?.error), response.status, Number.isNaN(wait) ? null : wait);
 }
 
 function wordsOf(status, error) {

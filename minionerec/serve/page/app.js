@@ -12,11 +12,14 @@ import { emptyView, fragmentOf, readView, requestOf } from "./view.js";
 const WAIT_MS = 60; // what changes within it is asked for once
 const QUIET_MS = 150; // answers that take longer are announced by a line above the list
 
+const LONGEST = 50;
+
 let view = readView(location.hash);
 let model = null;
 let reasons = {};
 let lookedAt = null;
 let waiting;
+let retrying;
 let asked = new AbortController();
 
 const showFilters = setUpFilters(byId("columns"), (where) => change({ where }));
@@ -63,6 +66,7 @@ function look(id) {
 /** Ask for the list, then for what explains it. */
 async function update() {
   asked.abort();
+  clearTimeout(retrying);
   const { signal } = (asked = new AbortController());
   const request = requestOf(view);
   const sign = setTimeout(() => (byId("busy").hidden = false), QUIET_MS);
@@ -113,7 +117,10 @@ function showExplanation(explanation, items) {
   history.bear(reasons[lookedAt] ?? []);
 }
 
+/** Say what went wrong and how to go on; what stands on the page stays. A busy server is asked again by itself. */
 function failed(error, again) {
+  clearTimeout(retrying);
+  if (error.retryAfter) retrying = setTimeout(again, 1000 * error.retryAfter);
   const retry = make("button", { type: "button", onclick: () => again() }, "Try again");
   if (error.status === 401) {
     const field = make("input", { type: "password", autocomplete: "off", "aria-label": "Key of this server", required: true });
@@ -132,6 +139,7 @@ function failed(error, again) {
 }
 
 function clearNotice() {
+  clearTimeout(retrying);
   byId("notice").hidden = true;
   byId("notice").replaceChildren();
 }
@@ -141,7 +149,9 @@ async function showModel() {
   const changed = model !== null && model.version !== fresh.version;
   model = fresh;
   byId("model").textContent = `${model.name} · ${model.version} · ${plural(model.items, "item")}`;
-  byId("k").max = String(Math.min(50, model.items, model.limits?.k ?? 50));
+  const longest = Math.min(LONGEST, model.items, model.limits.max_k);
+  byId("k").max = String(longest);
+  view.k = Math.min(view.k, longest);
   const known = new Set(model.filters.map((filter) => filter.column));
   view.where = Object.fromEntries(Object.entries(view.where).filter(([column]) => known.has(column)));
   showFilters(model.filters, view.where);

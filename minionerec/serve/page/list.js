@@ -86,7 +86,7 @@ function makeRow(item, choose) {
     const name = now.title || now.item_id;
     rank.textContent = String(place + 1);
     moved.replaceChildren(...movement(place, before));
-    title.replaceChildren(name, make("span", { class: "add", "aria-hidden": "true" }, "+"));
+    title.replaceChildren(`${name}\u00a0`, make("span", { class: "add", "aria-hidden": "true" }, "+"));
     title.setAttribute("aria-label", `${name}: add to the history`);
     sid.replaceChildren(...(now.sid ? codesOf(now.sid).map(chip) : []));
     sid.hidden = !now.sid;

@@ -15,6 +15,8 @@ export function setUpSearch(field, list, choose, fail) {
 
   function close() {
     list.hidden = true;
+    list.replaceChildren();
+    found = [];
     active = -1;
     field.setAttribute("aria-expanded", "false");
     field.removeAttribute("aria-activedescendant");
@@ -88,7 +90,7 @@ export function setUpSearch(field, list, choose, fail) {
       if (list.hidden) field.value = "";
       close();
     } else if (list.hidden || !found.length) {
-      if (event.key === "ArrowDown") search();
+      if (event.key === "ArrowDown" || event.key === "Enter") search();
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       mark((active + (event.key === "ArrowDown" ? 1 : found.length - 1)) % found.length);
