@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 
 from minionerec.backbone.bundle import Bundle, clean_generation_config, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
+from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts, decoding_device
@@ -69,6 +69,8 @@ def run_export(config: ExportConfig) -> ExportResult:
     with stage.work() as work:
         bundle = load_language_model(stage.inputs["checkpoint"], config.dtype)
         corpus = Corpus.load(stage.inputs["corpus"])
+        refit = refitted_behind(stage.inputs["checkpoint"]) is not None
+        corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
         behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
@@ -82,7 +84,7 @@ def run_export(config: ExportConfig) -> ExportResult:
             "architecture": type(bundle.model).__name__,
             "dtype": str(bundle.model.dtype).removeprefix("torch."),
             "sid_table": bundle.table.fingerprint,
-            "refit": bool(read_manifest(stage.inputs["checkpoint"])["counts"].get("refit")),
+            "refit": refit,
         }
         with work.finish(counts=counts) as place:
             write_model(bundle, place)

@@ -197,15 +197,14 @@ class Recommender:
         return found
 
     def _listed(self, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
-        listed = []
-        for item, score in zip(items, scores, strict=False):
-            sid = probability = None
-            if self.sids is not None:
-                sid = self.sids[item]
-                lift = 0.0 if self._lift is None else float(self._lift[item])
-                probability = float(np.exp(score - lift))
-            listed.append(Recommended(self.items.ids[item], self.items.titles[item], sid, float(score), probability))
-        return tuple(listed)
+        ids, titles = self.items.ids, self.items.titles
+        if self.sids is None:
+            pairs = zip(items, scores, strict=False)
+            return tuple(Recommended(ids[item], titles[item], None, score, None) for item, score in pairs)
+        given = scores[: len(items)] if self._lift is None else np.asarray(scores)[: len(items)] - self._lift[items]
+        probabilities = np.exp(given).tolist()
+        rows = zip(items, scores, probabilities, strict=False)
+        return tuple(Recommended(ids[i], titles[i], self.sids[i], score, chance) for i, score, chance in rows)
 
 
 def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:

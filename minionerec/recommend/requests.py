@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from minionerec.core.errors import DataError
 
@@ -47,8 +47,7 @@ class Request:
     unknown: str = "skip"
 
 
-@dataclass(frozen=True)
-class Recommended:
+class Recommended(NamedTuple):
     """One item of a list.
 
     Attributes:

@@ -279,6 +279,9 @@ def check_walk(project, outputs):
     assert len(recommended) == 5
     assert all(re.fullmatch(r"0\.\d{3}  (<[a-c]_\d+>){3}  \w+ \w+", line) for line in recommended)
     assert recommended[0].endswith("Tea strainer")
+    lists = pd.read_parquet(project / "runs/shop/lists/recommendations.parquet")
+    assert lists["user"].tolist() == ["anna", "ben", "new here"] and (lists["items"].str.len() == 5).all()
+    assert "Ink4" not in lists["items"][1]
 
 
 def check_examples(project, written, outputs):
