@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,14 @@ class Corpus:
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training row: int64 (N,)."""
         return np.bincount(self.train["target"].to_numpy(np.int64), minlength=self.n_items)
+
+    def with_every_row(self) -> "Corpus":
+        """The same corpus with the rows of all splits, train, valid, test, as its training rows.
+
+        For a model that goes into service. Each user's rows keep their order where the split goes by time.
+        """
+        rows = [table for table in self.splits().values() if len(table)]
+        return replace(self, train=pd.concat(rows, ignore_index=True))
 
     def all_counts(self) -> dict[str, Any]:
         """The counts with `items`, `split` and `max_history`, as the manifest keeps them and `load` reads them."""

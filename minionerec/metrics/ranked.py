@@ -10,6 +10,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import ArtefactError
+from minionerec.core.refit import require_held_out
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
 
@@ -93,11 +94,13 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
     """The predictions artefacts of a recommender: the one at a path, or one for each seed of a run (`seed-N`).
 
     Raises:
-        ArtefactError: If there is neither.
+        ArtefactError: If there is neither, or the rows held out were trained on.
     """
     path = Path(path)
     seeds = [place for place in path.glob("seed-*/predictions") if is_artefact(place)]
-    if seeds:
-        return sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2]))
-    read_manifest(path, KIND)
-    return [path]
+    if not seeds:
+        read_manifest(path, KIND)
+    places = sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2])) or [path]
+    for place in places:
+        require_held_out(place)
+    return places

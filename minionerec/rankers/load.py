@@ -13,6 +13,7 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
+from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decoding_device
 from minionerec.rankers.language import LanguageRanker, Search
@@ -37,7 +38,7 @@ def load_ranker(
     Args:
         path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the model of a seed
             (`minionerec train-sequential`).
-        corpus: The corpus whose items are recommended.
+        corpus: The corpus whose items are recommended; of a checkpoint that was trained on all rows all count.
         corpus_path: Where it lies; with it a sequential model is held against the corpus that it was trained on.
         table: SIDs that a checkpoint must have been trained on; its own if None.
         search: How a checkpoint searches.
@@ -56,6 +57,8 @@ def load_ranker(
     if kind == CHECKPOINT:
         bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
+        if refitted_behind(path) is not None:
+            corpus = corpus.with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()

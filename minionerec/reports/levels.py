@@ -8,6 +8,7 @@ from minionerec.core.artefacts import is_artefact, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
+from minionerec.core.refit import require_held_out
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, require_predictions
@@ -44,10 +45,12 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
         ConfigError: If a K is larger than the lists.
         DataError: If the input is missing or malformed, or an entry of the JSON file has fewer predictions than the
             largest K.
-        ArtefactError: If a file of the predictions was changed since it was written.
+        ArtefactError: If a file of the predictions was changed since it was written, or the rows held out were trained
+            on.
     """
     where = str(config.path if config.path is not None else config.predictions)
     place = find_path(where)
+    require_held_out(place if place.is_dir() else place.parent)
     predictions = _read_json(place, config) if config.path is not None else _read_artefact(place, where)
     analysis = level_analysis(
         predictions,

@@ -64,6 +64,18 @@ class RunConfig(StageConfig):
 
 
 @dataclass
+class RefittableConfig(RunConfig):
+    """What a training stage asks for that can train on all rows, for service."""
+
+    refit: str = setting(
+        "",
+        "checkpoint of this stage whose settings and best epoch are trained anew on all rows, those of valid and test "
+        "too, and nothing is measured: for a model that goes into service; empty: train and validate",
+        reads="checkpoint",
+    )
+
+
+@dataclass
 class LanguageRunConfig(RunConfig):
     """What the stages that train language models ask for."""
 
@@ -78,7 +90,7 @@ class LanguageRunConfig(RunConfig):
 
 
 @dataclass
-class SftConfig(LanguageRunConfig):
+class SftConfig(LanguageRunConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
@@ -153,7 +165,7 @@ class SftConfig(LanguageRunConfig):
 
 
 @dataclass
-class CatalogueTrainConfig(RunConfig):
+class CatalogueTrainConfig(RefittableConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.backbone.catalogue`)."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")

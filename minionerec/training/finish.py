@@ -10,11 +10,11 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.stage import Work
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import merged_model
+from minionerec.training.refit import LOG_FILE
 from minionerec.training.trainer import RankingEvaluation, training_log
 
 logger = get_logger(__name__)
 
-LOG_FILE = "training_log.json"
 _BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
 
 
@@ -33,8 +33,9 @@ class TrainingResult:
     fresh: bool
 
     def lines(self) -> list[str]:
-        """Where the checkpoint lies."""
-        return [f"checkpoint: {self.output}"]
+        """Where the checkpoint lies, and of a refit what it is for."""
+        said = ["trained on all rows: for service, and not to be measured"] if self.counts.get("refit") else []
+        return [*said, f"checkpoint: {self.output}"]
 
 
 def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
@@ -81,10 +82,29 @@ def finish_run(
     }
     counts = {**counts, "steps": state.global_step, "best_step": state.best_global_step, "best": best}
     if is_main_process():
-        trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
-        every = {**counts, **bundle_counts(trained)}
-        with work.finish(seed=config.seed, counts=every, keep_state=config.keep_state) as place:
-            write_model_files(trained, place)
-            (place / LOG_FILE).write_text(training_log(state.log_history), encoding="utf-8")
+        _write(trainer, bundle, config, work, counts, keep_state=config.keep_state)
         logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, best)
     return TrainingResult(work.stage.output, counts, fresh=True)
+
+
+def finish_refit(
+    trainer: RankingEvaluation, bundle: Bundle, config: RunConfig, work: Work, counts: dict[str, Any]
+) -> TrainingResult:
+    """Write the last weights of a run that trained on all rows; the arguments are those of `finish_run`."""
+    state = trainer.state
+    counts = {**counts, "steps": state.global_step, "epochs": state.epoch, "refit": True}
+    if is_main_process():
+        _write(trainer, bundle, config, work, counts, keep_state=False)
+        logger.info("Trained on all rows for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
+    return TrainingResult(work.stage.output, counts, fresh=True)
+
+
+def _write(
+    trainer: RankingEvaluation, bundle: Bundle, config: RunConfig, work: Work, counts: dict[str, Any], keep_state: bool
+) -> None:
+    """Write the trainer's weights as a checkpoint artefact."""
+    trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+    every = {**counts, **bundle_counts(trained)}
+    with work.finish(seed=config.seed, counts=every, keep_state=keep_state) as place:
+        write_model_files(trained, place)
+        (place / LOG_FILE).write_text(training_log(trainer.state.log_history), encoding="utf-8")

@@ -8,7 +8,7 @@ import numpy as np
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
-from minionerec.training.config import RunConfig
+from minionerec.training.config import RefittableConfig, RunConfig
 
 logger = get_logger(__name__)
 
@@ -66,8 +66,9 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
     accumulation = accumulation_steps(total, per_device, processes, what)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)))
+    kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
     logger.info(
-        "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, validation every %d steps.",
+        "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
         total,
         noun,
         per_device,
@@ -75,6 +76,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         accumulation,
         steps,
         config.epochs,
+        kept,
         plan.eval_steps,
     )
     return plan

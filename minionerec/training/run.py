@@ -5,7 +5,7 @@ def run_x(config: XConfig) -> TrainingResult:
 
 def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     ...                                                         # load
-    args = XArguments(**trainer_arguments(config, plan, "ndcg", run.folder))
+    args = XArguments(**run.arguments(plan, "ndcg"))
     trainer = XTrainer(...)                                     # build
     run.train(trainer)                                          # train, from the newest checkpoint on
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
@@ -16,16 +16,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from transformers import TrainerCallback
+
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.core.processes import join_for_training, wait_for_everyone
 from minionerec.core.stage import Stage, Work
+from minionerec.data.corpus import Corpus
+from minionerec.training.arguments import trainer_arguments
 from minionerec.training.checkpoints import newest_whole_checkpoint
 from minionerec.training.config import RunConfig
-from minionerec.training.finish import TrainingResult, finish_run
-from minionerec.training.trainer import RankingEvaluation, replace_printer
+from minionerec.training.finish import TrainingResult, finish_refit, finish_run
+from minionerec.training.plan import StepPlan
+from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
+from minionerec.training.trainer import RankingEvaluation, early_stopping, replace_printer
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)
@@ -37,10 +43,11 @@ class TrainingRun:
     Args:
         config: The stage's settings.
         work: What the stage works with.
+        refit: How long to train on all rows; None for a run that validates.
     """
 
-    def __init__(self, config: RunConfig, work: Work):
-        self.config, self.work = config, work
+    def __init__(self, config: RunConfig, work: Work, refit: Refit | None = None):
+        self.config, self.work, self.refit = config, work, refit
 
     @property
     def inputs(self) -> Mapping[str, Path]:
@@ -60,6 +67,20 @@ class TrainingRun:
             logger.info("Going on from %s.", found)
         return found
 
+    def load_corpus(self) -> Corpus:
+        """The corpus; of a refit with all rows as training rows."""
+        corpus = Corpus.load(self.inputs["corpus"])
+        return corpus if self.refit is None else corpus.with_every_row()
+
+    def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
+        """What the trainer is told (`trainer_arguments`); of a refit without validation."""
+        found = trainer_arguments(self.config, plan, select_by, self.folder)
+        return found if self.refit is None else without_validation(found)
+
+    def callbacks(self, plan: StepPlan) -> list[TrainerCallback]:
+        """What ends the run before its last step: early stopping, or the number of steps of a refit."""
+        return early_stopping(self.config) if self.refit is None else [StopAt(self.refit.steps(plan.steps_per_epoch))]
+
     def train(self, trainer: RankingEvaluation) -> None:
         """Train to the end, from the newest checkpoint on.
 
@@ -71,7 +92,9 @@ class TrainingRun:
         wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
-        """Write the best model, see `finish_run`."""
+        """Write the best model, see `finish_run`; of a refit the last one, see `finish_refit`."""
+        if self.refit is not None:
+            return finish_refit(trainer, bundle, self.config, self.work, counts)
         return finish_run(trainer, bundle, self.config, self.work, counts)
 
 
@@ -83,7 +106,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
         train: Loads, builds, trains and finishes.
 
     Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
+        ArtefactError: If an input is missing or does not belong to the others, or has seen the rows held out.
         ConfigError: If settings contradict each other or the data.
     """
     quiet_libraries()
@@ -91,6 +114,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return TrainingResult(stage.output, manifest["counts"], fresh=False)
+    refit = plan_refit(config, stage.inputs)
     join_for_training()
     with stage.work() as work:
-        return train(config, TrainingRun(config, work))
+        return train(config, TrainingRun(config, work, refit))

@@ -1,7 +1,6 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,18 @@ from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.arguments import trainer_arguments
 from minionerec.training.config import SftConfig
 from minionerec.training.finish import TrainingResult
 from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TreeCollator, good_row_length
-from minionerec.training.plan import plan_steps
+from minionerec.training.plan import StepPlan, plan_steps
 from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_logits
 from minionerec.training.teacher import Teacher, load_teacher, soften
-from minionerec.training.trainer import RankingEvaluation, early_stopping
+from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import validation_set
 
 logger = get_logger(__name__)
@@ -131,32 +129,46 @@ def _backbone(
     return model, pretrained_tokenizer
 
 
-def _load(config: SftConfig, inputs: Mapping[str, Path]) -> tuple[Bundle, ExampleBuilder]:
+def _load(config: SftConfig, run: TrainingRun) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and what makes its examples."""
-    corpus = Corpus.load(inputs["corpus"])
-    table = SidTable.load_index(inputs["sids"], corpus.items["item_id"].tolist())
+    corpus = run.load_corpus()
+    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length), builder
 
 
-def _trainer(config: SftConfig, args: SFTConfig, bundle: Bundle, rows: Rows, builder: ExampleBuilder) -> SidSftTrainer:
-    """A trainer of these rows, which validates on those held out."""
-    heldout = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
+def _trainer(
+    run: TrainingRun, config: SftConfig, plan: StepPlan, bundle: Bundle, rows: Rows, builder: ExampleBuilder
+) -> SidSftTrainer:
+    """A trainer of these rows, which validates on those held out; that of a refit does not."""
+    args = SFTConfig(
+        **run.arguments(plan, config.select_by),
+        per_device_train_batch_size=config.device_batch_size,
+        per_device_eval_batch_size=config.device_batch_size,
+        logging_steps=plan.eval_steps,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+    )
+    heldout = None
+    if run.refit is None:
+        heldout = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
         data_collator=TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher)),
         train_dataset=Dataset.from_dict(rows.columns),
-        eval_dataset=Dataset.from_dict(heldout.columns),
+        eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
-        callbacks=early_stopping(config),
+        callbacks=run.callbacks(plan),
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     add_dropout(plain_model(trainer.model), config.dropout)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    trainer.validation = validation_set(config, bundle, builder, trie)
+    trainer.validation = validation_set(config, bundle, builder, trie) if run.refit is None else None
     if config.teacher:
         trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, bundle.table, trie), config.teacher_share
     return trainer
@@ -176,22 +188,12 @@ def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> Non
 
 
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    bundle, builder = _load(config, run.inputs)
+    bundle, builder = _load(config, run)
     rows, task_counts = training_rows(bundle.tokenizer, builder, config)
     _say_rows(bundle, rows, task_counts)
     names = "batch_size and device_batch_size"
     plan = plan_steps(config, len(rows), config.batch_size, config.device_batch_size, names, "rows")
-    args = SFTConfig(
-        **trainer_arguments(config, plan, config.select_by, run.folder),
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=config.device_batch_size,
-        logging_steps=plan.eval_steps,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-    )
-    trainer = _trainer(config, args, bundle, rows, builder)
+    trainer = _trainer(run, config, plan, bundle, rows, builder)
     report_memory(trainer, config)
     run.train(trainer)
     counts = {"rows": task_counts, "tokens": rows.tokens, "losses": rows.losses, "cut_prompts": rows.cut}

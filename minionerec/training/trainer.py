@@ -13,6 +13,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from minionerec.core.log import get_logger
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import plain_model
+from minionerec.training.refit import StopAt
 from minionerec.training.validation import ValidationSet, rank_validation
 
 logger = get_logger(__name__)
@@ -35,15 +36,16 @@ class RankingEvaluation(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """Train, or take the best weights of a run that had come to its end but for writing them down.
+        """Train, or take the best weights (of a refit the last) of a run that had ended but for writing them down.
 
         The trainer's own `train` makes one more step from a checkpoint at which training had stopped.
         """
         if isinstance(resume_from_checkpoint, str):
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
-            if _has_ended(state, self.args):
+            ends = [call.step for call in self.callback_handler.callbacks if isinstance(call, StopAt)]
+            if _has_ended(state, self.args) or any(state.global_step >= end for end in ends):
                 self.state = state
-                self._load_from_checkpoint(state.best_model_checkpoint)
+                self._load_from_checkpoint(state.best_model_checkpoint or resume_from_checkpoint)
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 

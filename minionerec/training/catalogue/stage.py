@@ -12,19 +12,16 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.arguments import trainer_arguments
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer
 from minionerec.training.catalogue.windows import Windows, collate, sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
-from minionerec.training.plan import plan_steps
+from minionerec.training.plan import StepPlan, plan_steps
 from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.trainer import early_stopping
 from minionerec.training.validation import validation_set
 
 logger = get_logger(__name__)
@@ -59,34 +56,35 @@ def _load_start(checkpoint: Path, table: SidTable) -> Bundle:
     return bundle
 
 
-def _arguments(config: CatalogueTrainConfig, count: int, run: TrainingRun) -> TrainingArguments:
-    names = "batch_size and device_batch_size"
-    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "windows")
+def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
     return TrainingArguments(
-        **trainer_arguments(config, plan, "ndcg", run.folder),
+        **run.arguments(plan, "ndcg"),
         per_device_train_batch_size=config.device_batch_size,
         per_device_eval_batch_size=4 * config.device_batch_size,
         logging_steps=plan.eval_steps,
         adam_beta2=config.beta2,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        eval_on_start=config.objective != "likelihood" and run.checkpoint is None,
+        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.refit is None,
     )
 
 
 def _trainer(
-    config: CatalogueTrainConfig, args: TrainingArguments, bundle: Bundle, windows: Windows, heldout: Windows
+    run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: Windows, heldout: Windows
 ) -> CatalogueTrainer:
-    """A trainer of these windows, which validates on those held out."""
-    model = cast(CatalogueModel, bundle.model)
+    """A trainer of these windows, which validates on those held out; that of a refit does not."""
+    names = "batch_size and device_batch_size"
+    count = len(windows["histories"])
+    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "windows")
+    args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
     trainer = CatalogueTrainer(
         model=model,
         args=args,
         data_collator=collate,
         train_dataset=Dataset.from_dict(windows),
-        eval_dataset=Dataset.from_dict(heldout),
+        eval_dataset=Dataset.from_dict(heldout) if run.refit is None else None,
         processing_class=bundle.tokenizer,
-        callbacks=early_stopping(config),
+        callbacks=run.callbacks(plan),
     )
     model.set_dropout(config.dropout)
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
@@ -101,7 +99,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     start = run.inputs.get("checkpoint")
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
-    corpus = Corpus.load(run.inputs["corpus"])
+    corpus = run.load_corpus()
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
@@ -118,12 +116,12 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         f"{counts['targets']:,}",
         f"{bundle.model.config.num_transitions:,}",
     )
-    args = _arguments(config, counts["windows"], run)
-    trainer = _trainer(config, args, bundle, windows, heldout)
-    builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
-    trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
+    trainer = _trainer(run, config, bundle, windows, heldout)
+    if run.refit is None:
+        builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
+        trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
-    if start is not None and config.objective != "likelihood":
+    if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     return run.finish(trainer, bundle, counts)
 
