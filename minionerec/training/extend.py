@@ -14,6 +14,7 @@ from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
@@ -66,7 +67,8 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
         return ExtendResult(stage.output, manifest["counts"])
     with stage.work() as work:
         folder = stage.inputs["checkpoint"]
-        corpus = Corpus.load(stage.inputs["corpus"])
+        corpus, refit = Corpus.load(stage.inputs["corpus"]), refitted_behind(folder) is not None
+        corpus = corpus.with_every_row() if refit else corpus
         table = SidTable.load_index(stage.inputs["sids"], corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
         check_known_items(bundle.table, table, folder, stage.inputs["sids"])
@@ -75,6 +77,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
             "items_new": len(table) - len(bundle.table),
             "sids_new": table.n_unique - bundle.table.n_unique,
             "lift": config.lift,
+            **({"refit": True} if refit else {}),
         }
         fitted = None
         if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":

@@ -42,6 +42,8 @@ from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig, SftConfig
+from minionerec.training.extend import run_extend
+from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -250,6 +252,22 @@ def test_newer_rows_are_welcome(made, tmp_path):
     newer = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "output": str(tmp_path / "all")}
     counts = run_catalogue(catalogue_config(made, epochs=3, refit=str(made / "catalogue"), **newer)).counts
     assert counts["targets"] == 5 * 60
+
+
+def test_what_is_extended_stays_a_refit(made, tmp_path):
+    """Its counts of pairs are those of all rows, and nothing measures it, wherever the refit lies by then."""
+    config = ExtendConfig(
+        checkpoint=str(made / "catalogue_all"),
+        corpus=str(made / "corpus"),
+        sids=str(made / "sids"),
+        output=str(tmp_path / "more"),
+    )
+    run_extend(config)
+    assert counts_of(tmp_path / "more")["refit"] is True
+    before, after = (load_bundle(place).model for place in (made / "catalogue_all", tmp_path / "more"))
+    assert before.config.num_transitions == after.config.num_transitions
+    with pytest.raises(ArtefactError, match="more: was trained on all rows"):
+        run_eval(eval_config(made, checkpoint=str(tmp_path / "more"), output=str(tmp_path / "eval")))
 
 
 def test_items_of_an_sid_are_ranked_by_all_rows(made, tmp_path):
