@@ -19,6 +19,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.decoding.exact import exact_search
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.rankers.language import Search
+from minionerec.rankers.load import load_ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
@@ -143,6 +145,20 @@ def test_the_language_model_keeps_its_ratios_within_a_prefix_and_its_weights(sho
             assert max(falls.values()) < 1e-5
 
 
+def test_the_lift_of_new_items_is_in_every_list(shop):
+    """The extended checkpoint as it recommends: new items stand 1.5 higher than the model itself puts them."""
+    corpus = Corpus.load(shop / "after")
+    ranker = load_ranker(shop / "sft_after", corpus, search=Search("exact"))
+    untrained = np.flatnonzero(corpus.popularity() == 0)
+    assert set(HELD_OUT) <= set(untrained)
+    plain = ranked(shop / "sft_after", shop, HISTORIES)
+    found = ranker.rank([np.array([int(item[1:]) for item in row]) for row in HISTORIES], 24)
+    for scores, items, values in zip(plain, found.items, found.scores, strict=True):
+        lifted = {item: scores[f"i{item}"] + 1.5 * (item in untrained) for item in range(24)}
+        assert items == sorted(lifted, key=lambda item: -lifted[item])
+        assert values == pytest.approx([lifted[item] for item in items], abs=1e-5)
+
+
 def test_counts_come_from_the_new_rows_as_soon_as_there_are_some(shop, tmp_path):
     model = load_bundle(shop / "catalogue_after").model
     assert isinstance(model, CatalogueModel)
@@ -199,12 +215,12 @@ def test_other_text_and_start(shop, tmp_path):
     np.save(tmp_path / "ready.npy", ready)
     run_extend(
         extend_config(
-            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="zero", output=str(tmp_path / "zero")
+            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="neighbours", output=str(tmp_path / "beside")
         )
     )
-    zero = load_bundle(tmp_path / "zero").model
-    torch.testing.assert_close(zero.text, bundle.model.text)
-    assert next(zero.each_tower()).bias[place["i4"]] == 0 != next(bundle.model.each_tower()).bias[place["i4"]]
+    beside = load_bundle(tmp_path / "beside").model
+    torch.testing.assert_close(beside.text, bundle.model.text)
+    assert next(bundle.model.each_tower()).bias[place["i4"]] == 0 != next(beside.each_tower()).bias[place["i4"]]
 
 
 def table_at(place, codes, item_ids):

@@ -59,7 +59,7 @@ def trained(towers=2, **off):
     return model.eval()
 
 
-def extended(model, start="neighbours"):
+def extended(model, start="zero"):
     return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL), start)
 
 
@@ -106,7 +106,7 @@ def test_each_of_several_towers_keeps_its_scores():
 
 def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     model = trained()
-    grown, zero = extended(model), extended(model, "zero")
+    grown, zero = extended(model, "neighbours"), extended(model)
     old, new = next(model.each_tower()), next(grown.each_tower())
     number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
     # SID → rows of KNOWN that share its longest prefix.
@@ -133,7 +133,7 @@ def test_a_number_that_no_known_sid_ends_in_is_new():
     without = KNOWN[KNOWN[:, 2] != 2]
     torch.manual_seed(0)
     small = build_catalogue(CatalogueConfig(vocab_size=40, hidden_size=16, intermediate_size=8), without, TOKENS)
-    table = next(extended_catalogue(small, codes, TOKENS, 40, None, None).each_tower()).codes[2].weight
+    table = next(extended_catalogue(small, codes, TOKENS, 40, None, None, "neighbours").each_tower()).codes[2].weight
     trained_rows = next(small.each_tower()).codes[2].weight
     torch.testing.assert_close(table[2], trained_rows[[0, 1, 3]].mean(0))
     assert len(old) == len(trained_rows) == 4 and torch.equal(table[3], trained_rows[3])
