@@ -112,7 +112,7 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
         raise ConfigError(f"branches is {branches}; it must be at least 0.")
     listed = recommender.answer([request])[0].items
     items, ranker = recommender.items, recommender.ranker
-    history, mask, without, _ = recommender._understand(request)
+    history, mask, without, _ = recommender.understand(request)
     places = [place for item in listed if (place := items.index(item.item_id)) is not None]
     sources = list(dict.fromkeys(history[::-1].tolist()))[:SOURCES]
     reasons = _by_leaving_out(ranker, history, sources, listed, places, items)

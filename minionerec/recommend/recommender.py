@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,22 @@ from minionerec.recommend.requests import UNKNOWN, Answer, Recommended, Request,
 
 BEAMS = 50
 """Least width of a language model's beam search."""
+
+
+class Understood(NamedTuple):
+    """A request in item indices.
+
+    Attributes:
+        history: int32, the newest items of its history that the ranker reads, oldest first.
+        mask: bool (N,), the items that may be listed; None for all.
+        without: Items that may not be listed, whatever the mask says.
+        unknown: Ids that are of no item.
+    """
+
+    history: np.ndarray
+    mask: np.ndarray | None
+    without: Collection[int]
+    unknown: tuple[str, ...]
 
 
 class Recommender:
@@ -140,28 +156,26 @@ class Recommender:
         Raises:
             RequestError: Naming what is wrong with the first bad request.
         """
-        understood = [self._understand(request) for request in requests]
+        understood = [self.understand(request) for request in requests]
         if not understood:
             return []
-        masks, without = [each[1] for each in understood], [each[2] for each in understood]
+        masks, without = [each.mask for each in understood], [each.without for each in understood]
         allowed = Allowed.of_masks(masks, without, len(self.items))
         longest = min(max(request.k for request in requests), len(self.items))
-        ranking = self.ranker.rank([each[0] for each in understood], longest, None if allowed.unrestricted else allowed)
+        ranking = self.ranker.rank(
+            [each.history for each in understood], longest, None if allowed.unrestricted else allowed
+        )
         return [
-            Answer(self._listed(items[: request.k], scores), each[3])
+            Answer(self._listed(items[: request.k], scores), each.unknown)
             for request, each, items, scores in zip(requests, understood, ranking.items, ranking.scores, strict=True)
         ]
 
-    def check(self, request: Request) -> None:
-        """Check that a request can be answered, without answering it.
+    def understand(self, request: Request) -> Understood:
+        """A request in item indices.
 
         Raises:
             RequestError: Naming what is wrong with it.
         """
-        self._understand(request)
-
-    def _understand(self, request: Request) -> tuple[np.ndarray, np.ndarray | None, Collection[int], tuple[str, ...]]:
-        """The newest items of a history, the mask of what may be listed, what is left out beside, and unknown ids."""
         if isinstance(request.k, bool) or not isinstance(request.k, int) or request.k < 1:
             raise RequestError("k", f"is {request.k!r}; expected a whole number from 1.")
         if request.unknown not in UNKNOWN:
@@ -177,7 +191,7 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return newest, mask, without, tuple(missing)
+        return Understood(newest, mask, without, tuple(missing))
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; what is of no item goes to `missing`."""

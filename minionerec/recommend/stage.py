@@ -138,7 +138,7 @@ def _answered(
     except RequestError:
         for place, request in enumerate(requests):  # which row is it?
             try:
-                recommender.check(request)
+                recommender.understand(request)
             except RequestError as error:
                 raise DataError(f"{path}, row {start + place + 1}: {error}") from None
         raise
