@@ -40,20 +40,21 @@ PICTURE = "MINIONEREC_PICTURE_OF"  # a checkpoint of the demo shop whose page is
 class Server:
     """The server as a user starts it, at one address through its lives."""
 
-    def __init__(self, *words):
-        self.words, self.port, self.process, self.url = words, "0", None, ""
+    def __init__(self, log, *words):
+        self.log, self.words, self.port, self.process, self.url = log, words, "0", None, ""
 
     def start(self, key=None):
         environment = {**os.environ, **({"MINIONEREC_API_KEY": key} if key else {})}
         words = [sys.executable, "-m", "minionerec.cli", "serve", *map(str, self.words), "--port", self.port]
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-        )
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=ROOT
+            )
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+:(\d+)", line)
         if not found:
             self.process.kill()
-            raise AssertionError(f"the server said {line!r}: {self.process.communicate()[1]}")
+            raise AssertionError(f"the server said {line!r}: {self.log.read_text()}")
         self.url, self.port = found[0], found[1]
 
     def stop(self):
@@ -100,7 +101,9 @@ def shop(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(shop):
-    server = Server("--checkpoint", shop / "catalogue", "--corpus", shop / "corpus", "--items", shop / "stock.csv")
+    server = Server(
+        shop / "log", "--checkpoint", shop / "catalogue", "--corpus", shop / "corpus", "--items", shop / "stock.csv"
+    )
     server.start()
     yield server
     server.stop()
@@ -366,6 +369,10 @@ def test_what_there_is_has_a_name_and_changes_are_said(page):
     controls = page.all("button, input, select, [role=treeitem]")
     nameless = [c.get_attribute("outerHTML") for c in controls if c.is_displayed() and not c.accessible_name]
     assert nameless == []
+    branch = page.one("#tree > li")
+    assert branch.accessible_name == ", ".join(
+        branch.find_element(By.CLASS_NAME, part).text for part in ("chip", "share")
+    )
     assert page.one("#status").get_attribute("aria-live") == "polite"
     first = page.one("#list .title").text.removesuffix("+").strip()
     assert page.one("#status").get_attribute("textContent") == f"10 recommendations. First: {first}."
@@ -452,7 +459,8 @@ def test_errors_are_one_message_and_what_stands_there_stays(driver, server):
     page.until(lambda: page.all("#notice input"))
     assert "asks for a key" in page.one("#notice").text
     page.one("#notice input").send_keys("not the key", Keys.ENTER)
-    page.until(lambda: page.one("#notice input").get_attribute("value") == "")
+    page.until(lambda: page.run("return document.querySelector('#notice input').value") == "")
+    assert page.focused() == page.one("#notice input")
     page.one("#notice input").send_keys(KEY, Keys.ENTER)
     page.until(lambda: not page.one("#notice").is_displayed())
     page.settle()
@@ -461,12 +469,14 @@ def test_errors_are_one_message_and_what_stands_there_stays(driver, server):
 
 
 @pytest.mark.skipif(PICTURE not in os.environ, reason=f"{PICTURE} names no checkpoint of the demo shop")
-def test_picture_for_the_readme(driver):
-    server = Server("--checkpoint", os.environ[PICTURE], "--items", ROOT / "data/demo/items.csv")
+def test_picture_for_the_readme(driver, tmp_path):
+    server = Server(tmp_path / "log", "--checkpoint", os.environ[PICTURE], "--items", ROOT / "data/demo/items.csv")
     server.start()
     try:
         set_screen(driver, 1200, 860)
-        Page(driver, server).open("h=P003&h=P017&h=P026")
+        page = Page(driver, server)
+        page.open("h=P003&h=P017&h=P026")
+        page.one("#list summary").click()
         time.sleep(0.5)  # the bars have grown
         place = ROOT / "docs/images/page.png"
         assert driver.save_screenshot(str(place))

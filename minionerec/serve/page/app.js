@@ -48,7 +48,7 @@ function showView() {
   byId("clear").hidden = empty;
   byId("about-history").textContent = empty
     ? "Empty: the list is the one for a new user. Search, or take an item from the list."
-    : "Oldest first. The address of this page keeps it.";
+    : "Oldest first. Beside each, what it does for the marked recommendation.";
   byId("k").value = String(view.k);
   byId("k-value").textContent = String(view.k);
   byId("exclude").checked = view.exclude;
@@ -122,6 +122,7 @@ function failed(error, again) {
   clearTimeout(retrying);
   if (error.retryAfter) retrying = setTimeout(again, 1000 * error.retryAfter);
   const retry = make("button", { type: "button", onclick: () => again() }, "Try again");
+  const answering = byId("notice").contains(document.activeElement);
   if (error.status === 401) {
     const field = make("input", { type: "password", autocomplete: "off", "aria-label": "Key of this server", required: true });
     const use = (event) => {
@@ -136,6 +137,7 @@ function failed(error, again) {
     byId("notice").replaceChildren(make("span", {}, words + stays), retry);
   }
   byId("notice").hidden = false;
+  if (answering) byId("notice").querySelector("input, button").focus();
 }
 
 function clearNotice() {

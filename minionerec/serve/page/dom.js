@@ -24,11 +24,14 @@ export function percent(probability) {
   return "< 0.01 %";
 }
 
+/** Whether a change of score speaks against an item by more than rounding. */
+export const against = (change) => change < -0.05;
+
 /** How many times as probable, from a difference of log-probabilities: "×5.2", "÷1.4". */
 export function times(change) {
   const factor = Math.exp(Math.abs(change));
   const digits = factor < 9.95 ? factor.toFixed(1) : factor < 1000 ? factor.toFixed(0) : "1000+";
-  return (change < 0 ? "÷" : "×") + digits;
+  return (against(change) ? "÷" : "×") + digits;
 }
 
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;

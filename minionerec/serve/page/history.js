@@ -1,7 +1,7 @@
 // The history: an ordered list whose items are moved and removed by buttons, keys or dragging, and which says how each
 // of them bears on the recommendation that is looked at.
 
-import { bar, make, times } from "./dom.js";
+import { against, bar, make, times } from "./dom.js";
 
 /** Show a history in a list; `change(items, said)` gets the new one. */
 export function setUpHistory(list, change) {
@@ -98,7 +98,7 @@ export function setUpHistory(list, change) {
         if (!one) cell.replaceChildren();
         else {
           const words = one.without === null ? signed(one.change) : times(one.change);
-          cell.replaceChildren(bar(Math.abs(one.change) / most, one.change < 0 ? "against" : ""), words);
+          cell.replaceChildren(bar(Math.abs(one.change) / most, against(one.change) ? "against" : ""), words);
         }
       }
     },

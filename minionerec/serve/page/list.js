@@ -1,6 +1,6 @@
 // The recommendations: rows that stay and move to their new places, each with the reasons for it.
 
-import { bar, chip, codesOf, make, percent, plural, times } from "./dom.js";
+import { against, bar, chip, codesOf, make, percent, plural, times } from "./dom.js";
 
 const MOVE_MS = 260;
 
@@ -152,7 +152,7 @@ function sourceRow(source) {
   return make(
     "p",
     {},
-    make("span", { class: history?.change < 0 ? "factor against" : "factor" }, factorOf(history)),
+    make("span", { class: history && against(history.change) ? "factor against" : "factor" }, factorOf(history)),
     make("span", {}, make("b", {}, source.title), make("span", { class: "facts" }, facts.join(" · "))),
   );
 }

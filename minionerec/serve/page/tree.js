@@ -63,9 +63,10 @@ export function setUpTree(list, look) {
     row.open = below ? opened.get(path) ?? ids.length > 0 : null;
     row.group = below && make("ul", { role: "group" }, ...below);
     row.count = rows.length - at;
+    const name = `${label.map((part) => part.textContent).join(" ")}, ${percent(probability)}`;
     row.element = make(
       "li",
-      { role: "treeitem", "aria-level": depth + 1, class: gone ? "out" : null },
+      { role: "treeitem", "aria-level": depth + 1, "aria-label": name, class: gone ? "out" : null },
       make(
         "div",
         { class: "branch", onclick: () => click(row), onpointerover: () => ids.length && look(ids[0]) },
