@@ -23,6 +23,7 @@ logger = get_logger(__name__)
 CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 _BOUNDS = ("at_least", "at_most")
+_KEPT_MASKS = 256
 _WORD = re.compile(r"\w+")
 
 
@@ -164,6 +165,7 @@ class Items:
 
     def __init__(self, ids: Sequence[str], titles: Sequence[str], columns: Mapping[str, Column]):
         self.ids, self.titles, self.columns = list(ids), list(titles), dict(columns)
+        self._masks: dict[str, np.ndarray] = {}
         self._index = {item_id: place for place, item_id in enumerate(self.ids)}
 
     @classmethod
@@ -193,7 +195,7 @@ class Items:
         return self._index.get(item_id)
 
     def mask(self, where: Mapping[str, Any]) -> np.ndarray:
-        """The items that meet all conditions: bool (N,).
+        """The items that meet all conditions: bool (N,), not to be written to; those asked for last are kept.
 
         Args:
             where: See `minionerec.recommend.requests.Request.where`.
@@ -201,12 +203,19 @@ class Items:
         Raises:
             RequestError: If there is no such column, or a condition does not fit it.
         """
+        key = repr(sorted(where.items(), key=lambda part: str(part[0])))
+        if key in self._masks:
+            return self._masks[key]
         met = np.ones(len(self), dtype=bool)
         for name, condition in where.items():
             if name not in self.columns:
                 known = ", ".join(self.columns) or "none"
                 raise RequestError(f"where.{name}", f"is no column of the items table; columns: {known}.")
             met &= self.columns[name].holds(condition, f"where.{name}")
+        if len(self._masks) >= _KEPT_MASKS:
+            self._masks.clear()
+        met.flags.writeable = False
+        self._masks[key] = met
         return met
 
     def search(self, query: str, limit: int = 20) -> list[int]:
