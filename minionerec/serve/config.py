@@ -30,6 +30,11 @@ class Limits:
     max_body_bytes: int = 1 << 20
     timeout_s: float = 10.0
 
+    @property
+    def usual_k(self) -> int:
+        """Items of a list where a request does not say."""
+        return min(10, self.max_k)
+
     def shown(self) -> dict[str, float]:
         """As `GET /v1/model` says it."""
         return asdict(self)
@@ -61,9 +66,7 @@ class ServeConfig(Settings):
     queue: int = setting(256, "requests that may wait; over it calls are refused (503)", least=1)
     batch: int = setting(32, "requests that the model answers at once", least=1)
     window_ms: float = setting(3.0, "milliseconds to wait for as many requests as came last time", least=0)
-    threads: int = setting(
-        0, "CPU threads of the model; 0: OMP_NUM_THREADS, or 1, which is best for small models", least=0
-    )
+    threads: int = setting(0, "CPU threads of the model; 0: OMP_NUM_THREADS, or 1, the best for small ones", least=0)
     reload: str = setting(
         "off",
         "how a new model comes in: not at all, by POST /v1/reload and SIGHUP, or also when the files change",

@@ -51,7 +51,7 @@ def request_schema(limits: Limits) -> Schema:
     condition = {"anyOf": [scalar, _list(scalar, minItems=1), bounds]}
     fields: dict[str, Schema] = {
         "history": {**_IDS, "maxItems": limits.max_history, "default": []},
-        "k": {"type": "integer", "minimum": 1, "maximum": limits.max_k, "default": 10},
+        "k": {"type": "integer", "minimum": 1, "maximum": limits.max_k, "default": limits.usual_k},
         "exclude_seen": {"type": "boolean", "default": False},
         "only": {**_IDS, "type": ["array", "null"], "maxItems": limits.max_list},
         "without": {**_IDS, "maxItems": limits.max_list, "default": []},

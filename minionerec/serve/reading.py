@@ -118,7 +118,7 @@ def read_request(value: Any, limits: Limits, place: str = "") -> Request:
     prefix = f"{place}." if place else ""
     if not value.keys() <= _KNOWN:
         _refuse_unknown(value, FIELDS, prefix)
-    k = value.get("k", 10)
+    k = value.get("k", limits.usual_k)
     if type(k) is not int or not 1 <= k <= limits.max_k:
         _wrong(f"{prefix}k", k, f"a whole number from 1 to {limits.max_k}")
     seen = value.get("exclude_seen", False)

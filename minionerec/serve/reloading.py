@@ -42,7 +42,8 @@ class Reloader:
     def __init__(
         self, shelf: Shelf, metrics: Metrics, sources: Sources, allowed: bool = False, root: Path | None = None
     ):
-        self._shelf, self._metrics, self._sources, self._root = shelf, metrics, sources, root
+        self.sources = sources
+        self._shelf, self._metrics, self._root = shelf, metrics, root
         self.allowed = allowed
         self._loading = False
         # One thread for all: what libraries keep for a thread is kept once.
@@ -82,7 +83,7 @@ class Reloader:
         Raises:
             MinioneRecError: If it cannot be loaded.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, self._sources)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, self.sources)
 
     async def run(self, asked: Asked) -> Served:
         """Do what a call wants; what it does not name stays as it is.
@@ -96,7 +97,7 @@ class Reloader:
             self._told("back", served)
             return served
         current = self._shelf.current
-        sources = self._sources if current is None else current.sources
+        sources = self.sources if current is None else current.sources
         if asked.checkpoint is not None:
             sources = replace(sources, checkpoint=asked.checkpoint)
         if asked.items is not None:
@@ -125,7 +126,7 @@ class Reloader:
     async def reload_quietly(self) -> None:
         """Load the first model's files again, as a signal asks; what goes wrong is logged."""
         try:
-            await self._bring(self._sources)
+            await self._bring(self.sources)
         except (MinioneRecError, Refusal) as error:
             logger.warning("not reloaded: %s", error)
 
@@ -136,10 +137,10 @@ class Reloader:
             seconds: Between two looks.
             look: What a look sees.
         """
-        loaded = seen = await asyncio.to_thread(look, self._sources)
+        loaded = seen = await asyncio.to_thread(look, self.sources)
         while True:
             await asyncio.sleep(seconds)
-            now = await asyncio.to_thread(look, self._sources)
+            now = await asyncio.to_thread(look, self.sources)
             if now == seen and now != loaded and None not in now:
                 loaded = now
                 await self.reload_quietly()

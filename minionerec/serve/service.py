@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
+from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.serve.batching import Batcher, Outcome
 from minionerec.serve.bodies import Gone, read_body
@@ -169,12 +170,12 @@ class Service:
 
 def _told(error: Exception, prefix: str = "") -> Exception:
     """What the model says of a request, as the caller is told; a defect as it is."""
-    return Refusal(422, error.message, f"{prefix}{error.field}") if isinstance(error, RequestError) else error
+    if isinstance(error, RequestError):
+        return Refusal(422, error.message, f"{prefix}{error.field}")
+    return Refusal(422, without_paths(str(error))) if isinstance(error, MinioneRecError) else error
 
 
 def _explained(served: Served, request: Request) -> bytes:
-    from minionerec.recommend.explain import explain
-
     found = explain(served.recommender, request)
     return to_json(finite({"tree": found.tree, "reasons": found.reasons}))
 
