@@ -93,10 +93,10 @@ def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path,
     Raises:
         ConfigError: Naming the first that differ.
     """
-    then, now = manifest["settings"], to_plain(deciding_settings(config))
+    then, now = manifest.get("settings", {}), to_plain(deciding_settings(config))
     if then.keys() != now.keys():
         raise ConfigError(
-            f"{chosen}: was made by another stage, or an older one; give refit a checkpoint of this stage."
+            f"{chosen}: was made by another stage, or by an older version; give refit a checkpoint of this stage."
         )
     differences = [
         f"{name} (there {then[name]!r}, here {value!r})"
