@@ -2,6 +2,7 @@
 # make test-fast        the unit tests, for the loop of a day
 # make test             set up and run linters and all tests but the slow ones
 # make slow             the tests that take minutes, and the one that installs a wheel
+# make serve            serve the model of the demo shop over HTTP, trained first where need be
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
 # make lint, make format, make venv, make clean
@@ -19,7 +20,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test tests test-fast industrial industrial-best venv lint format slow clean
+.PHONY: quickstart test tests test-fast serve industrial industrial-best venv lint format slow clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -36,6 +37,9 @@ test-fast: venv
 
 slow: venv
 	$(OFFLINE) $(BIN)/python -m pytest -m slow
+
+serve: venv
+	$(OFFLINE) $(BIN)/minionerec serve
 
 industrial: venv
 	$(OFFLINE) $(BIN)/minionerec run industrial

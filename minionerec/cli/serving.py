@@ -15,6 +15,22 @@ SUMMARY = "Serve a model over HTTP: POST /v1/recommend, a page at /, the descrip
 _DEMO = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
 
 
+def serve_arguments(words: Sequence[str], program: str = "minionerec serve") -> tuple[ServeConfig, bool]:
+    """The settings that a command line gives, and whether it names no model, so that they are the demo's.
+
+    Args:
+        words: The words behind `minionerec serve`.
+        program: What the command is called, for `--help`.
+
+    Raises:
+        ConfigError: On an unknown flag or a value that does not fit.
+        SystemExit: After `--help`.
+    """
+    demo = not {word.split("=")[0] for word in words} & {"--checkpoint", "--config"}
+    given = [*_DEMO, *words] if demo else words
+    return parse_settings(ServeConfig, given, program=program, summary=SUMMARY), demo
+
+
 def run_serve(program: str, words: Sequence[str]) -> None:
     """Serve what the command line names; where it names no model, that of the demo, trained first where need be.
 
@@ -22,9 +38,7 @@ def run_serve(program: str, words: Sequence[str]) -> None:
         program: What the command is called, for `--help`.
         words: The words behind it.
     """
-    given = {word.split("=")[0] for word in words}
-    demo = not given & {"--checkpoint", "--config"}
-    config = parse_settings(ServeConfig, [*_DEMO, *words] if demo else words, program=program, summary=SUMMARY)
+    config, demo = serve_arguments(words, program)
     check_extra()
     if demo:
         logger.info("No --checkpoint given: serving the catalogue model of the demo.")

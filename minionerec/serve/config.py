@@ -1,7 +1,6 @@
 """Settings of `minionerec serve`."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings, setting
@@ -90,8 +89,6 @@ class ServeConfig(Settings):
             raise ConfigError(
                 f"max_requests is {self.max_requests}, but queue {self.queue}; a full call would never be taken."
             )
-        if self.reload_root and not Path(self.reload_root).is_dir():
-            raise ConfigError(f"reload_root is {self.reload_root!r}, which is no folder. Make it, or mend its path.")
         if self.reload_root and self.reload == "off":
             raise ConfigError("reload_root is given, but reload is off. Give --reload request, or leave it out.")
 

@@ -126,6 +126,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
             f"reload is {config.reload!r} at {config.host} without a key: everybody could exchange the model. Give "
             f"--api_key_file or {KEY_VARIABLE}."
         )
+    if config.reload_root and not Path(config.reload_root).is_dir():
+        raise ConfigError(f"reload_root is {config.reload_root!r}, which is no folder. Make it, or mend its path.")
     listening = bind(config.host, config.port)
     log_json_lines(config.log)
     if not keys and config.host not in LOOPBACK:

@@ -28,6 +28,7 @@ from support.scripts import study
 
 from minionerec.cli.main import recipe_arguments, run_arguments
 from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
+from minionerec.cli.serving import serve_arguments
 from minionerec.cli.stages import STAGES, stage_spec
 from minionerec.core.settings import parse_settings
 
@@ -38,6 +39,7 @@ BY_SCRIPT = {"calc_level.py": "calc-level", "scripts/eval_beam.py": "eval-beam"}
 BY_SCRIPT |= {f"scripts/{name}.py": name for name in ("sft", "grpo")}
 FENCE = re.compile(r"(<!-- test: (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HARMLESS = {"cd", "export", "git", "source", ".", "mkdir", "ls", "cat", "cp", "diff", "less", "open", "xdg-open", "pip"}
+HARMLESS |= {"curl"}
 BLOCK_SECONDS = 1000  # far more than any block needs on an idle machine
 
 
@@ -164,6 +166,8 @@ def check_minionerec(words, copies=None):
         if given.action == "copy":
             find_recipe(given.recipe)
             copies[os.path.normpath(given.folder)] = given.recipe
+    elif words[0] == "serve":
+        serve_arguments(words[1:])
     else:
         check_stage(words[0], words[1:])
 

@@ -203,7 +203,6 @@ def test_an_address_in_use_is_one_error(made, quiet):
         ({"checkpoint": ""}, "checkpoint is empty; give --checkpoint: model to serve"),
         ({"batch": 300}, "batch is 300, but queue 256"),
         ({"max_requests": 300}, "max_requests is 300, but queue 256"),
-        ({"reload": "request", "reload_root": "no/such/folder"}, "reload_root is 'no/such/folder', which is no folder"),
         ({"reload_root": "."}, "reload_root is given, but reload is off"),
         ({"reload": "always"}, "unknown reload 'always'; known: off, request, watch"),
         ({"port": 70000}, "port is 70000; it must be at least 0 and at most 65535"),
@@ -219,6 +218,8 @@ def test_a_model_that_everybody_could_exchange_is_refused(made, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(ConfigError, match=r"at 0\.0\.0\.0 without a key"):
         server.serve(settings(made, host="0.0.0.0", reload="request"), print)
+    with pytest.raises(ConfigError, match="reload_root is 'no/such/folder', which is no folder"):
+        server.serve(settings(made, reload="request", reload_root="no/such/folder"), print)
 
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
