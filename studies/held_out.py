@@ -97,12 +97,12 @@ def train(system: str, place: Path, seed: int) -> Path:
     return place / system
 
 
-def extended(system: str, place: Path, start: str = "zero") -> Path:
+def extended(system: str, place: Path, start: str = "neighbours") -> Path:
     """Where the checkpoint of a system lies that speaks all items."""
-    return place / (f"{system}_after" if start == "zero" else f"{system}_{start}")
+    return place / (f"{system}_after" if start == "neighbours" else f"{system}_{start}")
 
 
-def extend(system: str, place: Path, seed: int, start: str = "zero") -> Path:
+def extend(system: str, place: Path, seed: int, start: str = "neighbours") -> Path:
     """The checkpoint of a system that speaks all items, made where it is missing."""
     begin, output = train(system, place, seed), extended(system, place, start)
     corpus, sids = str(place / "after"), str(place / "sids_after")
@@ -173,7 +173,7 @@ class Case:
         found: np.ndarray = self.held_out[self.targets(split)]
         return found
 
-    def lists(self, system: str, split: str, start: str = "zero") -> Lists:
+    def lists(self, system: str, split: str, start: str = "neighbours") -> Lists:
         """What an extended checkpoint ranks, kept in a file."""
         file = self.place / f"{extended(system, self.place, start).name}_{split}.npz"
         if not file.is_file():

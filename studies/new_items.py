@@ -71,7 +71,7 @@ class Values:
         return text
 
 
-def lifted(cases: list[Case], system: str, split: str, lift: float, start: str = "zero") -> Values:
+def lifted(cases: list[Case], system: str, split: str, lift: float, start: str = "neighbours") -> Values:
     """An extended checkpoint with a lift."""
     ranks = [case.lists(system, split, start).ranks(case.targets(split), lift) for case in cases]
     return Values.of(ranks, [case.cold(split) for case in cases])
@@ -95,9 +95,9 @@ def trade_off(cases: dict[str, list[Case]]) -> str:
     """What a lift gives cold validation rows, and takes from all."""
     lines = [["", "new HR@10", "new HR@50", "new NDCG@10", "all HR@10", "all NDCG@10"]]
     for system, of_system in cases.items():
-        ways = [(f"lift {lift:g}", "zero", lift) for lift in LIFTS]
+        ways = [(f"lift {lift:g}", "neighbours", lift) for lift in LIFTS]
         if system == "catalogue":
-            ways += [(f"neighbours' vectors, lift {lift:g}", "neighbours", lift) for lift in (0.0, 1.0, 2.0)]
+            ways += [(f"start zero, lift {lift:g}", "zero", lift) for lift in LIFTS[:7]]
         for name, start, lift in ways:
             found = lifted(of_system, system, "valid", lift, start)
             cells = [found.cell(metric, True) for metric in METRICS]

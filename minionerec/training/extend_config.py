@@ -7,7 +7,7 @@ from typing import ClassVar
 from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
 
-STARTS = ("zero", "neighbours")
+STARTS = ("neighbours", "zero")
 
 
 @dataclass
@@ -39,9 +39,9 @@ class ExtendConfig(StageConfig):
         required=True,
     )
     start: str = setting(
-        "zero",
-        "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: zero (text and the "
-        "codes that it shares speak for it) or neighbours (mean of the SIDs that share its longest prefix)",
+        "neighbours",
+        "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: neighbours (mean of "
+        "the SIDs that share its longest prefix) or zero (text and the codes that it shares speak for it)",
         known=STARTS,
     )
 

@@ -215,12 +215,12 @@ def test_other_text_and_start(shop, tmp_path):
     np.save(tmp_path / "ready.npy", ready)
     run_extend(
         extend_config(
-            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="neighbours", output=str(tmp_path / "beside")
+            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="zero", output=str(tmp_path / "zero")
         )
     )
-    beside = load_bundle(tmp_path / "beside").model
-    torch.testing.assert_close(beside.text, bundle.model.text)
-    assert next(bundle.model.each_tower()).bias[place["i4"]] == 0 != next(beside.each_tower()).bias[place["i4"]]
+    zero = load_bundle(tmp_path / "zero").model
+    torch.testing.assert_close(zero.text, bundle.model.text)
+    assert next(zero.each_tower()).bias[place["i4"]] == 0 != next(bundle.model.each_tower()).bias[place["i4"]]
 
 
 def table_at(place, codes, item_ids):

@@ -1,4 +1,4 @@
-"""A catalogue model for a catalogue that has grown: what it learned stays bit by bit, new SIDs have their text."""
+"""A catalogue model for a catalogue that has grown: what it learned stays bit by bit, new SIDs begin at a guess."""
 
 import copy
 
@@ -38,8 +38,8 @@ def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, star
         values: float (N, ...), of each known row.
         known: int (N, k), distinct rows of codes.
         wanted: int (M, k).
-        start: What rows that are not known get: "zero", or "neighbours", the mean of those known that share the longest
-            prefix with them (of all, if none shares the first code).
+        start: What rows that are not known get: "neighbours", the mean of those known that share the longest prefix
+            with them (of all, if none shares the first code), or "zero".
 
     Returns:
         float (M, ...); rows of known codes are copies.
@@ -88,7 +88,7 @@ def extended_catalogue(
     vocab_size: int,
     text: np.ndarray | None,
     transitions: Transitions | None,
-    start: str = "zero",
+    start: str = "neighbours",
 ) -> CatalogueModel:
     """The same model for more SIDs.
 
