@@ -1,0 +1,103 @@
+"""A server without a trained model: a ranker whose lists can be told beforehand, and its server in a thread."""
+
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import ArtefactError
+from minionerec.rankers.protocol import Ranking
+from minionerec.recommend.items import Column, Items
+from minionerec.recommend.recommender import Recommender
+from minionerec.serve.config import ServeConfig
+from minionerec.serve.server import make_parts
+
+N = 40
+IDS = [f"i{place}" for place in range(N)]
+
+
+class FakeRanker:
+    """Items in a circle, begun behind the sum of the history and turned by `shift`."""
+
+    def __init__(self, shift=0, seconds=0.0):
+        self.shift, self.seconds = shift, seconds
+        self.batches = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.fail = None
+
+    def rank(self, histories, k, allowed=None):
+        self.batches.append(len(histories))
+        assert self.hold.wait(20)
+        if self.seconds:
+            time.sleep(self.seconds)
+        rows = []
+        for row, history in enumerate(histories):
+            if self.fail is not None and self.fail in history:
+                raise ValueError("a secret of the inside at /srv/secret/model.py")
+            order = [(int(history.sum()) + self.shift + step) % N for step in range(N)]
+            mask = np.ones(N, dtype=bool) if allowed is None else allowed.row(row)
+            rows.append([item for item in order if mask[item]][:k])
+        return Ranking(rows, [[-float(place) for place in range(len(row))] for row in rows])
+
+
+def expected(history, k, shift=0):
+    """The list of a fake ranker."""
+    start = sum(int(item_id[1:]) for item_id in history[-10:]) + shift
+    return [f"i{(start + step) % N}" for step in range(k)]
+
+
+def make_recommender(shift=0, version="", seconds=0.0):
+    """A recommender of items i0 to i39 in departments and with prices."""
+    columns = {
+        "department": Column.of(pd.Series(["Tea", "Ink"] * (N // 2))),
+        "price": Column.of(pd.Series([float(place) for place in range(N)])),
+        "in_stock": Column.of(pd.Series([place % 3 != 0 for place in range(N)])),
+    }
+    items = Items(IDS, [f"<b>Thing</b> {place}" for place in range(N)], columns)
+    return Recommender(FakeRanker(shift, seconds), items, "fake", version or f"version-{shift}", 10)
+
+
+def load_fake(sources):
+    """A loader: a checkpoint called `shift-7` is the fake ranker turned by 7; others do not belong together."""
+    name = Path(sources.checkpoint).resolve().name
+    if not name.startswith("shift-"):
+        raise ArtefactError(f"{sources.checkpoint}/manifest.json: is of another catalogue. Give its own corpus.")
+    return make_recommender(int(name.removeprefix("shift-")))
+
+
+def fake_parts(folder, *, keys=(), **settings):
+    """Parts of an application whose model is the fake one in `folder`/shift-0, not loaded yet."""
+    (folder / "shift-0").mkdir(exist_ok=True)
+    config = ServeConfig(checkpoint=str(folder / "shift-0"), **{"log": "errors", **settings})
+    return make_parts(config, [key.encode() for key in keys], load_fake)
+
+
+@contextmanager
+def running(parts):
+    """A server in a thread on a free port of 127.0.0.1; gives the port."""
+    import uvicorn
+
+    from minionerec.serve.app import create_app
+    from minionerec.serve.server import bind
+
+    if parts.shelf.current is None:
+        parts.shelf.bring(parts.reloader.sources)
+    listening = bind("127.0.0.1", 0)
+    settings = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "on"}
+    server = uvicorn.Server(uvicorn.Config(create_app(parts), timeout_graceful_shutdown=10, **settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+        assert not thread.is_alive()
