@@ -6,6 +6,7 @@ only the status and the length are read, and no connection or request goes beyon
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -145,3 +146,62 @@ async def drive(
     await asyncio.gather(*(connection() for _ in range(connections)))
     load.seconds = time.perf_counter() - begin
     return load
+
+
+async def arrive(
+    port: int, requests: Sequence[bytes], rate: float, seconds: float, connections: int, host: str = "127.0.0.1"
+) -> tuple[Load, int]:
+    """Send requests at a fixed rate, whether the server keeps up or not.
+
+    Args:
+        port: Where the server listens.
+        requests: What is sent, again from the start when it is through.
+        rate: Requests a second.
+        seconds: How long.
+        connections: Most requests under way; those that come while so many are, are not sent.
+        host: Address of the server.
+
+    Returns:
+        What came of it, and how many were not sent.
+    """
+    load, left_out, number = Load(), 0, 0
+    idle = [Connection(host, port) for _ in range(connections)]
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def one(line: Connection, place: int) -> None:
+        start = time.perf_counter()
+        status, _ = await line.ask(requests[place])
+        load.times.append(time.perf_counter() - start)
+        load.statuses.append(status)
+        load.places.append(place)
+        idle.append(line)
+
+    begin = time.perf_counter()
+    while (passed := time.perf_counter() - begin) < seconds:
+        for _ in range(int(passed * rate) - number):
+            number += 1
+            if not idle:
+                left_out += 1
+                continue
+            task = asyncio.create_task(one(idle.pop(), number % len(requests)))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*under_way)
+    load.seconds = time.perf_counter() - begin
+    for line in idle:
+        line.close()
+    return load, left_out
+
+
+_WORDS = [b"null", b"true", b"1e999", b"NaN", b"-1", b'"\\ud800"', b"[]", b"{}", b'"k"', b"[[[[", b"\xff", b'"']
+_WORDS += [b",", b"9" * 20, b'"history"', b":"]
+
+
+def mutated(body: bytes, rng: random.Random) -> bytes:
+    """A body in which one to three places were exchanged for something that does not belong there."""
+    for _ in range(rng.randrange(1, 4)):
+        start = rng.randrange(len(body) + 1)
+        end = min(len(body), start + rng.choice([0, 0, 1, 2, 5, 20]))
+        body = body[:start] + rng.choice(_WORDS) + body[end:]
+    return body

@@ -1,0 +1,63 @@
+"""The plain server that `serving.py plain` measures against: FastAPI, and one stock `generate` a request.
+
+The trie is a logits processor, weights, prompts and catalogue are the same, and so are the lists. Requests are answered
+as FastAPI does by itself, in its threads, or one at a time.
+"""
+
+import argparse
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+
+
+def main() -> None:
+    """Serve until the process is ended; prints its address."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--corpus", required=True)
+    parser.add_argument("--beams", type=int, default=50)
+    parser.add_argument("--one-at-a-time", action="store_true", help="a lock around generate")
+    args = parser.parse_args()
+
+    import uvicorn
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    from minionerec.data.corpus import Corpus
+    from minionerec.rankers.language import Search
+    from minionerec.rankers.load import load_ranker
+
+    corpus = Corpus.load(args.corpus)
+    ranker = load_ranker(args.checkpoint, corpus, search=Search("stock", batch_size=1, beams=args.beams))
+    ids, titles = corpus.items["item_id"].astype(str).tolist(), corpus.items["title"].tolist()
+    index = {item_id: place for place, item_id in enumerate(ids)}
+    app, lock = FastAPI(), threading.Lock()
+
+    class Question(BaseModel):
+        history: list[str]
+        k: int = 10
+
+    def rank(question: Question) -> Any:
+        history = np.array([index[item_id] for item_id in question.history][-corpus.max_history :], dtype=np.int32)
+        return ranker.rank([history], question.k)
+
+    @app.post("/v1/recommend")
+    def recommend(question: Question) -> dict[str, Any]:
+        if args.one_at_a_time:
+            with lock:
+                found = rank(question)
+        else:
+            found = rank(question)
+        pairs = list(zip(found.items[0], found.scores[0], strict=True))[: question.k]
+        return {"items": [{"item_id": ids[item], "title": titles[item], "score": score} for item, score in pairs]}
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(f"plain: http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(app, log_level="warning", access_log=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()
