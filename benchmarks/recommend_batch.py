@@ -13,6 +13,7 @@ import logging
 import re
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -43,10 +44,10 @@ class Rates(logging.Handler):
             self.found[match[1]].append(float(match[2].replace(",", "")))
 
 
-def histories_of(corpus: Corpus, rows: int, place: Path) -> list[str]:
-    """Write the histories of the first test rows as a file, and say the item ids."""
+def histories_of(corpus: Corpus, place: Path) -> list[str]:
+    """Write the histories of the test rows as a file, and say the item ids."""
     ids: list[str] = corpus.items["item_id"].astype(str).tolist()
-    frame = corpus.rows("test")[:rows]
+    frame = corpus.rows("test")
     histories = [[ids[item] for item in history] for history in frame["history"]]
     pd.DataFrame({"user": frame["user"], "history": histories}).to_parquet(place)
     return ids
@@ -57,12 +58,14 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     rates = Rates()
     logging.getLogger("minionerec").addHandler(rates)
     logging.getLogger("minionerec").setLevel(logging.INFO)
-    corpus = Corpus.load(args.corpus)
+    whole = Corpus.load(args.corpus)
+    corpus = replace(whole, test=whole.rows("test")[: args.rows])
+    corpus.save(folder / "corpus", config={}, inputs={})
     rows = len(corpus.rows("test"))
-    ids = histories_of(corpus, rows, folder / "histories.parquet")
+    ids = histories_of(corpus, folder / "histories.parquet")
     distinct = len({tuple(history) for history in corpus.rows("test")["history"]})
     for turn in range(args.repeats + 1):  # the first warms up, and is compared
-        shared = {"checkpoint": args.checkpoint, "corpus": args.corpus, "batch_size": args.batch_size}
+        shared = {"checkpoint": args.checkpoint, "corpus": f"{folder}/corpus", "batch_size": args.batch_size}
         evaluated = run_eval(
             EvalConfig(**shared, search=args.search, beams=args.k, ks=[args.k], resamples=1, output=f"{folder}/e{turn}")
         )
@@ -90,6 +93,7 @@ def main() -> None:
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--search", default="beam", help="the evaluator's; exact for a catalogue model")
     parser.add_argument("--k", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=5000, help="most test rows")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", required=True)
