@@ -173,6 +173,11 @@ class Case:
         found: np.ndarray = self.held_out[self.targets(split)]
         return found
 
+    def unseen(self, split: str) -> np.ndarray:
+        """Which of those rows have a target that is not in their history: bool (R,)."""
+        pairs = zip(self.targets(split).tolist(), self.after.rows(split)["history"], strict=True)
+        return self.cold(split) & np.array([target not in history for target, history in pairs])
+
     def lists(self, system: str, split: str, start: str = "neighbours") -> Lists:
         """What an extended checkpoint ranks, kept in a file."""
         file = self.place / f"{extended(system, self.place, start).name}_{split}.npz"
@@ -235,3 +240,23 @@ def ranked(ranker: Ranker, histories: list[np.ndarray], mask: np.ndarray | None)
     for row, (listed, values) in enumerate(zip(found.items, found.scores, strict=True)):
         items[row, : len(listed)], scores[row, : len(listed)] = listed, values
     return items, scores
+
+
+def ranks_of_all(source: Path, output: Path, case: Case, split: str) -> np.ndarray:
+    """Ranks of targets by a catalogue model that nothing was held out from, of the seed of a case."""
+    place, sids = output / f"whole-{case.seed}", output / "whole-sids"
+    file = place.with_name(f"{place.name}_{split}.npz")
+    if not file.is_file():
+        first = ["--corpus", str(source), "--output", str(sids)]
+        run_build_sids(parse_settings(SidConfig, ["--config", str(CONFIGS / "sids_tfidf.yaml"), *first]))
+        if not is_artefact(place):
+            words = ["--config", str(CONFIGS / "catalogue_tfidf.yaml"), "--corpus", str(source), "--sids", str(sids)]
+            words += ["--seed", str(case.seed), "--output", str(place)]
+            run_catalogue(parse_settings(CatalogueTrainConfig, words))
+        corpus = Corpus.load(source)
+        ranker = LanguageRanker(load_bundle(place), corpus, SEARCH["catalogue"])
+        items, scores = ranked(ranker, corpus.rows(split)["history"].tolist(), None)
+        np.savez(file, items=items, scores=scores)
+    kept = np.load(file)
+    found = Lists(kept["items"], kept["scores"], np.zeros_like(kept["items"], dtype=bool))
+    return found.ranks(case.targets(split), 0.0)

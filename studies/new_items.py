@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from held_out import Case, K, prepare
+from held_out import Case, K, prepare, ranks_of_all
 from marks import put_between_marks
 
 from minionerec.core.commands import run_command
@@ -25,10 +25,20 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
 
 METRICS = ("HR@10", "HR@50", "NDCG@10")
+SHORT = (
+    ("new", "HR@10"),
+    ("new", "HR@50"),
+    ("new", "NDCG@10"),
+    ("unseen", "NDCG@10"),
+    ("all", "HR@10"),
+    ("all", "NDCG@10"),
+)
+LONG = (*((group, name) for group in ("new", "all") for name in METRICS), ("unseen", "HR@10"), ("unseen", "NDCG@10"))
 LIFTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 AFFORDED = 0.02  # share of validation NDCG@10 over all rows that the second lift may cost
-SYSTEMS = ("catalogue", "language")
+SYSTEMS = ("catalogue", "language", "whole")  # the last one: the catalogue model that nothing was held out from
 NAMES = {"catalogue": "catalogue model", "language": "language model"}
+WHOLE = "catalogue model, trained with all items"
 BEGIN, END = "<!-- tables of studies/new_items.py: {} -->", "<!-- end of the tables: {} -->"
 
 
@@ -38,32 +48,36 @@ class Values:
 
     Attributes:
         every: Metric name to float (S, R), all rows.
-        cold: For each seed, which rows have a held-out target: bool (S, R).
+        groups: Name of a group to its rows for each seed, bool (S, R): "new" (the target was held out), "unseen" (and
+            is not in the history), "all".
     """
 
     every: dict[str, np.ndarray]
-    cold: np.ndarray
+    groups: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, ranks: list[np.ndarray], cold: list[np.ndarray]) -> "Values":
-        """From ranks and cold rows of each seed."""
+    def of(cls, ranks: list[np.ndarray], cases: list[Case], split: str) -> "Values":
+        """From ranks of each seed."""
         found = [ranking_metrics(np.where(each <= K, each, 0), [10, K]) for each in ranks]
-        return cls({name: np.stack([each[name] for each in found]) for name in METRICS}, np.stack(cold))
+        groups = {
+            "new": np.stack([case.cold(split) for case in cases]),
+            "unseen": np.stack([case.unseen(split) for case in cases]),
+            "all": np.ones((len(cases), len(ranks[0])), dtype=bool),
+        }
+        return cls({name: np.stack([each[name] for each in found]) for name in METRICS}, groups)
 
-    def rows(self, name: str, cold: bool) -> np.ndarray:
-        """A metric of each row that intervals are drawn from: means over seeds, or the cold rows of all seeds."""
-        found: np.ndarray = self.every[name][self.cold] if cold else self.every[name].mean(0)
+    def rows(self, name: str, group: str) -> np.ndarray:
+        """A metric of each row that intervals are drawn from: means over seeds, or a group's rows of all seeds."""
+        values = self.every[name]
+        found: np.ndarray = values.mean(0) if group == "all" else values[self.groups[group]]
         return found
 
-    def cell(self, name: str, cold: bool, interval: bool = False) -> str:
+    def cell(self, name: str, group: str, interval: bool = False) -> str:
         """Mean over rows ± standard deviation of the seeds' means."""
-        rows = self.rows(name, cold)
+        rows, masks = self.rows(name, group), self.groups[group]
         text = f"{rows.mean():.4f}"
-        if len(self.cold) > 1:
-            means = [
-                values[mask if cold else slice(None)].mean()
-                for values, mask in zip(self.every[name], self.cold, strict=True)
-            ]
+        if len(masks) > 1:
+            means = [values[mask].mean() for values, mask in zip(self.every[name], masks, strict=True)]
             text += f" ± {np.std(means, ddof=1):.4f}"
         if interval:
             low, high = bootstrap_interval(rows)
@@ -74,12 +88,12 @@ class Values:
 def lifted(cases: list[Case], system: str, split: str, lift: float, start: str = "neighbours") -> Values:
     """An extended checkpoint with a lift."""
     ranks = [case.lists(system, split, start).ranks(case.targets(split), lift) for case in cases]
-    return Values.of(ranks, [case.cold(split) for case in cases])
+    return Values.of(ranks, cases, split)
 
 
 def chosen_lifts(cases: list[Case], system: str) -> tuple[float, float]:
     """The lift of the best validation NDCG@10 over all rows, and the largest that costs at most AFFORDED of it."""
-    means = [float(lifted(cases, system, "valid", lift).rows("NDCG@10", cold=False).mean()) for lift in LIFTS]
+    means = [float(lifted(cases, system, "valid", lift).rows("NDCG@10", "all").mean()) for lift in LIFTS]
     most = max(means)
     afforded = [lift for lift, mean in zip(LIFTS, means, strict=True) if mean >= (1 - AFFORDED) * most]
     return LIFTS[means.index(most)], max(afforded)
@@ -93,39 +107,56 @@ def markdown(lines: list[list[str]]) -> str:
 
 def trade_off(cases: dict[str, list[Case]]) -> str:
     """What a lift gives cold validation rows, and takes from all."""
-    lines = [["", "new HR@10", "new HR@50", "new NDCG@10", "all HR@10", "all NDCG@10"]]
+    lines = [["", *(f"{group} {name}" for group, name in SHORT)]]
     for system, of_system in cases.items():
         ways = [(f"lift {lift:g}", "neighbours", lift) for lift in LIFTS]
         if system == "catalogue":
             ways += [(f"start zero, lift {lift:g}", "zero", lift) for lift in LIFTS[:7]]
         for name, start, lift in ways:
             found = lifted(of_system, system, "valid", lift, start)
-            cells = [found.cell(metric, True) for metric in METRICS]
-            cells += [found.cell(metric, False) for metric in ("HR@10", "NDCG@10")]
-            lines.append([f"{NAMES[system]}, {name}", *cells])
-    return markdown(lines)
+            lines.append([f"{NAMES[system]}, {name}", *(found.cell(metric, group) for group, metric in SHORT)])
+    return f"{markdown(lines)}\n\n{starts(cases['catalogue'])}" if "catalogue" in cases else markdown(lines)
 
 
-def compare(cases: dict[str, list[Case]]) -> str:
-    """Systems on test rows, and paired differences."""
-    lines = [["", "seeds", *(f"new {name}" for name in METRICS), *(f"all {name}" for name in METRICS)]]
+def starts(cases: list[Case]) -> str:
+    """NDCG@10 over all validation rows by both ways to begin, each with the lift that is best for it."""
+    best = {}
+    for start in ("neighbours", "zero"):
+        found = {lift: lifted(cases, "catalogue", "valid", lift, start).rows("NDCG@10", "all") for lift in LIFTS}
+        lift = max(found, key=lambda lift: float(found[lift].mean()))
+        best[f"{start} (lift {lift:g})"] = found[lift]
+    (one, ours), (two, theirs) = best.items()
+    gap = paired_bootstrap(ours, theirs)
+    return (
+        f"All validation rows, NDCG@10: start {one} {ours.mean():.4f}, {two} {theirs.mean():.4f}, difference "
+        f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}], p = {gap.p:.3f}."
+    )
+
+
+def compare(cases: dict[str, list[Case]], whole: list[np.ndarray]) -> str:
+    """Systems on test rows, among them ranks of a model that nothing was held out from, and paired differences."""
+    lines = [["", "seeds", *(f"{group} {name}" for group, name in LONG)]]
     found: dict[str, Values] = {}
     seeds: dict[str, int] = {}
     for system, of_system in cases.items():
-        name, cold = NAMES[system], [case.cold("test") for case in of_system]
+        name = NAMES[system]
         best, afforded = chosen_lifts(of_system, system)
-        found[f"{name}, not extended"] = Values.of([case.without_extending(system, "test") for case in of_system], cold)
+        before = [case.without_extending(system, "test") for case in of_system]
+        found[f"{name}, not extended"] = Values.of(before, of_system, "test")
         for lift in sorted({0.0, best, afforded}):
             why = " (best)" * (lift == best) + " (afforded)" * (lift == afforded)
             found[f"{name}, lift {lift:g}{why}"] = lifted(of_system, system, "test", lift)
         seeds |= {each: len(of_system) for each in found if each.startswith(name)}
     most = max(cases.values(), key=len)
+    if whole:
+        found[WHOLE] = Values.of(whole, most, "test")
+        seeds[WHOLE] = len(most)
     floors = [case.floors("test") for case in most]
     for name in floors[0]:
-        found[name] = Values.of([each[name] for each in floors], [case.cold("test") for case in most])
+        found[name] = Values.of([each[name] for each in floors], most, "test")
         seeds[name] = len(most)
     for name, values in found.items():
-        cells = [values.cell(metric, cold, metric == "NDCG@10") for cold in (True, False) for metric in METRICS]
+        cells = [values.cell(metric, group, metric == "NDCG@10") for group, metric in LONG]
         lines.append([name, str(seeds[name]), *cells])
     return f"{markdown(lines)}\n\n{differences(found)}"
 
@@ -138,17 +169,18 @@ def differences(found: dict[str, Values]) -> str:
         if ours is None:
             continue
         plain = next(name for name in found if name.startswith(f"{system}, lift 0"))
-        pairs = [("text neighbours", True), (plain, True), (f"{system}, not extended", False), (plain, False)]
-        pairs += [("what followed", False)]
+        pairs = [("text neighbours", "new"), ("text neighbours", "unseen"), (plain, "new"), (plain, "all")]
+        pairs += [(f"{system}, not extended", "all"), ("what followed", "all")]
+        pairs += [(WHOLE, group) for group in ("new", "all") if WHOLE in found]
         if system == NAMES["catalogue"]:
-            pairs += [(name, True) for name in found if name.startswith(NAMES["language"]) and "(afforded)" in name]
-        for other, cold in pairs:
+            pairs += [(name, "new") for name in found if name.startswith(NAMES["language"]) and "(afforded)" in name]
+        for other, group in pairs:
             one, two = found[ours], found[other]
-            if one is two or len(one.cold) != len(two.cold):
+            if one is two or len(one.groups["all"]) != len(two.groups["all"]):
                 continue
-            gap = paired_bootstrap(one.rows("NDCG@10", cold), two.rows("NDCG@10", cold))
+            gap = paired_bootstrap(one.rows("NDCG@10", group), two.rows("NDCG@10", group))
             cell = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-            lines.append([f"{ours} less {other}", "new" if cold else "all", cell, f"{gap.p:.3f}"])
+            lines.append([f"{ours} less {other}", group, cell, f"{gap.p:.3f}"])
     return markdown(lines)
 
 
@@ -166,13 +198,17 @@ def main() -> None:
     args = parser.parse_args()
     for share in args.shares:
         cases: dict[str, list[Case]] = {}
-        for system in args.only:
+        for system in [system for system in args.only if system != "whole"]:
             seeds = args.language_seeds if system == "language" and args.language_seeds else args.seeds
             for seed in seeds:
                 place = Path(args.output) / f"{round(100 * share)}-{seed}"
                 prepare(Path(args.corpus), place, share, seed)
                 cases.setdefault(system, []).append(Case(place, seed))
-        text = compare(cases) if args.split == "test" else trade_off(cases)
+        if args.split == "valid":
+            text = trade_off(cases)
+        else:
+            most = max(cases.values(), key=len) if "whole" in args.only else []
+            text = compare(cases, [ranks_of_all(Path(args.corpus), Path(args.output), case, "test") for case in most])
         mark = f"{args.split}, {share:.0%}"
         if args.markdown:
             put_between_marks(Path(args.markdown), BEGIN.format(mark), END.format(mark), text)
