@@ -5,9 +5,18 @@ points print the message alone and exit with status 2 (`minionerec.core.commands
 escapes is a defect of this package and keeps its traceback.
 """
 
+import re
+
+_MOST = 2_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 
 class MinioneRecError(Exception):
-    """Base class of every error that a user's input or settings can cause."""
+    """Base class of every error that a user's input or settings can cause; its text is one line, whatever it quotes."""
+
+    def __str__(self) -> str:
+        """The message, control characters written as escapes, its middle left out where it is very long."""
+        return cut(_CONTROL.sub(_escaped, super().__str__()), _MOST)
 
 
 class ConfigError(MinioneRecError):
@@ -20,3 +29,33 @@ class DataError(MinioneRecError):
 
 class ArtefactError(MinioneRecError):
     """A stage's input or output directory is missing, of another kind, incomplete, or does not belong to the rest."""
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return " " if match[0] in "\n\t" else match[0].encode("unicode_escape").decode("ascii")
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most about `most` characters: what lies in the middle of a longer one is counted, not shown.
+
+    Example:
+        >>> cut("abcdefghij", 4)
+        'ab… (10 characters) …ij'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as messages show it: as Python writes it, cut where it is long.
+
+    Example:
+        >>> shown("a"), shown([1, 2])
+        ("'a'", '[1, 2]')
+    """
+    try:
+        return cut(repr(value if not isinstance(value, str) else cut(value, most)), 2 * most)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists
+        return f"a {type(value).__name__} too large to show"

@@ -24,6 +24,7 @@ from minionerec.data.splits import (
     row_table,
     stable_order,
 )
+from minionerec.data.units import check_unit
 
 WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
 BATCH = 1 << 20
@@ -183,6 +184,8 @@ def _split(
 
 def _check_times(source: Source, split: str, start: str | None, end: str | None) -> None:
     needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
+    if (start or end) and source.times is not None:
+        check_unit(source.times, source.ticks, source.where)
     for what, needed in needs_times.items():
         if needed and source.times is None:
             raise ConfigError(

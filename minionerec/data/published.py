@@ -3,7 +3,9 @@
 import ast
 import csv
 import glob
+import io
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +21,9 @@ from minionerec.core.log import progress
 from minionerec.core.places import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.files import read_text
 from minionerec.data.names import PUBLISHED_HISTORY
+from minionerec.data.sources.records import split_cells
 from minionerec.data.splits import row_table
 
 COLUMNS = (
@@ -125,11 +129,7 @@ def _read_info(path: Path) -> tuple[list[str], list[str], list[str]]:
     sids: list[str] = []
     titles: list[str] = []
     line_of: dict[str, int] = {}
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path, f"{WHERE_TO_GET}.").split("\n"), start=1):
         if not line.strip():
             continue
         parts = line.rstrip("\r").split("\t")
@@ -238,28 +238,40 @@ class _RowReader:
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and the cells of `COLUMNS` of each row of a CSV file."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, [])
-            missing = [name for name in COLUMNS if name not in header]
-            if missing:
-                raise DataError(f"{path}, line 1: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}.")
-            places = [header.index(name) for name in COLUMNS]
-            end = reader.line_num
-            for cells in progress(reader, f"reading {path.name}", unit="rows"):
-                line, end = end + 1, reader.line_num  # a quoted cell may span lines
-                if not cells:
-                    continue
-                if len(cells) != len(header):
-                    raise DataError(
-                        f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
-                    )
-                yield line, [cells[place] for place in places]
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}).") from None
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
+    csv.field_size_limit(sys.maxsize)
+    text = read_text(path, f"{WHERE_TO_GET}.")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        for name in COLUMNS:
+            if header.count(name) != 1:
+                what = "missing" if name not in header else "there twice"
+                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(COLUMNS)}.")
+        places = [header.index(name) for name in COLUMNS]
+        end = reader.line_num
+        for cells in progress(reader, f"reading {path.name}", unit="rows"):
+            line, end = end + 1, reader.line_num  # a quoted cell may span lines
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise DataError(
+                    f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
+                )
+            if end > line:
+                _check_span(path, line, end, cells, places)
+            yield line, [cells[place] for place in places]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
+
+
+def _check_span(path: Path, line: int, end: int, cells: Sequence[str], places: Sequence[int]) -> None:
+    """Check that a row of several lines has not swallowed others: a line inside a cell must be no row by itself."""
+    ids = [cells[place] for name, place in zip(COLUMNS, places, strict=True) if not name.endswith("title")]
+    inner = (next(split_cells(part, ","), []) for cell in cells for part in cell.splitlines()[1:])
+    if any("\n" in text for text in ids) or any(len(found) >= len(COLUMNS) for found in inner):
+        raise DataError(
+            f'{path}, line {line}: a quote (") opened there swallows lines to {end}. Double the quote, or mend the row.'
+        )
 
 
 def _parsed_lists(place: str, texts: Sequence[str]) -> list[list[Any]]:

@@ -1,10 +1,8 @@
 """What every reader of raw data gives: items and interactions as arrays, and the count of rows that it refused."""
 
-import csv
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +10,7 @@ import pyarrow as pa
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.data.files import read_text
 
 log = get_logger(__name__)
 
@@ -87,36 +86,6 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     """The lines of a UTF-8 text file without their ends.
 
     Raises:
-        DataError: If the file is missing or is not UTF-8.
+        DataError: If the file is missing or is not UTF-8; the message names the line.
     """
-    try:
-        return Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Give the path of the interactions.") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
-
-
-def csv_line(path: Path, separator: str | None, row: int, *, has_header: bool = True) -> int | None:
-    """The line, as an editor counts, where a record of a text table begins.
-
-    Args:
-        path: The file.
-        separator: Between cells, which may be quoted and span lines; None where no cell is quoted.
-        row: The record, from 0, after the header; empty lines are none.
-        has_header: Whether the first record is a header.
-    """
-    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        record = -1 if has_header else 0
-        if separator is None:
-            filled = (number for number, line in enumerate(file, start=1) if line.strip())
-            return next((number for place, number in enumerate(filled, start=record) if place == row), None)
-        reader = csv.reader(file, delimiter=separator)
-        end = 0
-        for cells in reader:
-            line, end = end + 1, reader.line_num
-            if cells:
-                if record == row:
-                    return line
-                record += 1
-    return None
+    return read_text(path, "Give the path of the interactions.").replace("\r\n", "\n").split("\n")

@@ -12,9 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
+from minionerec.data.files import plain_text
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.blocks import BLOCK_SIZE, read_json_lines
+from minionerec.data.units import UNITS, unit_numbers
 
 TEXTS = pa.list_(pa.string())
 
@@ -47,6 +49,8 @@ EDITIONS = {
     "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_LATEST = 9_214_646_400
+"""Seconds from 1970 to 2262, as far as nanoseconds reach."""
 _SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not understand
 
 
@@ -160,14 +164,16 @@ def _read_reviews(
     def parse(record: dict[str, Any]) -> dict[str, Any]:
         texts = {name: record.get(name) for name in (fields.user, fields.item)}
         for name, text in texts.items():
-            if text is not None and not isinstance(text, str):
-                raise ValueError(f"{name!r} is {text!r}, expected text")
+            if text is not None and not (isinstance(text, str) and plain_text(text)):
+                raise ValueError(f"{name!r} is {shown(text)}, expected text")
         time = record.get(fields.time)
-        return {**texts, fields.time: None if time is None else int(time)}
+        return {**texts, fields.time: None if time is None else _whole(time, fields.time)}
 
     users, items, times = [], [], []
     required = tuple(schema.names)
-    for table, _ in read_json_lines(path, schema, parse, bad, required, block_size):
+    for table, numbers in read_json_lines(path, schema, parse, bad, required, block_size):
+        table, numbers = _in_range(table, numbers, path, fields, bad)
+        table = _of_one_line(table, numbers, path, (fields.user, fields.item), bad)
         users += table[fields.user].chunks
         items += table[fields.item].chunks
         times += table[fields.time].chunks
@@ -176,8 +182,60 @@ def _read_reviews(
     return user_codes, user_ids, item_codes, item_ids, pa.chunked_array(times, pa.int64()).to_numpy()
 
 
+def _whole(time: Any, name: str) -> int:
+    """A time as a whole number: a number or its digits."""
+    if isinstance(time, str) and len(time) < 20:
+        time = int(time)
+    if isinstance(time, float) and time.is_integer():
+        time = int(time)
+    if isinstance(time, bool) or not isinstance(time, int) or abs(time) >= 2**63:
+        raise ValueError(f"{name!r} is {shown(time)}, expected a whole number")
+    return time
+
+
+def _in_range(
+    table: pa.Table, numbers: np.ndarray, path: str | os.PathLike[str], fields: Edition, bad: BadRows
+) -> tuple[pa.Table, np.ndarray]:
+    """The reviews whose time is one of this edition's unit, and their lines."""
+    times = table[fields.time].to_numpy()
+    right = np.abs(times // fields.ticks) <= _LATEST
+    if right.all():
+        return table, numbers
+    first = int(np.flatnonzero(~right)[0])
+    unit = unit_numbers(times[first : first + 1])[0]
+    taken = next(name for name, ticks in UNITS if ticks == fields.ticks)
+    guess = f"; it looks like {UNITS[unit][0]}" if unit >= 0 and UNITS[unit][1] != fields.ticks else ""
+    bad.add(
+        "bad_time",
+        f"{path}, line {numbers[first]}: {fields.time!r} is {times[first]}, which is no time in {taken} since "
+        f"1970{guess} (in {int((~right).sum())} of {len(times)} lines from there on). Take the source of this "
+        "edition, or drop the line.",
+        int((~right).sum()),
+    )
+    return table.filter(pa.array(right)), numbers[right]
+
+
+def _of_one_line(
+    table: pa.Table, numbers: np.ndarray, path: str | os.PathLike[str], names: tuple[str, ...], bad: BadRows
+) -> pa.Table:
+    """The reviews whose ids are texts of one line."""
+    for name in names:
+        broken = pc.match_substring_regex(table[name], "[\\r\\n\\x00]").to_numpy()
+        if broken.any():
+            first = int(np.flatnonzero(broken)[0])
+            bad.add(
+                "malformed_id",
+                f"{path}, line {numbers[first]}: {name!r} is {shown(table[name][first].as_py())}, expected a text of "
+                "one line. Mend or drop the line.",
+                int(broken.sum()),
+            )
+            table, numbers = table.filter(pa.array(~broken)), numbers[~broken]
+    return table
+
+
 def _encode(chunks: list[pa.Array]) -> tuple[np.ndarray, pa.Array]:
     """int32 number of each string, by first appearance, and the strings; `chunks` is emptied."""
+    chunks[:] = [chunk for chunk in chunks if len(chunk)]
     column = pa.chunked_array(chunks, pa.string()).dictionary_encode()
     chunks.clear()
     if not column.num_chunks:
@@ -262,6 +320,8 @@ def _as(kind: pa.DataType, value: Any, name: str) -> Any:
         return None
     parts = value if isinstance(value, list) else [value]
     if not all(isinstance(part, str | int | float) for part in parts):
-        raise ValueError(f"{name!r} is {value!r:.60}, expected text or a list of texts")
+        raise ValueError(f"{name!r} is {shown(value)}, expected text or a list of texts")
+    if not all(plain_text(part) for part in parts if isinstance(part, str)):
+        raise ValueError(f"{name!r} is {shown(value)}, which holds half of a character")
     texts = [str(part) for part in parts]
     return texts if kind == TEXTS else " ".join(texts)

@@ -1,6 +1,5 @@
 """Large text files, plain or gzip, in blocks of whole lines; JSON lines as arrow tables, bad lines named one by one."""
 
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, cut
 from minionerec.core.log import progress
+from minionerec.data.files import check_file, open_bytes, parse_json, repeated_keys
 from minionerec.data.source import BadRows
 
 T = TypeVar("T")
@@ -53,9 +53,8 @@ def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> I
 
 
 def _decompressed(path: Path) -> Iterator[bytes]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Give the path of the downloaded file.")
-    with open(path, "rb") as file:
+    check_file(path, "Give the path of the downloaded file.")
+    with open_bytes(path) as file:
         size = os.fstat(file.fileno()).st_size
         chunks = iter(lambda: file.read(READ_SIZE), b"")
         shown = progress(chunks, f"reading {path.name}", total=-(-size // READ_SIZE), unit="MiB")
@@ -132,7 +131,7 @@ def read_json_lines(
             present = pc.is_valid(column)
             if pa.types.is_string(column.type):
                 present = pc.fill_null(pc.greater(pc.binary_length(column), 0), False)
-            if not pc.all(present).as_py():
+            if not pc.all(present, min_count=0).as_py():
                 there = present.to_numpy()
                 lost = np.flatnonzero(~there)
                 bad.add(
@@ -171,12 +170,14 @@ def _parse_lines(
             continue
         place = f"{path}, line {number}"
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
+            if twice := repeated_keys(record) & set(schema.names):
+                raise ValueError(f"the key {min(twice)!r} is there twice")
             records.append(parse(record))
             numbers.append(number)
         except ValueError as error:  # of JSON and of text coding too
-            shown = line[:60].decode(errors="replace")
-            bad.add("malformed", f"{place}: {error}, in {shown!r}. Mend or drop the line.")
+            start = line[:60].decode(errors="replace")
+            bad.add("malformed", f"{place}: {cut(str(error), 200)}, in {start!r}. Mend or drop the line.")
     return pa.Table.from_pylist(records, schema=schema), np.array(numbers, dtype=np.int64)

@@ -7,7 +7,8 @@ import pandas as pd
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows, Source
-from minionerec.data.sources.tables import parse_tables, read_text_table
+from minionerec.data.sources.tables import parse_tables
+from minionerec.data.sources.text import read_text_table
 
 COLUMNS = {"user_column": "userId", "item_column": "movieId", "time_column": "timestamp", "title_column": "title"}
 RATINGS = ("userId", "movieId", "rating", "timestamp")
@@ -28,22 +29,27 @@ def read_movielens(
     Raises:
         DataError: As `minionerec.data.sources.tables.read_tables`, or if a file has another ending.
     """
-    ratings = _read(Path(interactions), RATINGS)
-    films = _read(Path(items), MOVIES)
+    bad = bad or BadRows()
+    ratings = _read(Path(interactions), RATINGS, bad)
+    films = _read(Path(items), MOVIES, bad)
+    if "genres" not in films:
+        names = ", ".join(map(str, films.columns))
+        raise DataError(f"{items}: column 'genres' is missing; it has {names}. Give MovieLens' own file.")
     genres = films["genres"].str.replace("(no genres listed)", "", regex=False).str.replace("|", ", ", regex=False)
     return parse_tables(
         (ratings, Path(interactions)),
         (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),
-        bad or BadRows(),
+        bad,
         **COLUMNS,
     )
 
 
-def _read(path: Path, names: tuple[str, ...]) -> pd.DataFrame:
+def _read(path: Path, names: tuple[str, ...], bad: BadRows) -> pd.DataFrame:
     separator = _SEPARATORS.get(path.suffix.lower())
     if separator is None:
         raise DataError(
             f"{path}: unknown kind of MovieLens file; known endings: {', '.join(_SEPARATORS)}. Give the unpacked file."
         )
     header = None if path.suffix.lower() == ".csv" else names
-    return read_text_table(path, separator, header, quoted=separator == ",")
+    more = path.suffix.lower() not in (".dat", ".data")
+    return read_text_table(path, separator, header, quoted=separator == ",", bad=bad, more_columns=more)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.source import BadRows, Source
-from minionerec.data.sources.tables import DESCRIPTION, parse_tables, read_text_table
+from minionerec.data.sources.tables import DESCRIPTION, broken_ids, column_of, parse_tables
+from minionerec.data.sources.text import read_text_table
 
 
 def read_recbole(
@@ -36,22 +37,28 @@ def read_recbole(
     Raises:
         DataError: As `minionerec.data.sources.tables.read_tables`.
     """
-    path = Path(interactions)
-    visits = _read(path)
+    path, bad = Path(interactions), bad or BadRows()
+    if items is None and title_column == item_column:
+        raise ConfigError(
+            f"title_column is {title_column!r}, the column of item ids, but there is no file of items. Leave it out."
+        )
+    visits = _read(path, bad)
     if f"{item_column}_list" in visits.columns:
         raise DataError(
             f"{path}: column {item_column + '_list'!r} says that its rows are histories, already split. Give the file "
             "with one interaction a line."
         )
     if items is None:
-        ids = pd.unique(visits.get(item_column, pd.Series(dtype="str")))
+        column_of(visits, path, item_column, "item_column")
+        ids = pd.unique(visits[item_column])
+        ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
         catalogue, place = pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}), path
     else:
-        catalogue, place = _read(Path(items)), Path(items)
+        catalogue, place = _read(Path(items), bad), Path(items)
     return parse_tables(
         (visits, path),
         (catalogue, place),
-        bad or BadRows(),
+        bad,
         item_column=item_column,
         title_column=title_column,
         description_column=description_column,
@@ -60,6 +67,6 @@ def read_recbole(
     )
 
 
-def _read(path: Path) -> pd.DataFrame:
-    table = read_text_table(path, "\t", quoted=False)
+def _read(path: Path, bad: BadRows) -> pd.DataFrame:
+    table = read_text_table(path, "\t", quoted=False, bad=bad)
     return table.rename(columns=lambda name: str(name).split(":")[0])

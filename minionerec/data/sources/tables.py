@@ -1,104 +1,73 @@
 """Reader of any two tables: items and interactions, each csv, tsv or parquet."""
 
-import csv
-import io
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
-from minionerec.data.source import BadRows, Source, csv_line, item_table
+from minionerec.data.files import check_file, plain_text
+from minionerec.data.source import BadRows, Source, item_table
+from minionerec.data.sources.tangles import drop_swallowing
+from minionerec.data.sources.text import TextFile, read_text_table
+from minionerec.data.sources.times import read_times
 
 log = get_logger(__name__)
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 DESCRIPTION = "description"
-SECOND, NANOSECOND = 1, 10**9
-"""Ticks of a time in a second."""
 
 
 def _place(table: pd.DataFrame, path: Path, row: int) -> str:
     """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
-    line = table.attrs["line_of"](row) if "line_of" in table.attrs else None
+    file: TextFile | None = table.attrs.get("file")
+    line = None if file is None else file.line(row)
     return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     """One csv, tsv or parquet table; every cell of a text file as the text it is.
+
+    Args:
+        path: The file.
+        bad: Counts lines of a text file with more cells than the header; one is an error if None.
 
     Raises:
         DataError: If the file is missing, of an unknown kind, or cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix in SEPARATORS:
-        return read_text_table(path, SEPARATORS[suffix])
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Give the path of a csv, tsv or parquet table.")
+        return read_text_table(path, SEPARATORS[suffix], bad=bad)
+    check_file(path, "Give the path of a csv, tsv or parquet table.")
     if suffix != ".parquet":
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
     try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:  # pyarrow's parsing errors are ValueErrors
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+    kept = [name for name in table.index.names if name is not None and name not in table.columns]
+    for name in kept:  # columns that pandas had made its index
+        table[name] = table.index.get_level_values(str(name))
+    return table.reset_index(drop=True)
 
 
-def read_text_table(
-    path: Path, separator: str, header: Sequence[str] | None = None, *, quoted: bool = True
-) -> pd.DataFrame:
-    """A text table, every cell as the text it is; its `attrs["line_of"]` finds the line of a row.
-
-    Args:
-        path: The file, UTF-8 (or Latin-1 where it has no header, as older MovieLens files are).
-        separator: What stands between cells.
-        header: Names of the first columns where the file has no header; further columns are left out.
-        quoted: Whether double quotes around a cell are not part of it.
+def column_of(table: pd.DataFrame, path: Path, name: str, flag: str) -> pd.Series:
+    """A column of a table.
 
     Raises:
-        DataError: If the file is missing or cannot be read.
+        DataError: If it is missing, naming the flag that names another, or there twice.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Give the path of a table.")
-    content = path.read_bytes()
-    try:
-        content.decode("utf-8")
-        encoding = "utf-8-sig"
-    except UnicodeDecodeError as error:
-        if header is None:
-            raise DataError(f"{path}: not UTF-8 text ({error}). Save it as UTF-8.") from None
-        encoding = "latin-1"
-    if len(separator) > 1:  # one character parses many times faster
-        content, separator = content.replace(separator.encode(), b"\t"), "\t"
-    try:
-        table = pd.read_csv(
-            io.BytesIO(content),
-            sep=separator,
-            dtype=str,
-            keep_default_na=False,
-            encoding=encoding,
-            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-            header="infer" if header is None else None,
-            names=None if header is None else list(header),
-            usecols=None if header is None else range(len(header)),
-        )
-    except (OSError, ValueError) as error:  # pandas' parsing errors are ValueErrors
-        raise DataError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}). Check its separators and quotes."
-        ) from None
-    if not isinstance(table.index, pd.RangeIndex):
-        raise DataError(f"{path}: the rows have more cells than the header. Check the header and the separators.")
-    table.attrs["line_of"] = partial(csv_line, path, separator if quoted else None, has_header=header is None)
-    return table
-
-
-def _column(table: pd.DataFrame, path: Path, name: str, flag: str) -> pd.Series:
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.columns)
         raise DataError(f"{path}: column {name!r} is missing; it has {columns}. Name the right one with --{flag}.")
+    file: TextFile | None = table.attrs.get("file")
+    names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]
+    if (list(table.columns) if name not in names else names).count(name) > 1:
+        raise DataError(f"{path}: column {name!r} is there twice. Name each column once.")
     column: pd.Series = table[name]
     return column
 
@@ -107,73 +76,73 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     """The rows that have an id in a column, the ids as text, whole numbers as their digits."""
     column = table[name]
     missing = column.isna().to_numpy()
-    if pd.api.types.is_float_dtype(column.dtype) and (column[~missing] == column[~missing].round()).all():
-        column = column.astype("Int64")
-    ids = column.astype(object).where(~missing, "").astype("str")
-    empty = np.flatnonzero(ids == "")
+    wrong = np.zeros(len(column), dtype=bool)
+    if pd.api.types.is_float_dtype(column.dtype):
+        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can tell apart
+        column = column.where(~wrong)
+        if (column[column.notna()] == column[column.notna()].round()).all():
+            column = column.astype("Int64")
+    elif column.dtype == object:
+        wrong = ~missing & ~column.map(_is_id).to_numpy(dtype=bool)
+        column = column.where(~wrong)
+    ids = column.astype(object).where(column.notna(), "").astype("str")
+    wrong |= broken_ids(ids)
+    rows = table.index
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        bad.add(
+            "malformed_id",
+            f"{_place(table, path, int(rows[row]))}, column {name!r}: {shown(table[name].iloc[row])} is no id; "
+            f"expected a text of one line or a whole number ({int(wrong.sum())} such rows). Mend or drop the row.",
+            int(wrong.sum()),
+        )
+    empty = np.flatnonzero((ids == "").to_numpy(dtype=bool) & ~wrong)
     if len(empty):
         what = "missing" if missing[empty[0]] else "empty"
-        place = f"{_place(table, path, int(table.index[empty[0]]))}, column {name!r}"
+        place = f"{_place(table, path, int(rows[empty[0]]))}, column {name!r}"
         bad.add("missing_id", f"{place}: the id is {what}. Fill it in or drop the row.", len(empty))
-    return table.assign(**{name: ids})[ids != ""]
+    return table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
 
 
-def _texts(column: pd.Series) -> pd.Series:
+def _is_id(value: object) -> bool:
+    """Whether a value of a column of objects can be an id."""
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, bytes):
+        try:
+            value.decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
+    return np.isscalar(value) or hasattr(value, "as_tuple") or hasattr(value, "hex")
+
+
+def broken_ids(ids: pd.Series) -> np.ndarray:
+    """Which ids hold the end of a line or a NUL: bool (rows,)."""
+    texts = pa.array(ids, pa.string(), from_pandas=True)
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    found = np.zeros(len(ids), dtype=bool)
+    for sign in "\n\r\0":
+        found |= pc.fill_null(pc.match_substring(texts, sign), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     """Texts with "" for what is missing, without white space around them."""
-    return column.astype(object).where(column.notna(), "").astype("str").str.strip()
+    column = table[name]
+    try:
+        texts = column.astype(object).where(column.notna(), "").astype("str").str.strip()
+        pa.array(texts, pa.string(), from_pandas=True)
+    except (UnicodeError, pa.ArrowException):
+        raise DataError(f"{path}, column {name!r}: not every text is UTF-8. Save the texts as UTF-8.") from None
+    return texts
 
 
 def parse_times(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
-    """Times that can be compared: numbers as they are, dates as nanoseconds since 1970 (UTC).
-
-    The first row decides: a number there asks for numbers everywhere, anything else for ISO dates
-    (2018-11-05, 2018-11-05T12:30:00Z); without a zone they are taken as UTC.
-
-    Args:
-        table: Holds the column; its index counts the file's rows.
-        name: The column: numbers, dates, or text of either.
-        path: The file, for messages.
-        bad: Counts rows that are neither a finite number nor an ISO date.
-
-    Returns:
-        int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
-        seconds.
-
-    Raises:
-        DataError: Naming the first bad row, if `bad` does not allow it.
-    """
-    column, ticks = table[name], NANOSECOND
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        wrong, times = column.isna().to_numpy(), column.to_numpy(dtype="datetime64[ns]").astype(np.int64)
-        expected = "a date"
-    elif pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
-        if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
-            times = column.to_numpy(dtype=np.int64)
-        else:
-            times = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong, expected, ticks = ~np.isfinite(times), "a finite number", SECOND
-    else:
-        text = _texts(column)
-        numbers = pd.to_numeric(text, errors="coerce").to_numpy()
-        if len(text) and np.isfinite(numbers[0]):
-            times, wrong, expected = numbers, ~np.isfinite(numbers), "a number, as in the first row"
-            ticks = SECOND
-        else:
-            dates = pd.to_datetime(text.where(text.str.match(r"\d{4}-")), errors="coerce", format="ISO8601", utc=True)
-            times, wrong = dates.to_numpy(dtype="datetime64[ns]").astype(np.int64), dates.isna().to_numpy()
-            expected = "an ISO date such as 2018-11-05 or 2018-11-05T12:30:00"
-            if len(text) and wrong[0]:
-                expected = f"a number or {expected}"
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        n = int(wrong.sum())
-        bad.add(
-            "bad_time",
-            f"{_place(table, path, int(column.index[row]))}, column {column.name!r}: {str(column.iloc[row])!r} is not "
-            f"{expected} ({n} such rows). Mend or drop them.",
-            n,
-        )
-    return times, ~wrong, ticks
+    """The times of a column of a table, as `minionerec.data.sources.times.read_times` gives them."""
+    return read_times(table[name], path, partial(_place, table, path), bad)
 
 
 def read_tables(
@@ -200,14 +169,16 @@ def read_tables(
         time_column: Column of times: numbers or ISO dates.
 
     Raises:
-        DataError: If a file or column is missing; and, as far as `bad` does not allow it, if an id is empty or (of an
-            item) given twice, a time does not parse, or an interaction's item is unknown.
+        DataError: If a file or column is missing or a column there twice; and, as far as `bad` does not allow it, if a
+            row has too many cells or a quote that swallows lines, an id is empty, of several lines or (of an item)
+            given twice, a time does not parse or is of another unit, or an interaction's item is unknown.
     """
-    catalogue = read_table(Path(items))
+    bad = bad or BadRows()
+    catalogue = read_table(Path(items), bad)
     return parse_tables(
-        (read_table(Path(interactions)), Path(interactions)),
+        (read_table(Path(interactions), bad), Path(interactions)),
         (catalogue, Path(items)),
-        bad or BadRows(),
+        bad,
         item_column=item_column,
         title_column=title_column,
         description_column=description_column,
@@ -228,12 +199,13 @@ def parse_tables(
     description_column: str = DESCRIPTION,
 ) -> Source:
     """The same as `read_tables` of tables that are already in memory, each with the path of its file for messages."""
-    found_items = _parse_items(
+    found_items, item_lines = _parse_items(
         *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
     )
     table, path = interactions
     for name, flag in ((user_column, "user_column"), (item_column, "item_column"), (time_column, "time_column")):
-        _column(table, path, name, flag)
+        column_of(table, path, name, flag)
+    table, lines = drop_swallowing(table, path, (user_column, item_column), time_column, bad)
     for name in (user_column, item_column):
         table = _drop_without_id(table, name, path, bad)
     times, right, ticks = parse_times(table, time_column, path, bad)
@@ -245,11 +217,12 @@ def parse_tables(
         bad.add(
             "unknown_item",
             f"{_place(table, path, int(table.index[row]))}, column {item_column!r}: item "
-            f"{table[item_column].iloc[row]!r} is not in {items[1]} ({len(unknown)} such rows). "
-            "Add the items or drop the rows.",
+            f"{shown(table[item_column].iloc[row])} is not in {items[1]} ({len(unknown)} such "
+            f"rows{_hint(item_lines)}). Add the items or drop the rows.",
             len(unknown),
         )
         table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
+    inside = {"lines_inside_item_cells": item_lines, "lines_inside_interaction_cells": lines}
     users, user_ids = pd.factorize(table[user_column])
     return Source(
         items=found_items,
@@ -259,18 +232,26 @@ def parse_tables(
         user_ids=pa.array(user_ids.astype(object), pa.string()),
         where=str(path),
         ticks=ticks,
+        counts={name: n for name, n in inside.items() if n},
     )
+
+
+def _hint(lines: int) -> str:
+    return f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed" if lines else ""
 
 
 def _parse_items(
     table: pd.DataFrame, path: Path, bad: BadRows, *, item_column: str, title_column: str, description_column: str
-) -> pd.DataFrame:
-    """The item table of `Source`: each id once, texts without white space around them."""
+) -> tuple[pd.DataFrame, int]:
+    """The item table of `Source`, each id once, texts without white space around them; lines inside quoted cells."""
     for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
-        _column(table, path, name, flag)
+        column_of(table, path, name, flag)
     if description_column not in table.columns and description_column == DESCRIPTION:
         table = table.assign(**{DESCRIPTION: ""})
-    _column(table, path, description_column, "description_column")
+    column_of(table, path, description_column, "description_column")
+    if not len(table):
+        raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
+    table, lines = drop_swallowing(table, path, (item_column,), None, bad)
     table = _drop_without_id(table, item_column, path, bad)
     ids = table[item_column]
     twice = ids.duplicated()
@@ -279,10 +260,10 @@ def _parse_items(
         first = ids.index[ids == ids[row]][0]
         bad.add(
             "duplicate_item",
-            f"{_place(table, path, row)}: item {ids[row]!r} is already in {_place(table, path, first)}. "
+            f"{_place(table, path, row)}: item {shown(ids[row])} is already in {_place(table, path, first)}. "
             "Keep one row an item.",
             int(twice.sum()),
         )
         table = table[~twice]
-    title, description = (_texts(table[name]).to_numpy(object) for name in (title_column, description_column))
-    return item_table(table[item_column].to_numpy(object), title=title, description=description)
+    title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
+    return item_table(table[item_column].to_numpy(object), title=title, description=description), lines

@@ -70,9 +70,14 @@ def _read_sequences(
     line_of: dict[str, int] = {}
     sequences: dict[str, list[str]] = {}
     for number, line in enumerate(read_lines(path), start=1):
-        user, *chosen = line.replace(":", " ", 1).split() or [""]
+        user, *chosen = line.split() or [""]
         if not user:
             continue
+        user, colon, first = user.partition(":")
+        if colon and first:
+            chosen = [first, *chosen]
+        elif not colon and chosen and chosen[0].startswith(":"):
+            chosen = [item for item in (chosen[0][1:], *chosen[1:]) if item]
         place = f"{path}, line {number}"
         unknown = None if titles is None else next((item for item in chosen if item not in titles), None)
         if not chosen:

@@ -182,7 +182,7 @@ def test_users_with_one_interaction_are_counted(tmp_path):
         ),
         (
             lambda b: b.assign(timestamp="now"),
-            r"line 2.*'now' is not a number or an ISO date such as 2018-11-05 .*\(24 such",
+            r"line 2.*'now' is not a number or an ISO date .* such as 2018-11-05 .*\(24 such",
         ),
         (
             lambda b: b.assign(timestamp=["2020-01-01", *["2020-13-01"] * 23]),
@@ -201,7 +201,7 @@ def test_bad_interactions(tmp_path, change, message):
 
 def test_parquet_messages_count_rows(tmp_path):
     bought = interactions()
-    with pytest.raises(DataError, match=r"bought\.parquet, row 2, column 'timestamp': 'nan' is not a finite number"):
+    with pytest.raises(DataError, match=r"bought\.parquet, row 2, column 'timestamp': 'nan' is not a number from"):
         read(tmp_path, bought=bought.assign(timestamp=[1.0, np.nan, *[2.0] * 22]), suffix=".parquet")
     with pytest.raises(DataError, match=r"bought\.parquet, row 1, column 'item_id': the id is missing"):
         read(tmp_path, bought=bought.assign(item_id=[None, *bought["item_id"][1:]]), suffix=".parquet")
@@ -229,9 +229,9 @@ def test_bad_item_tables(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("items.csv", b"", "cannot be read"),
+        ("items.csv", b"", "items.csv: is empty"),
         ("items.csv", b"item_id,title\np0,a,b,c\np1,a\n", "more cells than the header"),
-        ("items.csv", b"item_id,title\np0,a\np1,a,b\n", "cannot be read .*line 3"),
+        ("items.csv", b"item_id,title\np0,a\np1,a,b\n", "line 3: 3 cells, expected 2"),
         ("items.csv", b"item_id,title\np0,\xff\xfe\n", "not UTF-8"),
         ("items.parquet", b"no parquet", "cannot be read"),
     ],

@@ -1,0 +1,119 @@
+"""Files that a user names: read whole, and what is wrong with them said in one line, with its line in the file."""
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import Any
+
+from minionerec.core.errors import DataError
+
+_DEPTH = "lists or objects nested too deep"
+
+
+def check_file(path: str | os.PathLike[str], remedy: str) -> None:
+    """Check that a path leads to a file.
+
+    Raises:
+        DataError: Saying whether nothing is there, or something else.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode):
+            return
+        what = "is a directory, expected a file" if stat.S_ISDIR(mode) else "is no ordinary file"
+    except (FileNotFoundError, NotADirectoryError):
+        what = "no such file"
+    except (OSError, ValueError) as error:  # no leave to look, a loop of links, a NUL in the name
+        what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    raise DataError(f"{path}: {what}. {remedy}")
+
+
+def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> bytes:
+    """The content of a file.
+
+    Raises:
+        DataError: If it is missing, is no file, or cannot be read.
+    """
+    check_file(path, remedy)
+    with open_bytes(path) as file:
+        return file.read()
+
+
+@contextmanager
+def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+    """A file to read bytes from; what goes wrong with it meanwhile is said in one line.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Mend its permissions.") from None
+
+
+def not_utf8(path: str | os.PathLike[str], content: bytes) -> str:
+    """What to say of a content that is not UTF-8: the line of the first wrong byte, and the byte."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text. Save the file as UTF-8."
+    return f"{path}: not UTF-8 text. Save the file as UTF-8."
+
+
+def read_text(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        DataError: If it cannot be read; the message names the line of a byte that is not UTF-8.
+    """
+    content = read_bytes(path, remedy)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(not_utf8(path, content)) from None
+
+
+class _Object(dict[str, Any]):
+    """An object of JSON that remembers a key that it was given twice."""
+
+    twice: frozenset[str] = frozenset()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        found.twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+    return found
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a text of JSON says; its objects know their repeated keys (`repeated_keys`).
+
+    Raises:
+        ValueError: If it is no JSON, is nested too deep, or holds a number of thousands of digits.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError(_DEPTH) from None
+
+
+def repeated_keys(value: Any) -> frozenset[str]:
+    """The keys that one object of JSON was given twice; objects inside it are not looked at."""
+    return value.twice if isinstance(value, _Object) else frozenset()
+
+
+def plain_text(text: str) -> bool:
+    """Whether a text can be written as UTF-8: half of a surrogate pair, which JSON may name, cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

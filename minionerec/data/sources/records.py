@@ -1,0 +1,162 @@
+"""Where the records of a text table lie, and which of them span lines: a stray quote must not lose rows in silence."""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+BOM = b"\xef\xbb\xbf"
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a text table, R of them, the header included, blank lines left out.
+
+    Attributes:
+        begins: int64 (R,), byte at which each begins.
+        ends: int64 (R,), byte behind it.
+        lines: int64 (R,), line at which each begins, from 1, as an editor counts.
+        spans: int64 (R,), lines that it covers.
+    """
+
+    begins: np.ndarray
+    ends: np.ndarray
+    lines: np.ndarray
+    spans: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of records, R."""
+        return len(self.begins)
+
+
+def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where quoted cells open and close: int64 (Q,) each; a quote inside quotes is written twice.
+
+    The last one closes at the end of the content where its quote is never closed. Where every quote stands at the
+    border of a cell, cells are told by counting; else one after another, as csv readers do.
+    """
+    buffer = np.frombuffer(content, np.uint8)
+    places = np.flatnonzero(buffer == _QUOTE)
+    if not len(places):
+        return places, places
+    borders = _borders(separator)
+    first = len(BOM) if content.startswith(BOM) else 0
+    before, behind = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
+    before[places == first] = True
+    behind[places == len(buffer) - 1] = True
+    if before[0::2].all() and behind[1::2].all():
+        closes = places[1::2] if len(places) % 2 == 0 else np.append(places[1::2], len(buffer))
+        return places[0::2], closes
+    sign = re.escape(separator.encode())
+    cell = re.compile(rb'(?:\A(?:\xef\xbb\xbf)?|(?<=[\r\n])|(?<=%s))("[^"]*(?:""[^"]*)*)("?)' % sign)
+    spans = [(match.start(1), match.end(1) if match[2] else len(buffer)) for match in cell.finditer(content)]
+    table = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _borders(separator: str) -> np.ndarray:
+    """Which bytes may stand before a quote that opens and behind one that closes: bool (256,)."""
+    borders = np.zeros(256, dtype=bool)
+    borders[[ord(separator), _NEWLINE, _RETURN, _QUOTE]] = True
+    return borders
+
+
+def _line_ends(content: bytes) -> np.ndarray:
+    buffer = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero(buffer == _NEWLINE)
+    if b"\r" in content:
+        returns = np.flatnonzero(buffer == _RETURN)
+        last = np.minimum(returns + 1, len(buffer) - 1)
+        ends = np.union1d(ends, returns[buffer[last] != _NEWLINE])  # alone it ends a line too
+    return ends
+
+
+def _inside(places: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.ndarray:
+    """Which places lie in a quoted cell: bool, as many as places."""
+    if not len(opens):
+        return np.zeros(len(places), dtype=bool)
+    last = np.searchsorted(opens, places) - 1
+    inside: np.ndarray = (last >= 0) & (places < closes[last])
+    return inside
+
+
+def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Records:
+    """All records of a text table.
+
+    Args:
+        content: The file.
+        separator: What stands between cells.
+        quotes: Whether quoted cells may span lines.
+    """
+    ends = _line_ends(content)
+    record_ends = ends[~_inside(ends, *quoted(content, separator))] if quotes else ends
+    begins = np.concatenate([[len(BOM) if content.startswith(BOM) else 0], record_ends + 1])
+    record_ends = np.append(record_ends, len(content))
+    buffer = np.frombuffer(content + b"\n", np.uint8)
+    filled = (begins < record_ends) & (buffer[begins] != _RETURN)
+    blank = filled & ((buffer[begins] == ord(" ")) | (buffer[begins] == ord("\t")))
+    for place in np.flatnonzero(blank):
+        filled[place] = bool(content[begins[place] : record_ends[place]].strip(" \t\r".replace(separator, "").encode()))
+    begins, record_ends = begins[filled], record_ends[filled]
+    lines = np.searchsorted(ends, begins) + 1
+    return Records(begins, record_ends, lines, np.searchsorted(ends, record_ends) - lines + 2)
+
+
+def unclosed_quote(content: bytes, separator: str) -> int | None:
+    """The line of a quote that is never closed; None where there is none."""
+    opens, closes = quoted(content, separator)
+    if not len(opens) or closes[-1] < len(content):
+        return None
+    last = len(opens) - 1
+    while last and opens[last] == closes[last - 1] + 1:  # a quote inside quotes, written twice
+        last -= 1
+    return content.count(b"\n", 0, int(opens[last])) + 1
+
+
+def spans_lines(content: bytes, separator: str) -> bool:
+    """Whether any quoted cell spans lines, or is never closed."""
+    if b'"' not in content:
+        return False
+    return not _is_plain(content, separator) and bool(_inside(_line_ends(content), *quoted(content, separator)).any())
+
+
+def _is_plain(content: bytes, separator: str) -> bool:
+    """Whether every quote stands at the border of a cell, and every line holds an even number of them."""
+    borders = _borders(separator)
+    ends = np.zeros(256, dtype=bool)
+    ends[[_NEWLINE, _RETURN]] = True
+    first = len(BOM) if content.startswith(BOM) else 0
+    many = 0
+    for start in range(first, len(content), _CHUNK):
+        # One byte more on each side; what lies beyond the content counts as the end of a line.
+        left = content[start - 1 : start] if start > first else b"\n"
+        around = np.frombuffer(left + content[start : start + _CHUNK + 1].ljust(_CHUNK + 1, b"\n"), np.uint8)
+        places = np.flatnonzero(around[1:-1] == _QUOTE) + 1
+        opening, closing = places[many % 2 :: 2], places[1 - many % 2 :: 2]
+        if not (borders[around[opening - 1]].all() and borders[around[closing + 1]].all()):
+            return False
+        stops = np.flatnonzero(ends[around[1:-1]]) + 1
+        if ((np.searchsorted(places, stops) + many) & 1).any():
+            return False
+        many += len(places)
+    return many % 2 == 0
+
+
+def split_cells(text: str, separator: str | None) -> Iterator[list[str]]:
+    """The cells of each record of a text, blank lines left out, cells of any length.
+
+    Args:
+        text: One record or a whole table.
+        separator: Between cells, which may be quoted; None for tabs and no quotes.
+    """
+    csv.field_size_limit(sys.maxsize)
+    style = {"delimiter": separator} if separator else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    for cells in csv.reader(io.StringIO(text, newline=""), **style):
+        if len(cells) > 1 or (cells and (cells[0].strip() or not cells[0])):
+            yield cells

@@ -1,0 +1,200 @@
+"""Text tables: every cell as the text it is, and every line either in a row or said to be lost."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.errors import DataError
+from minionerec.data.files import not_utf8, read_bytes
+from minionerec.data.source import BadRows
+from minionerec.data.sources.records import Records, find_records, spans_lines, split_cells, unclosed_quote
+
+_TOO_MANY = re.compile(r"Expected \d+ fields in line \d+, saw \d+")
+_STAND_INS = b"\t\x1f\x1e\x1d\x1c\x01\x02\x03"
+"""Single characters that may stand for a longer separator."""
+
+
+@dataclass
+class TextFile:
+    """The file of a text table, as far as messages and checks need it again.
+
+    Attributes:
+        path: The file.
+        separator: Between cells.
+        header: Names of its columns.
+        has_header: Whether its first record names them.
+        quotes: Whether cells may be quoted.
+        encoding: Of its text.
+        tangled: Whether a quoted cell spans lines.
+        dropped: Records that are not in the table, by number from 0 behind the header.
+    """
+
+    path: Path
+    separator: str
+    header: list[str]
+    has_header: bool
+    quotes: bool
+    encoding: str
+    tangled: bool = False
+    dropped: frozenset[int] = frozenset()
+
+    def __deepcopy__(self, memo: Any) -> "TextFile":
+        """Itself: pandas copies what a table carries along with every step."""
+        return self
+
+    @cached_property
+    def content(self) -> bytes:
+        """The content, read once more where a message needs it."""
+        return read_bytes(self.path)
+
+    @cached_property
+    def records(self) -> Records:
+        """Its records, those of the table alone."""
+        found = find_records(self.content, self.separator, quotes=self.quotes)
+        kept = np.setdiff1d(np.arange(len(found)), np.array(sorted(self.dropped), dtype=np.int64) + self.has_header)
+        kept = kept[self.has_header :]
+        return Records(found.begins[kept], found.ends[kept], found.lines[kept], found.spans[kept])
+
+    def line(self, row: int) -> int | None:
+        """The line, as an editor counts, at which row `row` of the table (from 0) begins."""
+        return int(self.records.lines[row]) if 0 <= row < len(self.records) else None
+
+    def text(self, row: int) -> str:
+        """A row as it is written."""
+        begin, end = self.records.begins[row], self.records.ends[row]
+        return self.content[begin:end].decode(self.encoding, errors="replace")
+
+
+def read_text_table(
+    path: Path,
+    separator: str,
+    header: Sequence[str] | None = None,
+    *,
+    quoted: bool = True,
+    bad: BadRows | None = None,
+    more_columns: bool = True,
+) -> pd.DataFrame:
+    """A text table, every cell as the text it is; its `attrs["file"]` is its `TextFile`.
+
+    Args:
+        path: The file, UTF-8 (or Latin-1 where it has no header, as older MovieLens files are).
+        separator: What stands between cells.
+        header: Names of the first columns where the file has no header.
+        quoted: Whether double quotes around a cell are not part of it.
+        bad: Counts rows with more cells than the header; one is an error if None.
+        more_columns: Whether a file without a header may have further columns, which are left out.
+
+    Raises:
+        DataError: If the file is missing or cannot be read, a quote is never closed, or a row has too many cells and
+            `bad` does not allow it.
+    """
+    content = read_bytes(path, "Give the path of a table.")
+    try:
+        content.decode("utf-8")
+        encoding = "utf-8-sig"
+    except UnicodeDecodeError:
+        if header is None:
+            raise DataError(not_utf8(path, content)) from None
+        encoding = "latin-1"
+    if len(separator) > 1:  # one character parses many times faster
+        content, separator = _shortened(path, content, separator)
+    tangled = quoted and spans_lines(content, separator)
+    if tangled and (line := unclosed_quote(content, separator)) is not None:
+        raise _never_closed(path, line)
+    names = _header(path, content, separator if quoted else None, encoding) if header is None else list(header)
+    file = TextFile(path, separator, names, header is None, quoted, encoding, tangled)
+    options: dict[str, Any] = {
+        "sep": separator,
+        "dtype": str,
+        "keep_default_na": False,
+        "encoding": encoding,
+        "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        "header": "infer" if header is None else None,
+        "names": None if header is None else list(header),
+        "usecols": range(len(header)) if header is not None and more_columns else None,
+    }
+    if header is not None and not more_columns:
+        content = _without_long(file, content, bad or BadRows())
+    table = _parsed(file, content, options, bad or BadRows())
+    if not isinstance(table.index, pd.RangeIndex):
+        raise DataError(f"{path}: the rows have more cells than the header. Check the header and the separators.")
+    table.attrs["file"] = file
+    return table
+
+
+def _shortened(path: Path, content: bytes, separator: str) -> tuple[bytes, str]:
+    """The content with another separator of one character that it does not hold, and that character."""
+    for sign in _STAND_INS:
+        if sign not in content:
+            return content.replace(separator.encode(), bytes([sign])), chr(sign)
+    raise DataError(f"{path}: holds control characters of every kind, so it is no text. Take the unpacked file.")
+
+
+def _header(path: Path, content: bytes, separator: str | None, encoding: str) -> list[str]:
+    """The names of the columns, as the first record has them."""
+    end = min((place for place in (content.find(b"\n", 1 << 16),) if place >= 0), default=len(content))
+    try:
+        return next(split_cells(content[:end].decode(encoding, errors="replace"), separator), [])
+    except csv.Error as error:
+        raise DataError(f"{path}, line 1: not a header ({error}). Check its separators and quotes.") from None
+
+
+def _never_closed(path: Path, line: int | None) -> DataError:
+    return DataError(f'{path}, line {line}: a quote (") is opened and never closed. Close it, or double it.')
+
+
+def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRows) -> pd.DataFrame:
+    try:
+        table: pd.DataFrame = pd.read_csv(io.BytesIO(content), **options)
+        return table
+    except (OSError, ValueError) as error:  # pandas' parsing errors are ValueErrors
+        said = " ".join(str(error).split())
+        if "No columns to parse" in said:
+            raise DataError(f"{file.path}: is empty. Expected a header and a row a line.") from None
+        if "EOF inside string" in said:
+            raise _never_closed(file.path, unclosed_quote(content, file.separator)) from None
+        if not _TOO_MANY.search(said):
+            raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+    _drop_long(file, content, bad)
+    try:
+        table = pd.read_csv(io.BytesIO(content), on_bad_lines="skip", **options)
+        return table
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+
+
+def _without_long(file: TextFile, content: bytes, bad: BadRows) -> bytes:
+    """The content of a file without a header and without quotes, less its lines with more cells than names."""
+    sign, most = file.separator.encode(), len(file.header) - 1
+    if all(line.count(sign) <= most for line in content.split(b"\n")):
+        return content
+    _drop_long(file, content, bad)
+    return b"\n".join(line for line in content.split(b"\n") if line.count(sign) <= most)
+
+
+def _drop_long(file: TextFile, content: bytes, bad: BadRows) -> None:
+    """Count the rows with more cells than the header, which pandas will leave out."""
+    text = content.decode(file.encoding, errors="replace")
+    sizes = [len(cells) for cells in split_cells(text, file.separator if file.quotes else None)][file.has_header :]
+    allowed = max(len(file.header), sizes[0] if file.has_header and sizes else 0)
+    long = [row for row, size in enumerate(sizes) if size > allowed]
+    if not long:
+        raise DataError(f"{file.path}: its rows differ in their cells. Check its separators and quotes.")
+    line = file.line(long[0])
+    bad.add(
+        "malformed",
+        f"{file.path}, line {line}: {sizes[long[0]]} cells, expected {len(file.header)} ({len(long)} such rows). Check "
+        "its separators and quotes.",
+        len(long),
+    )
+    file.dropped = frozenset(long)
+    del file.records  # of all of them

@@ -1,0 +1,473 @@
+"""Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its place."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from minionerec.core.errors import MinioneRecError
+from minionerec.data.build import build_corpus
+from minionerec.data.layout import item_records, write_layout
+from minionerec.data.published import read_published
+from minionerec.data.source import BadRows
+from minionerec.data.sources.amazon import read_amazon
+from minionerec.data.sources.movielens import read_movielens
+from minionerec.data.sources.recbole import read_recbole
+from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
+from minionerec.data.sources.tables import read_tables
+from minionerec.data.sources.user_items import read_user_items
+
+HEADER = "user_id,item_id,timestamp\n"
+ITEMS = "item_id,title\n" + "".join(f"p{item},Thing {item}\n" for item in range(6))
+START = 1_500_000_000
+N = 24
+
+
+def lines(of=lambda place: str(START + place * 1000)):
+    return [f"u{place % 4},p{place % 6},{of(place)}" for place in range(N)]
+
+
+def put(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def tables(folder, visits, items=ITEMS, allowed=0, **options):
+    """Rows used, rows counted as bad, times, of a csv of interactions."""
+    bad = BadRows(allowed)
+    content = visits if isinstance(visits, bytes) else HEADER + "\n".join(visits) + "\n"
+    items = items if isinstance(items, Path) else put(folder, "items.csv", items)
+    source = read_tables(put(folder, "visits.csv", content), items, bad)
+    built = build_corpus(source, **options)
+    return len(source.users), bad.counts()["bad_rows"], source.times, built
+
+
+def said(folder, *arguments, **options) -> str:
+    with pytest.raises(MinioneRecError) as error:
+        tables(folder, *arguments, **options)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+    return str(error.value)
+
+
+def changed(place, line):
+    found = lines()
+    found[place] = line
+    return found
+
+
+# Quotes (item 12)
+
+
+def test_quotes_at_the_start_of_two_cells_swallow_nothing(tmp_path):
+    visits = lines()
+    visits[3], visits[9] = f'"{visits[3]}', f'"{visits[9]}'
+    assert "line 5: column 'user_id' is " in said(tmp_path, visits)
+    assert "swallows lines to 11 (7 such lines)" in said(tmp_path, visits)
+    used, bad, _, _ = tables(tmp_path, visits, allowed=7)
+    assert (used, bad) == (N - 7, 7)
+
+
+def test_a_break_inside_an_id_is_a_bad_row_of_as_many_lines(tmp_path):
+    visits = changed(3, f'"u\n3",p3,{START}')
+    assert "line 5: column 'user_id' is 'u\\n3'" in said(tmp_path, visits)
+    used, bad, _, _ = tables(tmp_path, visits, allowed=2)
+    assert (used, bad) == (N - 1, 2)
+
+
+def test_a_row_inside_a_cell_that_nobody_reads_is_found(tmp_path):
+    rows = [f"{line},good" for line in lines()]
+    rows[3], rows[5] = f'{lines()[3]},"good', f'{lines()[5]},good"'
+    content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
+    assert "which is a row itself" in said(tmp_path, content)
+    used, bad, _, _ = tables(tmp_path, content, allowed=3)
+    assert (used, bad) == (N - 3, 3)
+    rows[3], rows[5] = f'{lines()[3]},"good, if a\nlittle, late"', rows[4]
+    content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
+    used, bad, _, built = tables(tmp_path, content)
+    assert (used, bad, built.counts["lines_inside_interaction_cells"]) == (N, 0, 1)
+
+
+def test_items_that_a_title_swallowed_are_missed_and_the_quote_is_suspected(tmp_path):
+    items = ITEMS.replace("p1,Thing", 'p1,"Thing').replace("p3,Thing 3", 'p3,Thing 3"')
+    message = said(tmp_path, lines(), items)
+    assert "item 'p2' is not in" in message
+    assert "quoted cells of the items span 2 lines, which a stray quote may have swallowed" in message
+
+
+def test_honest_quotes_stay_as_they_are(tmp_path):
+    titles = ['"Tea, ""green"""', '5" bolt', '"two\nlines"', '""', 'a "b" c', '"x" y']
+    items = "item_id,title\n" + "".join(f"p{item},{title}\n" for item, title in enumerate(titles))
+    _, bad, _, built = tables(tmp_path, lines(), items)
+    assert built.items["title"].tolist() == ['Tea, "green"', '5" bolt', "two\nlines", "", 'a "b" c', "x y"]
+    assert (bad, built.counts["lines_inside_item_cells"]) == (0, 1)
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path, end):
+    content = (HEADER + "\n".join(changed(20, f'"u0,p1,{START}')) + end).encode()
+    assert 'visits.csv, line 22: a quote (") is opened and never closed' in said(tmp_path, content, allowed=100)
+
+
+def _by_hand(text: str) -> tuple[bool, int | None]:
+    """Whether a quoted cell spans lines, and the line of a quote that stays open, letter by letter."""
+    state, spans, opened = "start", False, 0
+    for place, letter in enumerate(text):
+        if state == "quoted":
+            returned = letter == "\r" and text[place + 1 : place + 2] == "\n"
+            spans |= letter in "\n\r" and not returned
+            state = "closing" if letter == '"' else state
+        elif letter == '"' and state in ("start", "closing"):
+            state, opened = "quoted", opened if state == "closing" else place
+        else:
+            state = "start" if letter in ",\n\r" else "plain"
+    return spans, text.count("\n", 0, opened) + 1 if state == "quoted" else None
+
+
+def test_quotes_are_found_as_letter_by_letter(monkeypatch):
+    monkeypatch.setattr("minionerec.data.sources.records._CHUNK", 7)
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        text = "".join(rng.choice(list('ab",,"\n\r"'), rng.integers(1, 24)))
+        found = spans_lines(text.encode(), ","), unclosed_quote(text.encode(), ",")
+        assert found == _by_hand(text), repr(text)
+
+
+def test_records_know_their_lines(tmp_path):
+    records = find_records(b'a,b\n\n1,"x\ny"\r\n  \n2,z', ",")
+    assert (records.lines.tolist(), records.spans.tolist()) == ([1, 3, 6], [1, 2, 1])
+    assert [b"".join(b'a,b\n\n1,"x\ny"\r\n  \n2,z'[b:e] for b, e in zip(records.begins, records.ends, strict=True))]
+
+
+# Cells and headers (items 11, 16)
+
+
+def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
+    long = "x" * 200_000
+    items = ITEMS + f"p6,{long}\np7\n"
+    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, changed(10, "u0,p1,soon"), items)
+    rows = [f"{line},{long if place == 2 else ''}" for place, line in enumerate(changed(10, "u0,p1,soon"))]
+    content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
+    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, content)
+    assert "(200,000 characters)" in said(tmp_path, changed(10, f"u0,p1,{long}"))
+
+
+def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
+    visits = changed(5, f"u1,p1,{START},7")
+    assert "line 7: 4 cells, expected 3 (1 such rows)" in said(tmp_path, visits)
+    visits[10] = "u0,p1,soon"
+    used, bad, _, _ = tables(tmp_path, visits, allowed=2)
+    assert (used, bad) == (N - 2, 2)
+    assert "line 12, column 'timestamp': 'soon' is not" in said(tmp_path, visits, allowed=1)
+
+
+def test_a_column_that_is_there_twice(tmp_path):
+    content = ("user_id,item_id,timestamp,item_id\n" + "\n".join(f"{line},p9" for line in lines())).encode()
+    assert "column 'item_id' is there twice" in said(tmp_path, content)
+    content = ("user_id,item_id,timestamp,,\n" + "\n".join(f"{line},," for line in lines())).encode()
+    assert tables(tmp_path, content)[0] == N
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ("item_id,title\n", "items.csv: holds a header and no item"),
+        ("", "items.csv: is empty"),
+        ("item_id,title\np\0x,T\n", r"items.csv, line 2, column 'item_id': 'p\x00x' is no id"),
+    ],
+)
+def test_items_that_are_none(tmp_path, items, message):
+    assert message in said(tmp_path, lines(), items)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    assert "folder.csv: is a directory, expected a file" in said(tmp_path, lines(), tmp_path / "folder.csv")
+    assert "loop.csv: cannot be read (Too many levels of symbolic links)" in said(
+        tmp_path, lines(), tmp_path / "loop.csv"
+    )
+    assert "none.csv: no such file" in said(tmp_path, lines(), tmp_path / "none.csv")
+
+
+def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
+    content = (HEADER + "\n".join(lines())).encode() + b"\nu\xff,p1,15\n"
+    assert "visits.csv, line 26: byte 0xff is not UTF-8 text" in said(tmp_path, content)
+    path = put(tmp_path, "lines.txt", b"u0 1 2\nu1 \xe9\n")
+    with pytest.raises(MinioneRecError, match=r"lines.txt, line 2: byte 0xe9 is not UTF-8"):
+        read_user_items(path)
+
+
+# Times (items 3, 16)
+
+
+@pytest.mark.parametrize("date", ["9999-12-31", "1600-01-01", "2262-04-12", "1677-09-20"])
+def test_dates_that_would_wrap_are_bad_rows(tmp_path, date):
+    visits = lines(lambda place: f"2018-01-{place + 1:02}")
+    visits[20] = f"u0,p1,{date}"
+    assert f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261" in said(tmp_path, visits)
+    used, bad, times, _ = tables(tmp_path, visits, allowed=1)
+    assert (used, bad) == (N - 1, 1)
+    assert times.min() > 0
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 20, "9223372036854775808", "-1e19", "1e300", "inf", "nan", "true", ""])
+def test_numbers_that_are_no_times_are_bad_rows_and_cost_no_digit_of_others(tmp_path, number):
+    visits = lines(lambda place: 2**60 + place)
+    visits[20] = f"u0,p1,{number}"
+    assert "line 22, column 'timestamp': " in said(tmp_path, visits)
+    used, bad, times, _ = tables(tmp_path, visits, allowed=1)
+    assert (used, bad, times.dtype) == (N - 1, 1, np.int64)
+    assert times.tolist() == [2**60 + place for place in range(N) if place != 20]
+
+
+def test_a_first_row_without_a_time_does_not_decide_the_kind(tmp_path):
+    assert tables(tmp_path, changed(0, "u0,p0,soon"), allowed=1)[:2] == (N - 1, 1)
+    visits = lines(lambda place: f"2018-01-{place + 1:02}")
+    visits[0] = "u0,p0,soon"
+    assert tables(tmp_path, visits, allowed=1)[:2] == (N - 1, 1)
+
+
+def test_a_time_of_another_unit_than_most(tmp_path):
+    visits = changed(4, f"u0,p4,{START}000")
+    assert "line 6, column 'timestamp': '1500000000000' looks like milliseconds" in said(tmp_path, visits)
+    assert tables(tmp_path, visits, allowed=1)[:2] == (N - 1, 1)
+
+
+def test_a_window_over_times_of_another_unit_offers_a_guess(tmp_path):
+    for factor, name in ((1000, "milliseconds"), (10**6, "microseconds"), (1 / 86_400, "days")):
+        visits = lines(lambda place, factor=factor: int((START + place * 1000) * factor))
+        message = said(tmp_path, visits, start="2017-01-01")
+        assert f"the times are taken for seconds since 1970, but they look like {name}" in message
+        assert tables(tmp_path, visits)[:2] == (N, 0)
+    assert tables(tmp_path, lines(), start="2017-01-01")[:2] == (N, 0)
+
+
+# Parquet (items 3, 15)
+
+
+def frame(**columns):
+    table = pd.DataFrame([line.split(",") for line in lines()], columns=HEADER.strip().split(","))
+    return table.assign(timestamp=table["timestamp"].astype("int64")).assign(**columns)
+
+
+def parquet(folder, table, allowed=0):
+    bad, path = BadRows(allowed), folder / "visits.parquet"
+    table.to_parquet(path) if isinstance(table, pd.DataFrame) else pq.write_table(table, path)
+    source = read_tables(path, put(folder, "items.csv", ITEMS), bad)
+    return len(source.users), bad.counts()["bad_rows"], source.times
+
+
+FIRST = np.arange(N) == 0
+STAMPS = pd.Series(pd.to_datetime(frame()["timestamp"], unit="s")).astype("datetime64[us]")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("timestamp", np.where(FIRST, np.uint64(2**63 + 5), frame()["timestamp"].astype("uint64"))),
+        ("timestamp", STAMPS.where(~FIRST, np.datetime64("9999-12-31"))),
+        ("timestamp", STAMPS.where(~FIRST, np.datetime64("0001-01-01")).dt.tz_localize("UTC")),
+        ("timestamp", pd.Series(frame()["timestamp"], dtype="Int64").where(~FIRST)),
+        ("timestamp", STAMPS.dt.date.where(~FIRST, pd.Timestamp("9999-12-31").date())),
+        ("timestamp", np.where(FIRST, np.inf, frame()["timestamp"])),
+        ("user_id", np.where(FIRST, np.inf, 1.0)),
+        ("user_id", np.where(FIRST, 1e300, 1.0)),
+        ("user_id", np.where(FIRST, np.nan, 1.0)),
+        ("user_id", [b"\xff" if first else b"u" for first in FIRST]),
+        ("user_id", ["u\n1" if first else "u" for first in FIRST]),
+        ("user_id", ["" if first else "u" for first in FIRST]),
+        ("item_id", pd.Series(["zz" if first else "p1" for first in FIRST], dtype="category")),
+    ],
+)
+def test_parquet_rows_are_used_or_counted(tmp_path, name, values):
+    table = frame(**{name: values})
+    with pytest.raises(MinioneRecError, match=f"visits.parquet, row 1, column '{name}': "):
+        parquet(tmp_path, table)
+    used, bad, times = parquet(tmp_path, table, allowed=1)
+    assert (used, bad) == (N - 1, 1)
+    assert times.min() > 0
+
+
+def test_parquet_with_an_index_of_texts_names_the_row(tmp_path):
+    table = frame(item_id=np.where(np.arange(N) == 5, "zz", frame()["item_id"]))
+    table.index = [f"r{place}" for place in range(N)]
+    with pytest.raises(MinioneRecError, match=r"visits.parquet, row 6, column 'item_id': item 'zz' is not in"):
+        parquet(tmp_path, table)
+    assert parquet(tmp_path, table, allowed=1)[:2] == (N - 1, 1)
+
+
+def test_a_column_that_pandas_made_an_index_is_a_column(tmp_path):
+    expected = parquet(tmp_path, frame())
+    for index in (["item_id"], ["user_id", "item_id"]):
+        found = parquet(tmp_path, frame().set_index(index))
+        assert found[:2] == expected[:2]
+        assert found[2].tolist() == expected[2].tolist()
+
+
+@pytest.mark.parametrize("column", [[["u"]] * N, [{"a": 1}] * N, [None] * N], ids=["lists", "structs", "nothing"])
+def test_ids_that_are_no_texts(tmp_path, column):
+    with pytest.raises(MinioneRecError, match="row 1, column 'user_id'"):
+        parquet(tmp_path, pa.table({**{n: frame()[n].tolist() for n in ("item_id", "timestamp")}, "user_id": column}))
+
+
+def test_decimals_are_numbers(tmp_path):
+    used, bad, times = parquet(tmp_path, frame(timestamp=[Decimal(START + place) for place in range(N)]))
+    assert (used, bad, times[:2].tolist()) == (N, 0, [START, START + 1])
+
+
+# Amazon (items 10, 16)
+
+
+REVIEW = '{"reviewerID": "u1", "asin": "p1", "unixReviewTime": %s}'
+REVIEWS = [
+    json.dumps({"reviewerID": f"u{place % 4}", "asin": f"p{place % 6}", "unixReviewTime": START + place})
+    for place in range(N)
+]
+META = "\n".join(json.dumps({"asin": f"p{item}", "title": f"Tea {item}"}) for item in range(6))
+
+
+def amazon(folder, reviews, allowed=0, meta=META):
+    bad = BadRows(allowed)
+    source = read_amazon(
+        "amazon2018", put(folder, "reviews.json", "\n".join(reviews)), put(folder, "meta.json", meta), bad
+    )
+    return len(source.users), bad.counts()["bad_rows"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(REVIEW % time for time in ("[1]", "{}", "Infinity", "NaN", "1" + "0" * 20, "1" * 5000, "true", "1.5")),
+        REVIEW % "1500000000000",
+        REVIEW % '"soon"',
+        REVIEW.replace("u1", "u\\ud800") % 5,
+        REVIEW.replace("u1", "u\\n1") % 5,
+        REVIEW.replace('"u1"', "[" * 100_000) % 5,
+        REVIEW.replace('"asin"', '"reviewerID": "u2", "asin"') % 5,
+        REVIEW.replace('"u1"', "7") % 5,
+        REVIEW.replace('"u1"', '""') % 5,
+        "[]",
+        "7",
+        "{",
+        "\x00",
+    ],
+    ids=lambda line: line[-40:],
+)
+def test_amazon_lines_are_used_or_counted(tmp_path, line):
+    reviews = [*REVIEWS[:3], line, *REVIEWS[3:]]
+    with pytest.raises(MinioneRecError, match=r"reviews.json, line 4: ") as error:
+        amazon(tmp_path, reviews)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+    assert amazon(tmp_path, reviews, allowed=1) == (N, 1)
+
+
+def test_amazon_nesting_that_nobody_reads_is_no_matter(tmp_path):
+    deep = REVIEW.replace("{", '{"x": ' + "[" * 100_000 + "]" * 100_000 + ", ", 1) % 5
+    assert amazon(tmp_path, [*REVIEWS, deep]) == (N + 1, 0)
+
+
+def test_amazon_files_without_a_line(tmp_path):
+    with pytest.raises(MinioneRecError, match="none of the 0 reviews"):
+        amazon(tmp_path, ["", ""])
+    with pytest.raises(MinioneRecError, match=f"none of the {N} reviews"):
+        amazon(tmp_path, REVIEWS, meta="\n")
+
+
+def test_amazon_2018_reviews_read_as_2023_offer_a_guess(tmp_path):
+    late = [review.replace(str(START)[:4], f"{str(START)[:4]}000") for review in REVIEWS]
+    with pytest.raises(MinioneRecError, match=r"line 1: 'unixReviewTime' is \d+, which is no time in seconds.*milli"):
+        amazon(tmp_path, late)
+
+
+# The other readers (items 15, 16)
+
+
+def test_recbole_columns_that_meet(tmp_path):
+    header = "user_id:token\titem_id:token\ttimestamp:float"
+    rows = "\n".join(line.replace(",", "\t") for line in lines())
+    path = put(tmp_path, "a.inter", f"{header}\n{rows}")
+    assert len(read_recbole(path).users) == N
+    with pytest.raises(
+        MinioneRecError, match="title_column is 'item_id', the column of item ids, but there is no file"
+    ):
+        read_recbole(path, title_column="item_id")
+    twice = put(tmp_path, "b.inter", f"{header}\titem_id:float\n" + rows.replace("\n", "\t1\n") + "\t1")
+    with pytest.raises(MinioneRecError, match="column 'item_id' is there twice"):
+        read_recbole(twice)
+
+
+def test_a_colon_inside_an_item_is_part_of_it(tmp_path):
+    path = put(tmp_path, "lines.txt", "u0 a:1 b:2\nu1: b:2 a:1\nu2 : a:1 b:2\nu3 :a:1 b:2\nu4:a:1 b:2\n")
+    source = read_user_items(path)
+    assert source.items["item_id"].tolist() == ["a:1", "b:2"]
+    assert source.user_ids.to_pylist() == ["u0", "u1", "u2", "u3", "u4"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"1": "a", "1": "b", "2": ""}', "'1'.*twice"),
+        ('{"1": "a\\ud800", "2": ""}', "surrogate"),
+        ('{"1": ' + "[" * 100_000, "nested"),
+        ('{"1": ' + "1" * 5000 + "}", "digits"),
+    ],
+    ids=["twice", "surrogate", "deep", "digits"],
+)
+def test_titles_of_user_items(tmp_path, content, message):
+    visits = put(tmp_path, "lines.txt", "u0 1 2\nu1 2 1\n")
+    with pytest.raises(MinioneRecError, match=message) as error:
+        read_user_items(visits, put(tmp_path, "titles.json", content))
+    assert "\n" not in str(error.value)
+
+
+def test_movielens_titles_keep_their_tabs_and_are_not_cut(tmp_path):
+    ratings = put(tmp_path, "ratings.dat", "\n".join(f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)))
+    films = [f"{item}::Film {item}::Drama" for item in range(6)]
+    films[2] = "2::A\tfilm::Drama"
+    source = read_movielens(ratings, put(tmp_path, "movies.dat", "\n".join(films)))
+    assert source.items["title"][2] == "A\tfilm"
+    assert source.items["description"][2] == "Drama"
+    films[2] = "2::A::film::Drama"
+    movies = put(tmp_path, "movies.dat", "\n".join(films))
+    with pytest.raises(MinioneRecError, match=r"movies.dat, line 3: 4 cells, expected 3"):
+        read_movielens(ratings, movies)
+    bad = BadRows(5)
+    source = read_movielens(ratings, movies, bad)
+    assert bad.counts()["bad_rows"] == 5  # the film and its four ratings
+    assert len(source.users) == N - 4
+
+
+# The published layout
+
+
+def test_published_rows_that_swallow_others(tmp_path):
+    corpus = tables(tmp_path, lines())[3].corpus()
+    sids = [f"<a_{item}><b_0><c_0>" for item in range(6)]
+    numbers = {f"u{user}": user for user in range(4)}
+    root, category = tmp_path / "published", "Toys"
+    write_layout(root, category, corpus, numbers, item_records(corpus.items), sids)
+    assert len(read_published(root, category).train) == len(corpus.train)
+    path = root / "train" / "Toys.csv"
+    text = path.read_text()
+    rows = text.splitlines()
+    rows[1], rows[2] = f'"{rows[1]}', f'"{rows[2]}'
+    path.write_text("\n".join(rows))
+    with pytest.raises(MinioneRecError, match=r"\.csv, line \d: "):
+        read_published(root, category)
+    path.write_text(text.replace("user_id", "item_id", 1))
+    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is missing"):
+        read_published(root, category)
+    path.write_text(text.replace("\n", ",user_id\n", 1))
+    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is there twice"):
+        read_published(root, category)
+    path.write_bytes(text.encode().replace(b"\n", b"\n\xff", 2))
+    with pytest.raises(MinioneRecError, match=r"line 2: byte 0xff is not UTF-8"):
+        read_published(root, category)
