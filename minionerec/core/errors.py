@@ -6,9 +6,14 @@ escapes is a defect of this package and keeps its traceback.
 """
 
 import re
+import reprlib
 
 _MOST = 2_000
+_LONG = re.compile(r"\S{400,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxlevel = 2
 
 
 class MinioneRecError(Exception):
@@ -16,7 +21,8 @@ class MinioneRecError(Exception):
 
     def __str__(self) -> str:
         """The message, control characters written as escapes, its middle left out where it is very long."""
-        return cut(_CONTROL.sub(_escaped, super().__str__()), _MOST)
+        text = _CONTROL.sub(_escaped, super().__str__())
+        return cut(_LONG.sub(lambda match: cut(match[0], 200), text), _MOST)
 
 
 class ConfigError(MinioneRecError):
@@ -49,13 +55,15 @@ def cut(text: str, most: int) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as messages show it: as Python writes it, cut where it is long.
+    """A value as messages show it: as Python writes it, cut where it is long, whatever lies in it.
 
     Example:
         >>> shown("a"), shown([1, 2])
         ("'a'", '[1, 2]')
     """
+    if isinstance(value, str):
+        return repr(cut(value, most))
     try:
-        return cut(repr(value if not isinstance(value, str) else cut(value, most)), 2 * most)
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists
+        return cut(_SHORT.repr(value), 2 * most)
+    except (ValueError, RecursionError):  # a number of thousands of digits
         return f"a {type(value).__name__} too large to show"

@@ -33,7 +33,7 @@ def find_path(path: str | os.PathLike[str]) -> Path:
     given = Path(path)
     if given.parts[:1] == (DATA_VARIABLE,):
         return Path(os.environ.get(DATA_VARIABLE[1:]) or "data", *given.parts[1:])
-    if given.exists() or given.is_absolute() or given.parts[:1] not in [(folder,) for folder in _SHIPPED]:
+    if os.path.exists(given) or given.is_absolute() or given.parts[:1] not in [(folder,) for folder in _SHIPPED]:
         return given
     shipped = shipped_root() / given
     return shipped if shipped.exists() else given

@@ -14,25 +14,23 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 """
 
 import argparse
-import datetime
 import math
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_origin
-
-import yaml
+from typing import Any, ClassVar, TypeVar, get_origin
 
 from minionerec.core.commands import CommandParser
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shown_path
+from minionerec.core.values import convert as convert
+from minionerec.core.values import read_yaml as read_yaml
+from minionerec.core.values import without_none
 
 C = TypeVar("C")
 logger = get_logger(__name__)
-_TRUE, _FALSE, _NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null")
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,9 @@ def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
 def _check_known(name: str, value: Any, known: tuple[Any, ...]) -> None:
     for entry in value if isinstance(value, list | Mapping) else [value]:
         if entry is not None and entry not in known:
-            raise ConfigError(f"unknown {name} {entry!r}; known: {', '.join(str(word) for word in known if word)}.")
+            raise ConfigError(
+                f"unknown {name} {shown(entry)}; known: {', '.join(str(word) for word in known if word)}."
+            )
 
 
 def _check_range(name: str, value: float, said: Description) -> None:
@@ -206,25 +206,6 @@ def _range_in_words(said: Description) -> str:
     high = "" if said.most is None else f"at most {said.most:g}"
     high = high if said.below is None else f"below {said.below:g}"
     return " and ".join(part for part in (low, high) if part)
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Parse one YAML mapping.
-
-    Raises:
-        ConfigError: If the file is missing, is not YAML, or is not a mapping; the message names file and line.
-    """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(f"{path}: no such file. Give --config the path of a YAML file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({' '.join(str(error).split())}).") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a mapping of settings, got {type(content).__name__}.")
-    return content
 
 
 def parse_settings(
@@ -260,7 +241,7 @@ def parse_settings(
         file = str(find_path(file))
         for key, value in read_yaml(file).items():
             if key not in known:
-                raise ConfigError(f"{file}: unknown key {key!r}. Known keys: {', '.join(known)}.")
+                raise ConfigError(f"{file}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
             values[key] = convert(value, hints[key], f"{file}: {key}")
     for key, value in given.items():
         values[key] = convert(value, hints[key], f"--{key}")
@@ -283,7 +264,7 @@ def _parser(config_class: type[Any], program: str, summary: str) -> CommandParse
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below; flags win over it")
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
-        said, kind = description(each), _without_none(hints[each.name])
+        said, kind = description(each), without_none(hints[each.name])
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
         choice = f"; one of {', '.join(str(word) for word in said.known if word)}" if said.known else ""
@@ -306,87 +287,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _without_none(hint: Any) -> Any:
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        return next(part for part in get_args(hint) if part is not type(None))
-    return hint
-
-
-def convert(value: Any, hint: Any, where: str) -> Any:
-    """A value of a YAML file or of the command line as the type that a setting has.
-
-    Args:
-        value: What YAML made of it; a word, or a list of words.
-        hint: str, int, float, bool, `Any`, a list or a mapping of these, or one of them or None.
-        where: File and key, or the flag, for messages.
-
-    Raises:
-        ConfigError: If it does not fit.
-
-    Example:
-        >>> convert("1e-3", float, "--learning_rate"), convert(["a=2", "b"], dict[str, float], "--tasks")
-        (0.001, {'a': 2.0, 'b': 1.0})
-    """
-    kind = _without_none(hint)
-    if kind is not hint and (value is None or (isinstance(value, str) and value.lower() in _NONE)):
-        return None
-    if get_origin(kind) is list:
-        (inner,) = get_args(kind)
-        if isinstance(value, str | int | float):
-            raise ConfigError(f"{where} is {value!r}; expected a list, such as [{value}].")
-        return [convert(entry, inner, where) for entry in _entries(value, where)]
-    if get_origin(kind) is dict:
-        return _convert_mapping(value, get_args(kind)[1], where)
-    return _convert_scalar(value, kind, where)
-
-
-def _entries(value: Any, where: str) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise ConfigError(f"{where} is {value!r}; expected a list.")
-    return value
-
-
-def _convert_mapping(value: Any, inner: Any, where: str) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {str(key): convert(entry, inner, f"{where}: {key}") for key, entry in value.items()}
-    found: dict[str, Any] = {}
-    for word in _entries(value, where):
-        name, equals, text = str(word).partition("=")
-        name = name.strip()
-        if not name or (not equals and inner is not float) or (equals and not text.strip()):
-            raise ConfigError(f"{where} has {word!r}; expected NAME=VALUE.")
-        if name in found:
-            raise ConfigError(f"{where} names {name!r} twice. Give each its own name.")
-        found[name] = convert(text.strip() if equals else 1.0, inner, f"{where} {name}")
-    return found
-
-
-def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
-    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, "a value")
-    try:
-        if kind is Any:
-            return yaml.safe_load(value) if isinstance(value, str) else value
-        if kind is bool and isinstance(value, str):
-            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.lower()]
-        if kind is bool and isinstance(value, bool):
-            return value
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            if kind is int:
-                return int(value) if not isinstance(value, float) else _whole(value)
-            if kind is float and math.isfinite(number := float(value)):
-                return number
-            if kind is str:
-                return str(value)
-        if kind is str and isinstance(value, datetime.date):
-            return str(value)  # YAML reads a bare date as one
-    except (ValueError, KeyError, OverflowError, yaml.YAMLError):
-        pass
-    raise ConfigError(f"{where} is {value!r}; expected {expected}.")
-
-
-def _whole(value: float) -> int:
-    if value != int(value):
-        raise ValueError
-    return int(value)

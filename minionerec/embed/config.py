@@ -45,7 +45,7 @@ class EncoderSettings:
         "encoded and a killed run goes on; embed-items takes its output's name with .cache by default",
         decides=False,
     )
-    seed: int = setting(42, "seed of everything random in this stage")
+    seed: int = setting(42, "seed of everything random in this stage", least=0)
 
     def __post_init__(self) -> None:
         """Check the settings alone.

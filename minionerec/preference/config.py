@@ -47,8 +47,8 @@ class PreferenceConfig(StageConfig):
         required=True,
     )
     items: int = setting(4602, "synthetic data: items, and as many pairs", least=20)
-    width: int = setting(512, "synthetic data: width of the feature vectors")
-    control_items: int = setting(0, "synthetic data: items of every world but the first; 0: as many as items")
+    width: int = setting(512, "synthetic data: width of the feature vectors", least=1)
+    control_items: int = setting(0, "synthetic data: items of every world but the first; 0: as many as items", least=0)
     control_models: list[str] = setting(
         [], "models, beside the floors, run in worlds but the first; empty: all", known=MODELS
     )
@@ -64,8 +64,10 @@ class PreferenceConfig(StageConfig):
         required=True,
     )
     models: list[str] = setting(["bt_hier"], "models to fit; floors always run", known=MODELS)
-    seeds: list[int] = setting([42], "one run per seed: synthetic data, split, weights, bootstrap", required=True)
-    shots: list[int] = setting([0, 5, 20, 100], "user split: answers a new user gives before the test")
+    seeds: list[int] = setting(
+        [42], "one run per seed: synthetic data, split, weights, bootstrap", required=True, least=0
+    )
+    shots: list[int] = setting([0, 5, 20, 100], "user split: answers a new user gives before the test", least=0)
     compat: str = setting(
         "",
         f"'{COMPAT}': train mlp_concat as the published report does (raw features, N(0,1) user vectors, "
@@ -75,18 +77,18 @@ class PreferenceConfig(StageConfig):
     activation: str = setting("leaky_relu", "MLPs: activation", known=ACTIVATIONS)
     dropout: float = setting(0.15, "MLPs: share of units dropped after every block", least=0, below=1)
     scale: str = setting("standardize", "MLPs: what is done to the features", known=SCALES)
-    embedding_std: float = setting(0.1, "MLPs: spread of the user vectors at the start")
-    learning_rate: float = setting(1e-3, "MLPs: AdamW's step")
-    weight_decay: float = setting(1e-3, "MLPs: AdamW's decay, on all parameters")
+    embedding_std: float = setting(0.1, "MLPs: spread of the user vectors at the start", least=0)
+    learning_rate: float = setting(1e-3, "MLPs: AdamW's step", above=0)
+    weight_decay: float = setting(1e-3, "MLPs: AdamW's decay, on all parameters", least=0)
     batch_size: int = setting(1024, "MLPs: comparisons an optimiser step, all targets at once", least=2)
     full_batch: bool = setting(False, "MLPs: one step per target on all its rows instead of batches")
     monitor: str = setting("pooled", "MLPs: validation CE over rows, or the mean of the targets'", known=MONITORS)
     max_epochs: int = setting(200, "MLPs: most epochs", least=1)
     patience: int = setting(10, "MLPs: epochs without improvement before the stop", least=1)
-    min_delta: float = setting(1e-3, "MLPs: fall of validation CE, in nats, that counts")
+    min_delta: float = setting(1e-3, "MLPs: fall of validation CE, in nats, that counts", least=0)
     position_bias: bool = setting(True, "let a user prefer the first place; off: antisymmetric")
-    min_user_rows: int = setting(10, "test rows that a user needs to be shown by name")
-    resamples: int = setting(1000, "bootstrap resamples, drawn over pairs")
+    min_user_rows: int = setting(10, "test rows that a user needs to be shown by name", least=1)
+    resamples: int = setting(1000, "bootstrap resamples, drawn over pairs", least=1)
     workers: int = setting(2, "processes, of one thread each", least=1, decides=False)
     document: str = setting("", "Markdown file that shows all runs side by side; none if empty", decides=False)
 
@@ -132,8 +134,8 @@ class WorldConfig(StageConfig):
 
     world: str = setting("halo", "which one", known=WORLDS)
     items: int = setting(4602, "items, and as many pairs", least=20)
-    width: int = setting(512, "width of the feature vectors")
+    width: int = setting(512, "width of the feature vectors", least=1)
     halo: float = setting(0.6, "share of the choice noise that a pair's targets have in common", least=0, below=1)
     nonlinear: float = setting(0.15, "non-linear share of utility's variance", least=0, below=1)
     lapse: float = setting(0.0, "share of answers given by tossing a coin", least=0, below=1)
-    seed: int = setting(42, "seed of everything")
+    seed: int = setting(42, "seed of everything", least=0)

@@ -116,7 +116,7 @@ class CompareConfig(StageConfig):
         "directory for comparison.md, comparison.html and comparison.json; empty: they are printed alone",
         decides=False,
     )
-    seed: int = setting(0, "seed of the bootstrap")
+    seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples", least=1)
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class ReportConfig(StageConfig):
         None, "JSON file of what the best possible ranking may expect; left out if not given", reads="any"
     )
     examples: int = setting(6, "users whose recommendations are shown", least=0)
-    seed: int = setting(0, "seed of the bootstrap and of the choice of examples")
+    seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
 
     def __post_init__(self) -> None:

@@ -54,8 +54,8 @@ class SequentialConfig(StageConfig):
     )
     batch_size: int | None = setting(None, "rows (or windows) a step (default: the protocol's)", least=1)
     learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
-    beta2: float = setting(0.999, "second beta of Adam")
-    weight_decay: float = setting(0.0, "decoupled weight decay of matrices and tables")
+    beta2: float = setting(0.999, "second beta of Adam", least=0, below=1)
+    weight_decay: float = setting(0.0, "decoupled weight decay of matrices and tables", least=0)
     all_positions: bool = setting(
         False, "train at all positions of user windows instead of on rows: another recipe; causal models"
     )

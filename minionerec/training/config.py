@@ -45,7 +45,7 @@ class RunConfig(StageConfig):
     dtype: str = setting("auto", "dtype of the weights", known=DTYPES)
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
     max_prompt_length: int = setting(512, "prompts are cut to their last tokens, this many", least=1)
-    seed: int = setting(42, "seed of initialisation, order and dropout")
+    seed: int = setting(42, "seed of initialisation, order and dropout", least=0)
     tensorboard: bool = setting(False, "write TensorBoard logs (needs the extra `tensorboard`)", decides=False)
     keep_state: bool = setting(
         True,
