@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -17,9 +18,11 @@ from transformers import (
     set_seed,
 )
 
-from minionerec.core.artefacts import MANIFEST
+from minionerec.core.artefacts import MANIFEST, open_artefact
 from minionerec.core.errors import ConfigError
+from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.nn.linear import replace_linear
+from minionerec.sid.table import split_sid
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -115,23 +118,39 @@ def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed:
     return replace_linear(Qwen2ForCausalLM(config))
 
 
+def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Check that a stranger's tokenizer has no token that is to be a code's.
+
+    Raises:
+        ConfigError: Naming one that it has.
+    """
+    found = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
+    if found:
+        raise ConfigError(
+            f"{name}: its tokenizer has the token {min(found)!r} ({len(found)} such), which means something to this "
+            "model and is to mean a code. Give a model that speaks no semantic IDs, or a checkpoint of this project."
+        )
+
+
 def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A pretrained causal language model and its tokenizer, from the hub or a directory.
 
     The tokenizer of a directory that an earlier stage wrote is taken as it was saved (`load_bundle`).
 
     Raises:
-        ConfigError: If it cannot be found or is not a causal language model.
+        ConfigError: If it cannot be found or is not a causal language model, or is none that `load_model` takes.
     """
-    try:
-        reader = PreTrainedTokenizerFast if (Path(name_or_path) / MANIFEST).is_file() else AutoTokenizer
-        tokenizer = reader.from_pretrained(name_or_path)
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"model {name_or_path!r} cannot be loaded ({reason}). Give a hub name or a directory."
-        ) from None
+    remedy = "Give a hub name or a directory of a causal language model in safetensors."
+    said: dict[str, Any] = {"error": ConfigError, "remedy": remedy}
+    own = (Path(name_or_path) / MANIFEST).is_file()
+    if own:
+        open_artefact(name_or_path)
+        tokenizer = load_tokenizer(PreTrainedTokenizerFast, name_or_path, **said)
+    else:
+        tokenizer = load_tokenizer(AutoTokenizer, name_or_path, trust_remote_code=False, **said)
+    model = load_model(AutoModelForCausalLM, name_or_path, dtype=dtype, **said)
+    if not own:
+        _check_no_codes(tokenizer, name_or_path)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"

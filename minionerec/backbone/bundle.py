@@ -16,17 +16,32 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-import minionerec.backbone.catalogue  # noqa: F401  (makes its class known by name)
+from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
-from minionerec.core.artefacts import read_manifest
+from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError
+from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.nn.linear import replace_linear
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
 
 KIND = "checkpoint"
 WORDING_FILE = "wording.yaml"
+_READ_BY_LIBRARIES = (
+    ".json",
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".py",
+    ".model",
+    ".txt",
+    ".jinja",
+    ".h5",
+    ".msgpack",
+    ".gguf",
+)
+_REMEDY = "Train it again (minionerec sft, grpo, train-catalogue or extend)."
 
 
 @dataclass(frozen=True)
@@ -100,28 +115,43 @@ def load_bundle(
         table: SID table that the caller works with; must be the checkpoint's own.
 
     Raises:
-        ArtefactError: If the directory is not a checkpoint, or was made with another SID table.
+        ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
+            or it was made with another SID table.
         DataError: If the tokenizer does not have one token for each code.
     """
     quiet_libraries()
     path = Path(path)
-    counts = read_manifest(path, KIND)["counts"]
+    counts = open_artefact(path, KIND, strangers=_READ_BY_LIBRARIES)["counts"]
+    longest = counts.get("max_prompt_length")
+    if type(longest) is not int or longest < 1:
+        raise ArtefactError(f"{path}: its manifest counts no max_prompt_length. {_REMEDY}")
     own = SidTable.load_index(path / INDEX_FILE)
     if table is not None and table.fingerprint != own.fingerprint:
         raise ArtefactError(
             f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the "
             f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
         )
-    try:
-        # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto")
-    except (OSError, ValueError) as error:
-        raise ArtefactError(
-            f"{path}: cannot be loaded ({' '.join(str(error).split())[:300]}). Train it again."
-        ) from None
+    # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
+    tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
+    model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, dtype=dtype or "auto")
     model.generation_config = clean_generation_config(tokenizer)
     verify_code_tokens(tokenizer, own)
-    return Bundle(
-        replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), counts["max_prompt_length"], path
-    )
+    _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
+    return Bundle(replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), longest, path)
+
+
+def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:
+    """Check that every code's token has a logit, and that a catalogue model speaks the codes beside it.
+
+    Raises:
+        ArtefactError: If not.
+    """
+    size = int(model.config.get_text_config().vocab_size)
+    if code_ids.max() >= size:
+        raise ArtefactError(
+            f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
+        )
+    if isinstance(model, CatalogueModel) and (
+        size != tokens or not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
+    ):
+        raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")

@@ -5,36 +5,47 @@ configuration, the fingerprints of all inputs, the hash of every file, the seed 
 that differs between two runs of the same thing: equal inputs make byte-equal artefacts.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ArtefactError
+from minionerec.core.faults import fault, is_about_writing
+from minionerec.core.manifests import DIGEST, digest_of, flaw, is_edited, maker, strays
+from minionerec.core.processes import is_main_process
 
 MANIFEST = "manifest.json"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_KEPT_FROM, _TICK = 1 << 20, 50_000_000  # bytes of a large file, nanoseconds
+_hashes: dict[tuple[int, ...], str] = {}
 _PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-cpu", "scikit-learn", "numpy", "pandas")
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of one file, as 64 hex digits; a process reads a file once while its size and times stay the same."""
-    place = Path(path).resolve()
-    state = place.stat()
-    return _hashed(str(place), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    """SHA-256 of one file, as 64 hex digits; a process reads a large file once while its size and times stay the same.
 
-
-@lru_cache(maxsize=4096)
-def _hashed(path: str, *_state: int) -> str:
+    A file that was renamed is still the same file.
+    """
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        state = os.fstat(file.fileno())
+        key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        digest = _hashes.get(key) or hashlib.file_digest(file, "sha256").hexdigest()
+        # One that was written just now may yet be written again within the same tick of the clock.
+        if state.st_size >= _KEPT_FROM and abs(time.time_ns() - state.st_ctime_ns) > _TICK:
+            _hashes[key] = digest
+    return digest
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:
@@ -53,14 +64,36 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Parse one JSON file.
 
     Raises:
-        ArtefactError: If the file is missing or is not JSON; the message names file, line and column.
+        ArtefactError: If the file cannot be read, is not JSON, or cannot be written as UTF-8 again; the message names
+            file, line and column.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        content = json.loads(text, object_pairs_hook=_object)
+        if _SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArtefactError(f"{path}: not valid JSON ({error}). Write the file again.") from None
+    except OSError as error:
+        raise ArtefactError(str(fault(error))) from None
+    except UnicodeEncodeError:
+        raise ArtefactError(
+            f"{path}: holds half a character (a lone surrogate, \\ud800 to \\udfff). Mend it."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise ArtefactError(f"{path}: not valid JSON ({reason}). Write the file again.") from None
+    return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys are all different."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} stands there twice")
+    return content
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
@@ -92,26 +125,34 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
     wanted = kind or "artefact"
     if not path.is_dir():
         raise ArtefactError(
-            f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first."
+            f"{path}: no such directory; expected the output of an earlier stage ({wanted}). Run it first{maker(kind)}."
         )
     if not (path / MANIFEST).is_file():
         raise ArtefactError(
-            f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it."
+            f"{path}: has no {MANIFEST}, so it is not a finished {wanted}. Run the stage that makes it{maker(kind)}."
         )
     manifest: dict[str, Any] = read_json(path / MANIFEST)
-    if kind is not None and manifest.get("kind") != kind:
-        raise ArtefactError(
-            f"{path}: holds a {manifest.get('kind')!r}, expected a {kind!r}. Point the setting elsewhere."
-        )
+    wrong = flaw(manifest)
+    if wrong is not None:
+        raise ArtefactError(f"{path / MANIFEST}: {wrong}. Remove {path} and run the stage that makes it{maker(kind)}.")
+    if kind is not None and manifest["kind"] != kind:
+        raise ArtefactError(f"{path}: holds a {manifest['kind']!r}, expected a {kind!r}. Point the setting elsewhere.")
     return manifest
 
 
 def changed_file(path: str | os.PathLike[str]) -> Path | None:
-    """The first file of an artefact that is missing or differs from its manifest; None where all are as written."""
+    """The first file of an artefact that is missing or differs from its manifest; None where all are as written.
+
+    The manifest itself is the first that is looked at: it has its own hash.
+    """
     path = Path(path)
-    for name, digest in read_manifest(path)["files"].items():
+    manifest = read_manifest(path)
+    names: dict[str, str] = manifest["files"]
+    if is_edited(manifest):
+        return path / MANIFEST
+    for name, digest in names.items():
         if not (path / name).is_file() or file_sha256(path / name) != digest:
-            return Path(path, name)
+            return path / name
     return None
 
 
@@ -119,17 +160,56 @@ def verify_files(path: str | os.PathLike[str]) -> None:
     """Check every file of an artefact against its manifest.
 
     Raises:
-        ArtefactError: Naming the first file that is missing or changed.
+        ArtefactError: Naming the first file that is missing or changed, and the command that makes it anew.
     """
     changed = changed_file(path)
     if changed is not None:
         what = f"differs from {MANIFEST}" if changed.is_file() else f"listed in {MANIFEST} but missing"
-        raise ArtefactError(f"{changed}: {what}. Run the stage that makes {path} again.")
+        what = "was edited by hand" if changed.name == MANIFEST else what
+        kind = read_manifest(path)["kind"]
+        raise ArtefactError(f"{changed}: {what}. Run the stage that makes {path} again{maker(kind)}.")
+
+
+def open_artefact(
+    path: str | os.PathLike[str], kind: str | None = None, *, strangers: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The manifest of an artefact that is about to be read: of the right kind, complete, and as it was written.
+
+    A process hashes each large file once, however often artefacts are opened; of a launch the first one does.
+
+    Args:
+        path: The directory.
+        kind: As in `read_manifest`.
+        strangers: Endings of files that must not lie there unless the manifest lists them, for a library would read
+            them, too.
+
+    Raises:
+        ArtefactError: As `read_manifest` and `verify_files`, or naming a file that no stage wrote.
+    """
+    manifest = read_manifest(path, kind)
+    if is_main_process():
+        verify_files(path)
+    lying = strays(Path(path), manifest, strangers) if strangers else []
+    if lying:
+        raise ArtefactError(
+            f"{Path(path) / lying[0]}: is not listed in {MANIFEST}, and a library may read it. Remove it."
+        )
+    return manifest
 
 
 def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict[str, str]]:
     """Path and fingerprint of each named input, as the manifest keeps them."""
     return {name: {"path": str(path), "sha256": fingerprint(path)} for name, path in sorted(inputs.items())}
+
+
+def check_own_name(path: Path) -> None:
+    """Check that a place has a name, beside which an artefact can be prepared.
+
+    Raises:
+        ArtefactError: If it is a root, or leads upwards.
+    """
+    if path.name in ("", ".."):
+        raise ArtefactError(f"the output {path} has no name of its own. Choose another output, such as runs/mine.")
 
 
 def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> None:
@@ -140,10 +220,11 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         kind: Kind of the artefact; one of another kind that lies there is not replaced. Any may be if None.
 
     Raises:
-        ArtefactError: If the place cannot be written, or holds something else.
+        ArtefactError: If the place cannot be written, holds something else, or lies inside another artefact.
     """
     path = Path(path)
-    if path.exists() and not is_artefact(path) and (not path.is_dir() or any(path.iterdir())):
+    check_own_name(path)
+    if os.path.lexists(path) and not is_artefact(path) and (not path.is_dir() or any(path.iterdir())):
         raise ArtefactError(
             f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
         )
@@ -151,21 +232,35 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         raise ArtefactError(
             f"{path}: holds a {other!r}, which a {kind!r} must not replace. Choose another output, or remove it."
         )
-    _fresh_folder(path).rmdir()
-
-
-def _fresh_folder(path: Path) -> Path:
-    """An empty folder beside a place, to write into before renaming."""
-    fresh = path.with_name(f".{path.name}.writing")
+    around = next((place for place in path.absolute().parents if _is_ours(place)), None)
+    if around is not None:
+        raise ArtefactError(f"{path}: lies inside the artefact {around}. Choose another output.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
+        os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:100]}.", dir=path.parent))
     except OSError as error:
-        raise ArtefactError(
-            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
-        ) from None
-    return fresh
+        raise _cannot_write(path, error) from None
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether an artefact lies at a place, and not a stranger's manifest.json."""
+    try:
+        return is_artefact(place) and bool(read_manifest(place))
+    except (ArtefactError, OSError):
+        return False
+
+
+def _cannot_write(path: Path, error: OSError) -> ArtefactError:
+    remedy = "Free some space" if is_about_writing(error) else "Choose another output"
+    return ArtefactError(f"{path}: cannot be written ({error.strerror or error}). {remedy} or mend its permissions.")
+
+
+def _write_manifest(folder: Path, said: dict[str, Any]) -> None:
+    """Write a manifest over all files of a folder, which has none yet."""
+    files = {str(file.relative_to(folder)): file_sha256(file) for file in sorted(folder.rglob("*")) if file.is_file()}
+    manifest = {**said, "files": files, "versions": package_versions()}
+    manifest[DIGEST] = digest_of(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -203,24 +298,19 @@ def write_artefact(
     """
     path = Path(path)
     require_writable(path, kind)
-    fresh, old = _fresh_folder(path), path.with_name(f".{path.name}.old")
+    fresh, old = path.with_name(f".{path.name}.writing"), path.with_name(f".{path.name}.old")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
     recorded = input_record(inputs or {}) if recorded is None else recorded
     try:
         yield fresh
-        files = {str(file.relative_to(fresh)): file_sha256(file) for file in sorted(fresh.rglob("*")) if file.is_file()}
-        manifest = {
-            "kind": kind,
-            "config": to_plain(config),
-            "settings": to_plain(config if settings is None else dict(settings)),
-            "inputs": dict(recorded),
-            "seed": seed,
-            "counts": to_plain(dict(counts or {})),
-            "files": files,
-            "versions": package_versions(),
-        }
-        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    except BaseException:
+        said = {"kind": kind, "config": config, "settings": config if settings is None else dict(settings)}
+        said |= {"inputs": dict(recorded), "seed": seed, "counts": dict(counts or {})}
+        _write_manifest(fresh, {name: to_plain(value) for name, value in said.items()})
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, OSError) and is_about_writing(error):
+            raise _cannot_write(path, error) from None
         raise
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():
@@ -242,9 +332,9 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        raise ArtefactError(
-            f"{path}: cannot be written ({error.strerror}). Choose another output or mend its permissions."
-        ) from None
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from None
 
 
 def package_versions() -> dict[str, str]:

@@ -1,11 +1,13 @@
 """The frame of every command: a user's error is one line on standard error and status 2, never a traceback."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.faults import fault
 from minionerec.core.log import setup_logging
 
 
@@ -22,13 +24,31 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's main function, and end the process with its status where it fails."""
+    """Run a command's main function, and end the process with its status where it fails.
+
+    What a user can mend, and faults of the machine, are one line and status 2. Anything else keeps its traceback.
+    """
     setup_logging()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
+        sys.stdout.flush()
     except MinioneRecError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
+        _end(error)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; run the same command again to go on\n")
         raise SystemExit(130) from None
+    except Exception as error:
+        said = fault(error)
+        if said is None:
+            raise
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
+        _end(MinioneRecError(said))
+
+
+def _end(error: MinioneRecError) -> NoReturn:
+    sys.stderr.write(f"error: {error}\n")
+    raise SystemExit(2) from None

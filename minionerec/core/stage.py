@@ -36,6 +36,7 @@ from filelock import FileLock, Timeout
 
 from minionerec.core.artefacts import (
     changed_file,
+    check_own_name,
     input_record,
     is_artefact,
     read_json,
@@ -156,6 +157,7 @@ class Stage:
             ConfigError: If another run is at work there, or an unfinished run with other settings or inputs lies there.
             ArtefactError: If the output cannot be written, or would replace something else.
         """
+        check_own_name(self.output)
         lock = FileLock(self.output.with_name(f".{self.output.name}.lock"), timeout=0)
         try:
             if is_main_process():
@@ -204,12 +206,12 @@ class Stage:
 
     def _differences(self, folder: Path) -> list[str]:
         """In what this run differs from the one that left a folder, in words."""
-        before = read_json(folder / RECORD_FILE)
+        before = _read_record(folder)
         then, growing = before["settings"], growing_settings(self.config)
         names = [
             f"{name} (then {then.get(name)!r}, now {value!r})"
             for name, value in self.settings.items()
-            if then.get(name) != value and not (name in growing and value > then[name])
+            if then.get(name) != value and not (name in growing and _is_more(value, then.get(name)))
         ]
         return names or (["the inputs' content"] if before["inputs"] != self._fingerprints() else [])
 
@@ -217,15 +219,39 @@ class Stage:
         """Whether the output is that of the run that left a folder: it was killed after its last write."""
         if not is_artefact(self.output):
             return False
-        manifest, began = read_manifest(self.output), read_json(folder / RECORD_FILE)
+        manifest, began = read_manifest(self.output), _read_record(folder)
         made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-        return bool(began == {"settings": manifest["settings"], "inputs": made_from})
+        return bool(began == {"settings": manifest.get("settings"), "inputs": made_from})
 
     def record(self) -> None:
         """Write beside an unfinished run what it was begun with; the first process does so."""
         if is_main_process():
             content = {"settings": self.settings, "inputs": self._fingerprints()}
             write_text_atomic(self.partial / RECORD_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    """What an unfinished run was begun with.
+
+    Raises:
+        ConfigError: If that cannot be read.
+    """
+    try:
+        record = read_json(folder / RECORD_FILE)
+    except ArtefactError as error:
+        record, reason = None, f" ({error})"
+    else:
+        reason = ""
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in ("settings", "inputs")):
+        raise ConfigError(
+            f"{folder / RECORD_FILE}: does not say what the unfinished run was begun with{reason}. Give --restart true "
+            "to throw it away."
+        )
+    return record
+
+
+def _is_more(value: Any, before: Any) -> bool:
+    return isinstance(before, int | float) and isinstance(value, int | float) and value > before
 
 
 @dataclass

@@ -11,12 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.artefacts import read_manifest, write_artefact
-from minionerec.core.errors import DataError
+from minionerec.core.artefacts import open_artefact, write_artefact
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.parquet import read_parquet
 
 SPLITS = ("train", "valid", "test")
 ITEM_COLUMNS = ("item_id", "title", "description")
 ROW_COLUMNS = ("user", "history", "target")
+_REMEDY = "Run the stage that makes the corpus again (minionerec prepare-data)."
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,19 @@ class Corpus:
         """Read a corpus artefact.
 
         Raises:
-            ArtefactError: If `path` is not a finished corpus.
+            ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
+                cannot be read.
         """
-        counts = read_manifest(path, "corpus")["counts"]
-        tables = {name: pd.read_parquet(Path(path) / f"{name}.parquet") for name in ("items", *SPLITS)}
-        return cls(**tables, split=counts["split"], max_history=counts["max_history"], counts=counts)
+        counts = open_artefact(path, "corpus")["counts"]
+        split, max_history = counts.get("split"), counts.get("max_history")
+        if not isinstance(split, str) or type(max_history) is not int:
+            raise ArtefactError(f"{path}: its manifest does not count as a corpus's does. {_REMEDY}")
+        place = Path(path)
+        items = read_parquet(place / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=_REMEDY)
+        columns = {"user": "text", "history": "lists", "target": "whole"}
+        span = dict.fromkeys(("history", "target"), (0, len(items) - 1))
+        rows = {name: read_parquet(place / f"{name}.parquet", columns, within=span, remedy=_REMEDY) for name in SPLITS}
+        return cls(items, **rows, split=split, max_history=max_history, counts=counts)
 
 
 def _row_schema() -> pa.Schema:

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import DataError
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
+LARGEST = 1e12
+"""Values of vectors are at most this large: distances between larger ones are too large for float32."""
 
 
 def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
@@ -26,7 +28,8 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
         float32 (N, D).
 
     Raises:
-        DataError: On another number of axes or rows, a type that is not numeric, or a value that is not finite.
+        DataError: On another number of axes or rows, a type that is not numeric, or a value that is not finite or is
+            beyond `LARGEST`.
     """
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or vectors.shape[1] == 0:
         raise DataError(
@@ -46,6 +49,13 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
         raise DataError(
             f"{where}: row {row}, column {column} is {vectors[row, column]} ({rows} such rows of {n_items}). "
             "Every value must be a finite float32; mend or leave out these items."
+        )
+    largest = float(max(-vectors.min(), vectors.max())) if vectors.size else 0.0
+    if largest > LARGEST:
+        row = int(np.abs(vectors).max(axis=1).argmax())
+        raise DataError(
+            f"{where}: row {row} holds {largest:g}, but values are at most {LARGEST:g}, for distances are computed in "
+            "float32. Scale the vectors."
         )
     return vectors
 
@@ -121,7 +131,7 @@ def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) 
         ArtefactError: If `path` is not a finished artefact of kind "vectors".
         DataError: If the items differ (the message names the first), or as in `load_vectors`.
     """
-    read_manifest(path, "vectors")
+    open_artefact(path, "vectors")
     ours = read_json(Path(path) / ITEMS_FILE)
     if ours != list(item_ids):
         pairs = zip(ours, item_ids, strict=False)

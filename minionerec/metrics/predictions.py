@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import is_artefact, open_artefact, write_artefact
 from minionerec.core.errors import DataError
+from minionerec.core.parquet import read_parquet
 
 FILE = "predictions.parquet"
 COLUMNS = ("row", "user", "target", "target_sid", "rank", "item", "sid", "score")
+_KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | dict.fromkeys(
+    ("user", "target_sid", "sid"), "text"
+)
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,18 @@ class Predictions:
         """Read `predictions.parquet`, given the file or the directory that holds it.
 
         Raises:
+            ArtefactError: If the directory is a finished artefact of which a file was changed since it was written.
             DataError: If there is no such file, or it is not one of predictions.
         """
+        if is_artefact(path):
+            open_artefact(path)
         file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-        try:
-            frame = pd.read_parquet(file)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{file}: cannot be read as parquet ({error}). Run scripts/eval_beam.py to make it."
-            ) from None
+        remedy = "Run the stage that makes it again (minionerec eval-beam or train-sequential)."
+        frame = read_parquet(
+            file,
+            _KINDS,
+            within=dict.fromkeys(("row", "target", "rank", "item"), (-1, _MOST)),
+            error=DataError,
+            remedy=remedy,
+        )
         return cls.from_frame(frame, str(file))

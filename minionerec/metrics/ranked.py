@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest
 from minionerec.core.errors import ArtefactError
+from minionerec.core.parquet import read_parquet
 from minionerec.core.refit import require_held_out
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
@@ -17,6 +18,7 @@ from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
 FILE = "ranks.parquet"
 LEVELS = ("item", "sid")
 KIND = "predictions"
+_COLUMNS = {"split": "text", "user": "text", "target": "whole"}
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,12 @@ class Ranked:
         """The ranks that a predictions artefact holds for a split: full ones where it has them, else its lists'.
 
         Raises:
-            ArtefactError: If it is no such artefact, or is about other rows.
+            ArtefactError: If it is no such artefact, was changed since it was written, or is about other rows.
         """
         path = Path(path)
-        counts = read_manifest(path, KIND)["counts"]
+        counts = open_artefact(path, KIND)["counts"]
         if (path / FILE).is_file():
-            table = pd.read_parquet(path / FILE)
+            table = read_parquet(path / FILE, _COLUMNS, optional={f"{level}_rank": "whole" for level in LEVELS})
             rows = table[table["split"] == split]
             if len(rows):
                 ranks = {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows}

@@ -210,6 +210,11 @@ def _with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
 def _load_lists(name: str, place: Path, config: ReportConfig, ground: Ground, table: SidTable | None) -> Predictions:
     predictions = Predictions.load(place)
     _check_rows(f"{place} ({name})", predictions.targets, config, ground)
+    largest = max((max(row, default=-1) for row in predictions.items), default=-1)
+    if largest >= len(ground.items):
+        raise ArtefactError(
+            f"{place} ({name}): lists item {largest}, but there are {len(ground.items)}. Predict for this corpus."
+        )
     predictions = with_sids(predictions, table)
     if table is not None:
         sids = table.sids

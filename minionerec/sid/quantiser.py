@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.embed.ready import LARGEST
 from minionerec.sid.residual_kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
+_REMEDY = "Build the SIDs again (minionerec build-sids)."
 _ROWS = 1 << 14  # vectors at once: hidden layers are wider than what goes in and comes out
 
 
@@ -96,28 +99,56 @@ class Quantiser:
         """Read what `save` wrote into an artefact of SIDs.
 
         Raises:
-            ArtefactError: If the file is missing or is none of this kind.
+            ArtefactError: If the file is missing or is none of this kind, or a file of the artefact was changed since
+                it was written.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
         path = Path(folder) / CODEBOOKS_FILE
+        if is_artefact(folder):
+            open_artefact(folder)
         try:
-            tensors = load(path.read_bytes())
-            levels = sum(name.startswith("level_") for name in tensors)
-            codebooks = [tensors[f"level_{level}"] for level in range(levels)]
-            if not codebooks:
-                raise KeyError("level_0")
-            if "mean" not in tensors:
-                return cls(codebooks)
-            count = sum(name.endswith(".weight") for name in tensors)
-            layers = [(tensors[f"encoder.{i}.weight"], tensors[f"encoder.{i}.bias"]) for i in range(count)]
-            encoder = Encoder(tensors["mean"], float(tensors["scale"][0]), layers, bool(tensors["residual"][0]))
+            found = _assembled(load(path.read_bytes()))
         except FileNotFoundError:
             raise ArtefactError(
                 f"{path}: no such file, so it is not known how these SIDs came about (a published table has no "
                 "codebooks). Give SIDs that `minionerec build-sids` made from vectors."
             ) from None
-        except (SafetensorError, KeyError) as error:
-            raise ArtefactError(f"{path}: not a file of codebooks ({error}). Build the SIDs again.") from None
-        return cls(codebooks, encoder)
+        except KeyError as error:
+            raise ArtefactError(f"{path}: not a file of codebooks ({error} is missing). {_REMEDY}") from None
+        except (OSError, ValueError, TypeError, SafetensorError) as error:
+            raise ArtefactError(f"{path}: not a file of codebooks ({error}). {_REMEDY}") from None
+        return found
+
+
+def _assembled(tensors: dict[str, np.ndarray]) -> Quantiser:
+    """A quantiser of the tensors that `Quantiser.save` writes.
+
+    Raises:
+        KeyError: If one is missing.
+        ValueError: If one is of another form, or is not finite, or they do not fit each other.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype != (np.bool_ if name == "residual" else np.float32):
+            raise ValueError(f"{name} holds {tensor.dtype}")
+        if name != "residual" and not (np.abs(tensor) <= LARGEST).all():
+            raise ValueError(f"{name} is not finite, or beyond {LARGEST:g}")
+    levels = sum(name.startswith("level_") for name in tensors)
+    codebooks = [tensors[f"level_{level}"] for level in range(max(1, levels))]
+    if any(book.ndim != 2 or book.size == 0 or book.shape[1] != codebooks[0].shape[1] for book in codebooks):
+        raise ValueError("codebooks must be tables of one width")
+    if len(tensors) == levels:
+        return Quantiser(codebooks)
+    count = sum(name.endswith(".weight") for name in tensors)
+    layers = [(tensors[f"encoder.{i}.weight"], tensors[f"encoder.{i}.bias"]) for i in range(count)]
+    mean, scale, residual = tensors["mean"], tensors["scale"], tensors["residual"]
+    width = mean.size
+    for weight, bias in layers:
+        if weight.ndim != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
+            raise ValueError("layers of the encoder do not fit each other")
+        width = weight.shape[0]
+    ends = width == codebooks[0].shape[1] and (not residual.any() or width == mean.size)
+    if not layers or mean.ndim != 1 or scale.size != 1 or residual.size != 1 or not ends or float(scale[0]) == 0:
+        raise ValueError("the encoder does not lead to the codebooks")
+    return Quantiser(codebooks, Encoder(mean, float(scale[0]), layers, bool(residual[0])))

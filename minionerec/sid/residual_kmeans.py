@@ -6,6 +6,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
+from minionerec.embed.ready import LARGEST
 from minionerec.sid.balanced import TOLERANCE, balanced_assign
 
 logger = get_logger(__name__)
@@ -158,11 +159,12 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
 def _check(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
     if vectors.ndim != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
-    finite = np.concatenate([np.isfinite(block).all(axis=1) for _, block in _blocks(vectors)])
+    finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in _blocks(vectors)])
     bad = np.flatnonzero(~finite)
     if len(bad):
+        what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
         raise DataError(
-            f"the vector of item {bad[0]} is not finite ({len(bad)} of {len(vectors)}). Mend it or leave it out."
+            f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
         )
     if not codebook_sizes or min(codebook_sizes) < 1:
         raise DataError(f"codebook sizes are {list(codebook_sizes)}; give one number of at least 1 per level.")

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
 
 LEVELS = "abcdefghijklmnopqrstuvwxyz"
 INDEX_FILE = "index.json"
-_TOKEN = re.compile(r"<([a-z])_(\d+)>")
-_SID = re.compile(r"(?:<[a-z]_\d+>)+")
+LARGEST_CODE = 2**20 - 1
+"""Codes of a level are 0 to this: tables of codes are made that wide."""
+
+_TOKEN = re.compile(r"<([a-z])_(0|[1-9][0-9]*)>")
+_SID = re.compile(r"(?:<[a-z]_(?:0|[1-9][0-9]*)>)+")
 
 
 def code_token(level: int, code: int) -> str:
@@ -33,7 +36,8 @@ def code_token(level: int, code: int) -> str:
 def split_sid(text: str) -> tuple[str, ...] | None:
     """The token strings of one SID in text form, or None where the text is not exactly one SID.
 
-    White space around the SID is ignored; levels must be a, b, c... in order.
+    White space around the SID is ignored; levels must be a, b, c... in order, and a code has one form alone: ASCII
+    digits, no leading zeros.
 
     Example:
         >>> split_sid("<a_12><b_7><c_201>")
@@ -58,8 +62,8 @@ class SidTable:
         item_ids: The N original item ids, in item order.
 
     Raises:
-        DataError: If shapes disagree, an item is there twice or has no code, or a code is missing in the middle of an
-            SID.
+        DataError: If shapes disagree, an item is there twice or has no code, a code is above `LARGEST_CODE`, or one is
+            missing in the middle of an SID.
 
     Example:
         >>> table = SidTable(np.array([[0, 1], [0, 2]]), ["x", "y"])
@@ -68,11 +72,14 @@ class SidTable:
     """
 
     def __init__(self, codes: np.ndarray, item_ids: Sequence[str]):
+        codes = np.asarray(codes)
+        if len(item_ids) == 0:
+            raise DataError("the SID table is empty; it needs at least one item.")
+        if codes.size and codes.max() > LARGEST_CODE:
+            raise DataError(f"the SID table holds the code {codes.max()}; codes are at most {LARGEST_CODE}.")
         codes = np.ascontiguousarray(codes, dtype=np.int32)
         if codes.ndim != 2 or len(codes) != len(item_ids) or not 1 <= codes.shape[1] <= len(LEVELS):
             raise DataError(f"codes have shape {codes.shape}; expected ({len(item_ids)}, 1 to {len(LEVELS)} levels).")
-        if len(codes) == 0:
-            raise DataError("the SID table is empty; it needs at least one item.")
         present = codes >= 0
         bad = np.flatnonzero(~present[:, 0] | (np.diff(present.astype(np.int8), axis=1) > 0).any(axis=1))
         if len(bad):
@@ -171,11 +178,14 @@ class SidTable:
             item_ids: The corpus's items in item order; the file's own order if None.
 
         Raises:
-            ArtefactError: If the file is missing or is not JSON.
+            ArtefactError: If the file is missing or is not JSON, or the directory is a finished artefact of which a
+                file was changed since it was written.
             DataError: If an item has no SID, or a list of tokens is not an SID; the message names file and item.
         """
         path = Path(path)
         if path.is_dir():
+            if is_artefact(path):
+                open_artefact(path)
             path = path / INDEX_FILE
         content = read_json(path)
         if not isinstance(content, dict):
@@ -187,18 +197,27 @@ class SidTable:
                 raise DataError(
                     f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (minionerec build-sids)."
                 )
-            tokens = content[item_id]
-            text = (
-                "".join(tokens) if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else ""
-            )
-            parts = split_sid(text)
-            if parts is None:
-                raise DataError(
-                    f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>']."
-                )
-            rows.append([int(part[3:-1]) for part in parts])
+            rows.append(_codes_of(content[item_id], item_id, path))
         levels = max((len(row) for row in rows), default=0)
         codes = np.full((len(rows), levels), -1, dtype=np.int32)
         for place, row in enumerate(rows):
             codes[place, : len(row)] = row
         return cls(codes, item_ids)
+
+
+def _codes_of(tokens: object, item_id: str, path: Path) -> list[int]:
+    """Codes of one item's list of token strings.
+
+    Raises:
+        DataError: If it is not an SID, or a code is too large.
+    """
+    text = "".join(tokens) if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else ""
+    parts = split_sid(text)
+    if parts is None or len(parts) > len(LEVELS):
+        raise DataError(f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>'].")
+    large = next(
+        (part for part in parts if len(part) > len(f"<a_{LARGEST_CODE}>") or int(part[3:-1]) > LARGEST_CODE), ""
+    )
+    if large:
+        raise DataError(f"{path}: item {item_id!r} has the token {large[:40]!r}; codes are at most {LARGEST_CODE}.")
+    return [int(part[3:-1]) for part in parts]

@@ -126,10 +126,7 @@ def test_stock_search_gives_the_lists_of_ours(made, tmp_path, beams, score_end):
 def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     counts = read_manifest(run_eval(config(made)).output)["counts"]
     assert counts["cut_prompts"] == 0
-    folder = copy_artefact(made / "checkpoint", tmp_path / "checkpoint")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["counts"]["max_prompt_length"] = 4
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    folder = copy_artefact(made / "checkpoint", tmp_path / "checkpoint", {"max_prompt_length": 4})
     caplog.set_level("INFO")
     found = run_eval(config(made, checkpoint=str(folder), output=str(tmp_path / "short")))
     corpus, bundle = Corpus.load(made / "corpus"), load_bundle(folder)

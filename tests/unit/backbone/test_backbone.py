@@ -219,7 +219,7 @@ def test_another_table_is_refused_by_name(tmp_path):
 def test_broken_weights_file_is_one_message(tmp_path):
     save(tmp_path / "c")
     (tmp_path / "c" / "model.safetensors").unlink()
-    with pytest.raises(ArtefactError, match="cannot be loaded"):
+    with pytest.raises(ArtefactError, match="model.safetensors: listed in manifest.json but missing"):
         load_bundle(tmp_path / "c")
 
 
@@ -232,7 +232,7 @@ def test_pretrained_from_a_directory_gets_codes(tmp_path):
     add_code_tokens(tokenizer, TABLE)
     initialise_code_rows(model, tokenizer, TABLE, TITLES, 0)
     verify_code_tokens(tokenizer, TABLE)
-    with pytest.raises(ConfigError, match="'no/such-model' cannot be loaded"):
+    with pytest.raises(ConfigError, match="no/such-model: cannot be loaded"):
         load_pretrained("no/such-model", torch.float32)
 
 

@@ -1,0 +1,108 @@
+"""Parquet files that a stage wrote: read with their columns checked, and what is wrong in one line."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.faults import fault
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+KINDS = {"text": "texts", "whole": "whole numbers", "number": "numbers", "lists": "lists of whole numbers"}
+
+
+def read_parquet(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, str],
+    *,
+    optional: Mapping[str, str] | None = None,
+    within: Mapping[str, tuple[int, int]] | None = None,
+    error: type[MinioneRecError] = ArtefactError,
+    remedy: str = "Run the stage that makes it again.",
+) -> "pd.DataFrame":
+    """Read a parquet file.
+
+    Args:
+        path: The file.
+        columns: Column → key of `KINDS`: what must be there, without a gap. Whatever else is there is read, too.
+        optional: The same of columns that may be missing.
+        within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold.
+        error: What is raised.
+        remedy: What to do about it.
+
+    Raises:
+        error: If the file cannot be read or lacks a column, or a column has gaps or holds something else.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    failures = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
+    frame = None
+    try:
+        held = pq.ParquetFile(path).schema_arrow
+        wanted = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in held.names}}
+        wrong = next((said for name, kind in wanted.items() if (said := _flaw(held, name, kind))), None)
+        if wrong is None and within:
+            table = pq.read_table(path, columns=list(within))
+            wrong = next((said for name, span in within.items() if (said := _outside(table[name], name, span))), None)
+        if wrong is None:
+            frame = pd.read_parquet(path)
+            wrong = next((said for name, kind in wanted.items() if (said := _holes(frame[name], name, kind))), None)
+    except failures as raised:
+        reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
+        raise error(
+            f"{path}: cannot be read as parquet ({' '.join(str(reason).split())[:300].rstrip('.')}). {remedy}"
+        ) from None
+    if wrong is not None or frame is None:
+        raise error(f"{path}: {wrong}. {remedy}")
+    return frame
+
+
+def _flaw(held: "pa.Schema", name: str, kind: str) -> str | None:
+    import pyarrow.types as types
+
+    places = held.get_all_field_indices(name)
+    if len(places) != 1:
+        return f"has {len(places)} columns {name!r}; expected one of {KINDS[kind]}"
+    found = held.field(places[0]).type
+    whole = types.is_integer(found)
+    fits = {
+        "text": types.is_string(found) or types.is_large_string(found),
+        "whole": whole,
+        "number": whole or types.is_floating(found),
+        "lists": (types.is_list(found) or types.is_large_list(found)) and types.is_integer(found.value_type),
+    }
+    return None if fits[kind] else f"column {name!r} holds {str(found)[:60]}; expected {KINDS[kind]}"
+
+
+def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = [chunk.flatten() if hasattr(chunk, "flatten") else chunk for chunk in column.chunks]
+    chunks = [chunk for chunk in chunks if len(chunk)]
+    if not chunks:
+        return None
+    values = pa.chunked_array(chunks)
+    if values.null_count:
+        return f"column {name!r} has gaps, but every place needs a number"
+    low, high = pc.min_max(values).as_py().values()
+    if low >= span[0] and high <= span[1]:
+        return None
+    return f"column {name!r} holds {low if low < span[0] else high}; expected {span[0]} to {span[1]}"
+
+
+def _holes(column: Any, name: str, kind: str) -> str | None:
+    """What is wrong with the values of a column: one is missing (a number may be NaN), or a text is not UTF-8."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if kind == "text" and isinstance(column.dtype, pd.StringDtype):
+        pa.array(column.array).validate(full=True)
+    if kind != "number" and bool(column.isna().any()):
+        return f"column {name!r} has gaps, but every row needs a value"
+    return None

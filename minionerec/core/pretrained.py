@@ -1,0 +1,163 @@
+"""The one loader of files of models: safetensors alone, no code but ours, every tensor there and of the right shape.
+
+A checkpoint may come from anybody. What transformers would do for one is therefore narrowed down here: code that a
+checkpoint brings along is never run and never asked about, pickled weights are not opened, and a model whose weights do
+not fill it exactly is refused instead of being filled up at random.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ArtefactError, MinioneRecError
+
+CONFIG_FILE = "config.json"
+_CODE, _KERNELS = "auto_map", ("attn_implementation", "_attn_implementation", "experts_implementation", "kernel_config")
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_sids", "levels", "max_code", "text_width", "num_transitions", "towers"),
+)
+_MOST_HEADER = 100_000_000
+
+
+def load_model(
+    reader: Any,
+    place: str | os.PathLike[str],
+    *,
+    error: type[MinioneRecError],
+    remedy: str,
+    spare: Callable[[str], bool] = lambda name: False,
+    absent: Callable[[str], bool] = lambda name: False,
+    **settings: Any,
+) -> Any:
+    """A model from a directory or, by its name, from the hub.
+
+    Args:
+        reader: Class with `from_pretrained`, such as `AutoModelForCausalLM`.
+        place: The directory or name.
+        error: What is raised.
+        remedy: What to do about it.
+        spare: Whether a tensor of this name may lie in the files although the model has none.
+        absent: Whether a tensor of this name may be missing in the files.
+        settings: What else `from_pretrained` takes, such as `dtype`.
+
+    Raises:
+        error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
+            those that its configuration describes.
+    """
+    _check_config(place, error, remedy)
+    with _loading(place, error, remedy):
+        model, found = reader.from_pretrained(
+            place, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **settings
+        )
+    missing = sorted(name for name in found["missing_keys"] if not absent(name))
+    unexpected = sorted(name for name in found["unexpected_keys"] if not spare(name))
+    for names, what in ((missing, "are missing"), (unexpected, "belong to no part of the model")):
+        if names:
+            raise error(
+                f"{place}: {len(names)} tensors {what}, {names[0]} among them: weights and {CONFIG_FILE} are of "
+                f"different models. {remedy}"
+            )
+    if found["mismatched_keys"]:
+        raise error(f"{place}: tensors are of another shape than {CONFIG_FILE} says. {remedy}")
+    return model
+
+
+def load_tokenizer(
+    reader: Any, place: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str, **settings: Any
+) -> Any:
+    """A tokenizer from a directory or, by its name, from the hub.
+
+    Args:
+        reader: Class with `from_pretrained`.
+        place: The directory or name.
+        error: What is raised.
+        remedy: What to do about it.
+        settings: What else `from_pretrained` takes.
+
+    Raises:
+        error: If there is none, or it needs code of its own.
+    """
+    with _loading(place, error, remedy):
+        return reader.from_pretrained(place, **settings)
+
+
+@contextmanager
+def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
+    """Turns whatever a library makes of a stranger's files into one line; its own reports are left out."""
+    from transformers.utils import logging
+
+    spoken = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as raised:  # files can make libraries fail in any way
+        reason = " ".join(str(raised).split())[:300].rstrip(".") or type(raised).__name__
+        if "trust_remote_code" in reason:
+            reason = "it needs code of its own, which is never run"
+        raise error(f"{place}: cannot be loaded ({reason}). {remedy}") from None
+    finally:
+        logging.set_verbosity(spoken)
+
+
+def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
+    """Check, before anything is built, what the configuration in a directory asks for."""
+    folder = Path(place)
+    if not (folder / CONFIG_FILE).is_file():
+        return  # a name of the hub, or nothing: the library says so
+    config = _read(folder / CONFIG_FILE, error, remedy)
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not _is_known(kind):
+        code = f", and code of its own ({_CODE}) is never run" if _CODE in config else ""
+        raise error(f"{folder / CONFIG_FILE}: model_type is {kind!r}, which transformers does not know{code}. {remedy}")
+    named = next((key for key in _KERNELS if isinstance(config.get(key), str) and "/" in config[key]), None)
+    if named is not None:
+        raise error(
+            f"{folder / CONFIG_FILE}: {named} is {config[named]!r}, code of the hub, which is never run. {remedy}"
+        )
+    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, error, remedy)]
+    largest = max((side for shape in shapes for side in shape), default=0)
+    bounds = {**dict.fromkeys(_SIZES, largest), "num_hidden_layers": len(shapes)}
+    for key, most in bounds.items() if shapes else ():
+        value = config.get(key)
+        if isinstance(value, int) and value > most:
+            raise error(
+                f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} beside it has that "
+                f"size. {remedy}"
+            )
+
+
+def _is_known(kind: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return kind in CONFIG_MAPPING
+
+
+def _read(path: Path, error: type[MinioneRecError], remedy: str) -> dict[str, Any]:
+    try:
+        config = read_json(path)
+    except ArtefactError as wrong:
+        raise error(f"{wrong} {remedy}") from None
+    if not isinstance(config, dict):
+        raise error(f"{path}: is a {type(config).__name__}, expected an object. {remedy}")
+    return config
+
+
+def _shapes(file: Path, error: type[MinioneRecError], remedy: str) -> list[list[int]]:
+    """Shapes of a safetensors file's tensors, from its header: eight bytes of its length, then JSON."""
+    try:
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(8), "little")
+            header = json.loads(content.read(min(length, _MOST_HEADER)))
+        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+        if all(isinstance(side, int) for shape in shapes for side in shape):
+            return shapes
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        pass
+    raise error(f"{file}: not a safetensors file. {remedy}")

@@ -1,0 +1,10 @@
+"""What the hostile tests share: one shop with every stage's output, which no test changes."""
+
+import pytest
+from support.small_shop import make_shop
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory):
+    """A folder with tables, settings and artefacts; a test that spoils something takes a copy."""
+    return make_shop(tmp_path_factory.mktemp("hostile") / "shop")

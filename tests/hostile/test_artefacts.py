@@ -1,0 +1,361 @@
+"""Artefacts from a hostile hand: whatever is wrong with one is a line that names the file, and nothing is destroyed."""
+
+import json
+import os
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.small_shop import STAGES, bytes_of, command, copied, sign, spoil_manifest, stage
+
+from minionerec.cli.stages import STAGES as REGISTRY
+from minionerec.core.artefacts import read_manifest, require_writable
+from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.manifests import maker
+from minionerec.data.corpus import Corpus
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranked import Ranked
+from minionerec.sid.table import LARGEST_CODE, SidTable
+
+READERS = {"corpus": "build-sids", "sids": "sft", "sft": "eval-beam", "predictions": "report"}
+"""Artefact → a stage that reads it."""
+
+OWN = {settings["output"]: name for name, settings in STAGES.items()}
+KINDS = ("corpus", "sids", "sft", "catalogue", "predictions", "report", "export", "lists")
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "train-sequential"])
+def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop")
+    (place / "mine").mkdir()
+    (place / "mine/notes.txt").write_text("mine")
+    (place / "link").symlink_to(place / "mine")
+    (place / "nowhere").symlink_to(place / "nowhere")
+    before = bytes_of(place)
+    own = read_manifest(place / STAGES[name]["output"])["kind"]
+    others = [output for output in KINDS if read_manifest(place / output)["kind"] != own]
+    for output in [*others, "mine", "link", "nowhere", "items.csv", ".", "..", "sequential", "corpus/new"]:
+        said = stage(place, name, "--output", output).said
+        assert "Choose another output" in said or "can" in said, said
+    after = bytes_of(place)
+    assert {file: after.get(file) for file in before} == before
+
+
+def test_no_seed_is_written_into_an_artefact(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop")
+    before = bytes_of(place / "sft")
+    assert "lies inside the artefact" in stage(place, "train-sequential", "--output", "sft").said
+    assert bytes_of(place / "sft") == before
+
+
+@pytest.mark.parametrize("name", ["sft", "extend"])
+def test_no_stage_replaces_what_it_reads(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop")
+    before = bytes_of(place / "sft")
+    given = {"sft": ["--model", "sft"], "extend": ["--checkpoint", "sft", "--corpus", "corpus", "--sids", "sids"]}[name]
+    words = ["--config", "sft.yaml"] if name == "sft" else []
+    assert "Choose another" in command(place, name, *words, *given, "--output", "sft", "--restart", "true").said
+    assert bytes_of(place / "sft") == before
+
+
+@pytest.mark.parametrize("artefact", READERS)
+def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(shop, tmp_path, artefact):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    for file in sorted(read_manifest(place / artefact)["files"]):
+        content = (place / artefact / file).read_bytes()
+        if not content:
+            continue
+        flip(place / artefact / file)
+        said = stage(place, READERS[artefact], "--output", "new").said
+        assert f"{artefact}/{file}: differs from manifest.json. Run the stage" in said and "(minionerec " in said
+        (place / artefact / file).unlink()
+        said = stage(place, READERS[artefact], "--output", "new").said
+        assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in said
+        (place / artefact / file).write_bytes(content)
+    assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("artefact", ["corpus", "sids", "predictions"])
+def test_an_output_that_was_changed_is_made_anew(shop, tmp_path, artefact):
+    place = copied(shop, tmp_path / "shop")
+    before = bytes_of(place / artefact)
+    file = sorted(read_manifest(place / artefact)["files"])[0]
+    for spoil in (flip, os.remove):
+        spoil(place / artefact / file)
+        assert stage(place, OWN[artefact]).status == 0
+        assert bytes_of(place / artefact) == before
+
+
+def test_two_sids_that_change_places_are_noticed(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    file = place / "sft/index.json"
+    content = json.loads(file.read_text())
+    one, other = next((a, b) for a in content for b in content if content[a] != content[b])
+    content[one], content[other] = content[other], content[one]
+    file.write_text(json.dumps(content))
+    assert "sft/index.json: differs" in stage(place, "eval-beam", "--output", "new").said
+
+
+@pytest.mark.parametrize("name", ["calc-level", "compare"])
+def test_pages_read_nothing_that_was_changed(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop")
+    flip(place / "predictions/predictions.parquet")
+    words = {"calc-level": ["--predictions", "predictions"], "compare": ["--runs", "sft=predictions"]}[name]
+    assert "predictions.parquet: differs" in command(place, name, *words).said
+
+
+def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop")
+    for artefact, file, read in (
+        ("corpus", "train.parquet", Corpus.load),
+        ("sids", "index.json", SidTable.load_index),
+        ("predictions", "predictions.parquet", Predictions.load),
+        ("predictions", "predictions.parquet", lambda path: Ranked.load(path, "test")),
+    ):
+        content = (place / artefact / file).read_bytes()
+        flip(place / artefact / file)
+        with pytest.raises(ArtefactError, match=f"{file}: differs from manifest.json"):
+            read(place / artefact)
+        (place / artefact / file).write_bytes(content)
+        read(place / artefact)
+
+
+MANIFESTS = [
+    *(b"", b"[]", b"{", b"{}", b"null", b"\xff\xfe{}", b"[" * 200_000, b'{"kind": ' * 100_000, b'"\\ud800"'),
+    *(b'{"kind": "corpus"}', b'{"kind": 5, "files": {}}', b'{"kind": "corpus", "kind": "sids"}', b"9" * 5000),
+]
+FLAWS = {
+    "files as a list": lambda content: content.update(files=["items.parquet"]),
+    "files without hashes": lambda content: content.update(files=dict.fromkeys(content["files"], 5)),
+    "files elsewhere": lambda content: content.update(files={"../../etc/passwd": "0" * 64}),
+    "files with a nul": lambda content: content.update(files={"a\0b": "0" * 64}),
+    "inputs as a list": lambda content: content.update(inputs=[]),
+    "inputs without paths": lambda content: content.update(inputs={"corpus": {"sha256": "0" * 64}}),
+    "inputs with a nul": lambda content: content.update(inputs={"corpus": {"path": "a\0", "sha256": "0" * 64}}),
+    "inputs with half a character": lambda content: content.update(
+        inputs={"corpus": {"path": "\ud800", "sha256": "0" * 64}}
+    ),
+    "counts as a text": lambda content: content.update(counts="many"),
+    "no versions": lambda content: content.pop("versions"),
+    "no config": lambda content: content.pop("config"),
+    "no kind": lambda content: content.pop("kind"),
+}
+
+
+@pytest.mark.parametrize("content", MANIFESTS, ids=range(len(MANIFESTS)))
+@pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
+def test_a_manifest_that_is_none_is_one_line(shop, tmp_path, artefact, content):
+    place = copied(shop, tmp_path / "shop")
+    (place / artefact / "manifest.json").write_bytes(content)
+    for name in (READERS[artefact], OWN[artefact]):
+        assert f"{artefact}/manifest.json" in stage(place, name).said
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
+def test_half_a_manifest_is_one_line(shop, tmp_path, artefact, flaw):
+    place = copied(shop, tmp_path / "shop")
+    spoil_manifest(place / artefact, FLAWS[flaw])
+    for name in (READERS[artefact], OWN[artefact]):
+        assert f"{artefact}/manifest.json" in stage(place, name).said
+
+
+def test_a_directory_or_a_circle_of_links_in_place_of_a_manifest_is_one_line(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    file = place / "corpus/manifest.json"
+    file.unlink()
+    file.mkdir()
+    assert "corpus: has no manifest.json" in stage(place, "build-sids", "--output", "new").said
+    file.rmdir()
+    file.symlink_to(file)
+    assert "corpus: has no manifest.json" in stage(place, "build-sids", "--output", "new").said
+
+
+EDITS = {
+    "corpus": lambda content: content["counts"].update(max_history=1),
+    "sft": lambda content: content["counts"].update(max_prompt_length=1),
+    "predictions": lambda content: content["counts"].update(beams=1),
+}
+
+
+@pytest.mark.parametrize("artefact", EDITS)
+def test_an_edited_manifest_is_noticed(shop, tmp_path, artefact):
+    """Counts decide results as files do: how long prompts are, how many items a history holds."""
+    place = copied(shop, tmp_path / "shop", ("new",))
+    before = bytes_of(place / artefact)
+    spoil_manifest(place / artefact, EDITS[artefact])
+    said = stage(place, READERS[artefact], "--output", "new").said
+    assert f"{artefact}/manifest.json: was edited by hand. Run the stage that makes {artefact} again" in said
+    assert stage(place, OWN[artefact]).status == 0
+    assert bytes_of(place / artefact) == before
+
+
+def test_a_manifest_of_an_earlier_version_has_no_hash_of_its_own(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    spoil_manifest(place / "corpus", lambda content: content.pop("sha256"))
+    before = (place / "corpus/manifest.json").stat().st_mtime_ns
+    assert stage(place, "prepare-data").status == 0
+    assert (place / "corpus/manifest.json").stat().st_mtime_ns == before
+    assert stage(place, "build-sids", "--output", "new").status == 0
+
+
+def test_every_stage_is_named_by_what_it_makes():
+    for spec in REGISTRY.values():
+        kind = getattr(spec.config_class(), "kind", "")
+        assert not kind or spec.name in maker(kind), spec.name
+    assert maker("sequential_model") == maker("sequential_summary") == " (minionerec train-sequential)"
+
+
+def rewrite(file, change):
+    table = pq.read_table(file).to_pandas()
+    change(table).to_parquet(file, index=False)
+
+
+TABLES = {
+    ("corpus", "items.parquet"): [
+        lambda table: table.drop(columns="title"),
+        lambda table: table.assign(title=5),
+        lambda table: table.assign(title=[None, *table["title"][1:]]),
+        lambda table: table.iloc[:3],
+    ],
+    ("corpus", "train.parquet"): [
+        lambda table: table.drop(columns="history"),
+        lambda table: table.assign(history="1 2"),
+        lambda table: table.assign(history=[[99]] * len(table)),
+        lambda table: table.assign(history=[[-1]] * len(table)),
+        lambda table: table.assign(history=[[None, 1]] * len(table)),
+        lambda table: table.assign(history=[None] * len(table)),
+        lambda table: table.assign(target=12),
+        lambda table: table.assign(target=0.5),
+        lambda table: table.assign(target=2**40),
+        lambda table: table.assign(user=None),
+    ],
+    ("predictions", "predictions.parquet"): [
+        lambda table: table.drop(columns="sid"),
+        lambda table: table.assign(sid=None),
+        lambda table: table.assign(sid=5),
+        lambda table: table.assign(item=2**40),
+        lambda table: table.assign(item=0.5),
+        lambda table: table.assign(row="a"),
+        lambda table: table.assign(row=7),
+        lambda table: table.assign(score="high"),
+        lambda table: table.assign(target=-(2**40)),
+        lambda table: table.assign(item=77),
+        lambda table: table.assign(user=[None, *table["user"][1:]]),
+    ],
+}
+CASES = [(artefact, file, number) for (artefact, file), changes in TABLES.items() for number in range(len(changes))]
+
+
+@pytest.mark.parametrize(("artefact", "file", "number"), CASES)
+def test_a_table_of_another_form_is_one_line(shop, tmp_path, artefact, file, number):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    rewrite(place / artefact / file, TABLES[artefact, file][number])
+    sign(place / artefact)
+    assert artefact in stage(place, READERS[artefact], "--output", "new").said
+
+
+@pytest.mark.parametrize(("artefact", "file"), TABLES)
+def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    content = (place / artefact / file).read_bytes()
+    broken = [b"", b"PAR1", content[:-1], content[: len(content) // 2], content[:4] + content[5:], b"PAR1" + content]
+    for place_of_bit in range(0, len(content), max(1, len(content) // 40)):
+        flipped = bytearray(content)
+        flipped[place_of_bit] ^= 0xFF
+        broken.append(bytes(flipped))
+    read = {"corpus": Corpus.load, "predictions": Predictions.load}[artefact]
+    for bad in broken:
+        (place / artefact / file).write_bytes(bad)
+        sign(place / artefact)
+        try:
+            read(place / artefact)
+        except MinioneRecError as error:
+            assert "\n" not in str(error) and file in str(error)
+
+
+def test_a_table_with_a_column_twice_is_one_line(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop")
+    file = place / "corpus/train.parquet"
+    table = pq.read_table(file)
+    pq.write_table(pa.table([*table.columns, table["user"]], names=[*table.column_names, "user"]), file)
+    sign(place / "corpus")
+    with pytest.raises(ArtefactError, match="has 2 columns 'user'"):
+        Corpus.load(place / "corpus")
+
+
+INDEXES = {
+    '{"i0": ["<a_2147483648>"]}': "codes are at most",
+    '{"i0": ["<a_2147483647>"]}': "codes are at most",
+    f'{{"i0": ["<a_{"9" * 6000}>"]}}': "codes are at most",
+    f'{{"i0": ["<a_{LARGEST_CODE + 1}>"]}}': "codes are at most",
+    '{"i0": ["<a_01>"]}': "expected token strings",
+    '{"i0": ["<a_٣>"]}': "expected token strings",
+    '{"i0": ["<a_1>", "<a_2>"]}': "expected token strings",
+    '{"i0": ["<A_1>"]}': "expected token strings",
+    '{"i0": []}': "expected token strings",
+    '{"i0": "<a_1>"}': "expected token strings",
+    '{"i0": [["<a_1>"]]}': "expected token strings",
+    '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "stands there twice",
+    "[]": "expected an object",
+    "{}": "empty",
+    "[" * 100_000: "not valid JSON",
+    '{"i0": ["\\ud800"]}': "half a character",
+}
+
+
+@pytest.mark.parametrize("content", INDEXES, ids=range(len(INDEXES)))
+def test_an_index_with_codes_that_no_table_has_is_one_line(tmp_path, content):
+    (tmp_path / "index.json").write_text(content, encoding="utf-8")
+    with pytest.raises(MinioneRecError, match=INDEXES[content]) as wrong:
+        SidTable.load_index(tmp_path)
+    assert len(str(wrong.value)) < 3000
+
+
+def test_the_largest_code_is_quick(tmp_path):
+    (tmp_path / "index.json").write_text(json.dumps({"i0": [f"<a_{LARGEST_CODE}>", "<b_0>"]}))
+    assert SidTable.load_index(tmp_path).sids == [f"<a_{LARGEST_CODE}><b_0>"]
+
+
+def test_vectors_beyond_what_float32_can_square_are_refused(shop, tmp_path):
+    import numpy as np
+
+    place = copied(shop, tmp_path / "shop", ("new",))
+    for value in (1e30, -1e30, 1e13, 3e38):
+        vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+        vectors[3, 2] = value
+        np.save(place / "vectors.npy", vectors)
+        said = stage(place, "build-sids", "--encoder", "vectors.npy", "--output", "new").said
+        assert "vectors.npy: row 3 holds" in said and "at most 1e+12" in said
+    vectors[3, 2] = 1e11
+    np.save(place / "vectors.npy", vectors)
+    assert stage(place, "build-sids", "--encoder", "vectors.npy", "--output", "new").status == 0
+
+
+def test_a_strangers_manifest_above_the_output_is_no_artefact(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
+    require_writable(tmp_path / "new", "corpus")
+
+
+def test_an_unfinished_run_that_cannot_be_read_is_one_line(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("predictions",))
+    for content in ("", "[]", "{}", '{"settings": [], "inputs": {}}', "[" * 100_000):
+        (place / "predictions.partial").mkdir(exist_ok=True)
+        (place / "predictions.partial/run.json").write_text(content)
+        assert "ive --restart true" in stage(place, "eval-beam").said
+    assert stage(place, "eval-beam", "--restart", "true").status == 0
+    made, first = ((folder / "predictions/predictions.parquet").read_bytes() for folder in (place, shop))
+    assert made == first
+
+
+def test_lists_of_predictions_stay_as_they_are(shop):
+    """What is checked on reading changes nothing that is right."""
+    ours = Predictions.load(shop / "predictions").to_frame()
+    pd.testing.assert_frame_equal(ours, pd.read_parquet(shop / "predictions/predictions.parquet"))

@@ -1,0 +1,329 @@
+"""Checkpoints, models and quantisers from a hostile hand: nothing of theirs runs, nothing is filled up at random."""
+
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.small_shop import copied, sign, spoil_manifest, stage
+
+from minionerec.backbone.build import load_pretrained
+from minionerec.backbone.bundle import load_bundle
+from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
+from minionerec.recommend.recommender import Recommender
+from minionerec.sequential.saved import load_sequential
+from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
+
+EVIL = """
+import pathlib
+pathlib.Path({mark!r}).write_text("run")
+from transformers import PretrainedConfig, PreTrainedModel
+class EvilConfig(PretrainedConfig):
+    model_type = "evil"
+class Evil(PreTrainedModel):
+    config_class = EvilConfig
+"""
+AUTO_MAP = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.Evil", "AutoTokenizer": ["evil.Evil", None]}
+
+
+class Evil:
+    """An object whose unpickling writes a file."""
+
+    def __init__(self, mark):
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return open, (self.mark, "w")
+
+
+def change_json(file, **changes):
+    content = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def refused(action, *patterns):
+    """The one line that an action is refused with."""
+    with pytest.raises(MinioneRecError) as wrong:
+        action()
+    text = str(wrong.value)
+    assert "\n" not in text and "Traceback" not in text, text
+    for pattern in patterns:
+        assert pattern in text, text
+    return text
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Fails a test that asks something on the terminal."""
+
+    def ask(*words):
+        raise AssertionError(f"asked {words}")
+
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(sys, "stdin", None)
+
+
+@pytest.mark.parametrize("model", ["sft", "catalogue"])
+@pytest.mark.parametrize("changes", [{"model_type": "evil"}, {"model_type": None}, {"architectures": ["Evil"]}, {}])
+def test_code_of_a_checkpoint_never_runs(shop, tmp_path, asked, model, changes):
+    place = copied(shop, tmp_path / "shop") / model
+    (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    for name in ("config.json", "tokenizer_config.json"):
+        change_json(place / name, auto_map=AUTO_MAP, **(changes if name == "config.json" else {}))
+    refused(lambda: load_bundle(place), "Run the stage that makes")
+    sign(place)
+    known = not changes or "architectures" in changes
+    if known:
+        load_bundle(place)
+        load_pretrained(str(place), torch.float32)
+    else:
+        refused(lambda: load_bundle(place), "config.json", "model_type is", "auto_map")
+        refused(lambda: load_pretrained(str(place), torch.float32), "model_type is", "auto_map")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_code_of_a_strangers_model_never_runs(shop, tmp_path, asked):
+    place = copied(shop, tmp_path / "shop") / "sft"
+    (place / "manifest.json").unlink()
+    (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    change_json(place / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="Evil")
+    change_json(place / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    refused(lambda: load_pretrained(str(place), torch.float32), str(place))
+    change_json(place / "config.json", auto_map=AUTO_MAP, model_type="qwen2", attn_implementation="evil/kernel")
+    refused(lambda: load_pretrained(str(place), torch.float32), "code of")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_pickled_weights_are_not_opened(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop") / "sft"
+    tensors = load_file(place / "model.safetensors")
+    (place / "model.safetensors").unlink()
+    torch.save(tensors, place / "pytorch_model.bin")  # a benign one
+    sign(place)
+    refused(lambda: load_bundle(place), "safetensors")
+    refused(lambda: load_pretrained(str(place), torch.float32), "safetensors")
+    (place / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(tmp_path / "mark")))
+    sign(place)
+    refused(lambda: load_bundle(place), str(place))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "pytorch_model.bin", "added_tokens.json", "modeling.py"])
+def test_a_file_that_no_stage_wrote_is_named(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop") / "sft"
+    (place / name).write_text("{}")
+    refused(lambda: load_bundle(place), f"{name}: is not listed in manifest.json", "Remove it")
+
+
+def without_one(tensors):
+    name = next(name for name in sorted(tensors) if name.endswith("weight"))
+    return {key: value for key, value in tensors.items() if key != name}
+
+
+WEIGHTS = {
+    "missing": (without_one, "missing"),
+    "unexpected": (lambda tensors: {**tensors, "extra.weight": torch.ones(2)}, "belong to no part"),
+    "shape": (lambda tensors: {key: torch.cat([value, value]) for key, value in tensors.items()}, ""),
+    "empty": (lambda tensors: {}, ""),
+}
+
+
+@pytest.mark.parametrize("model", ["sft", "catalogue"])
+@pytest.mark.parametrize("change", WEIGHTS)
+def test_weights_fill_the_model_exactly(shop, tmp_path, model, change):
+    place = copied(shop, tmp_path / "shop") / model
+    make, said = WEIGHTS[change]
+    save_file(make(load_file(place / "model.safetensors")), place / "model.safetensors", metadata={"format": "pt"})
+    refused(lambda: load_bundle(place), "model.safetensors: differs from manifest.json")
+    sign(place)
+    refused(lambda: load_bundle(place), said)
+    (place / "manifest.json").unlink()
+    refused(lambda: load_pretrained(str(place), torch.float32), said)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("sft", {"tie_word_embeddings": False}),
+        ("sft", {"model_type": "llama"}),
+        ("sft", {"model_type": "minionerec_catalogue"}),
+        ("sft", {"model_type": "bert"}),
+        ("sft", {"model_type": ["qwen2"]}),
+        ("sft", {"num_hidden_layers": 2}),
+        ("sft", {"num_hidden_layers": 10**9}),
+        ("sft", {"num_hidden_layers": "1"}),
+        ("sft", {"hidden_size": 32}),
+        ("sft", {"hidden_size": -1}),
+        ("sft", {"head_dim": 10**9}),
+        ("sft", {"vocab_size": 10**12}),
+        ("sft", {"vocab_size": 10}),
+        ("sft", {"hidden_act": "evil"}),
+        ("sft", {"rope_parameters": {"rope_type": "evil"}}),
+        ("sft", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+        ("sft", {"dtype": "int8"}),
+        ("catalogue", {"num_sids": 10**10}),
+        ("catalogue", {"num_sids": 11}),
+        ("catalogue", {"towers": 2}),
+        ("catalogue", {"towers": 10**9}),
+        ("catalogue", {"vocab_size": 10**12}),
+        ("catalogue", {"code_sizes": [10**12]}),
+        ("catalogue", {"code_sizes": "aa"}),
+        ("catalogue", {"num_attention_heads": 3}),
+        ("catalogue", {"pointer": False}),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(shop, tmp_path, model, changes):
+    place = copied(shop, tmp_path / "shop") / model
+    change_json(place / "config.json", **changes)
+    refused(lambda: load_bundle(place), "config.json: differs from manifest.json")
+    sign(place)
+    refused(lambda: load_bundle(place), str(place))
+
+
+def test_a_command_says_it_in_one_line(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("predictions",))
+    save_file(without_one(load_file(place / "sft/model.safetensors")), place / "sft/model.safetensors")
+    sign(place / "sft")
+    for name in ("eval-beam", "export", "recommend"):
+        assert "tensors are missing" in stage(place, name, "--output", "new").said
+        assert not (place / "new").exists()
+
+
+FILES = {
+    "config.json": [b"", b"[]", b"{", b"\xff\xfe", b'{"a": ' * 100_000, b'{"model_type": 9' + b"9" * 6000 + b"}"],
+    "tokenizer.json": [b"", b"[]", b"{}", b"\xff"],
+    "tokenizer_config.json": [b"[]", b"{"],
+    "model.safetensors": [b"", b"\x08\0\0\0\0\0\0\0[]      ", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}", b"PK\x03\x04"],
+    "index.json": [b"", b"[]", b'{"i0": ["<a_9999999>"]}'],
+    "wording.yaml": [b"", b"[]", b"a: [", b"\xff"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, all_ in FILES.items() for number in range(len(all_))]
+)
+def test_broken_files_of_a_checkpoint_are_one_line(shop, tmp_path, name, number):
+    place = copied(shop, tmp_path / "shop") / "sft"
+    (place / name).write_bytes(FILES[name][number])
+    refused(lambda: load_bundle(place), f"{name}: differs from manifest.json", "minionerec sft")
+    sign(place)
+    refused(lambda: load_bundle(place), str(place))
+
+
+@pytest.mark.parametrize(
+    "counts", [{}, {"max_prompt_length": "many"}, {"max_prompt_length": 0}, {"max_prompt_length": 2.5}]
+)
+def test_counts_of_a_checkpoint_are_held_against_their_types(shop, tmp_path, counts):
+    place = copied(shop, tmp_path / "shop") / "sft"
+    spoil_manifest(place, lambda content: content.update(counts=counts))
+    refused(lambda: load_bundle(place), "manifest.json: was edited by hand")
+    sign(place)
+    refused(lambda: load_bundle(place), "max_prompt_length")
+
+
+def test_a_tokenizer_that_knows_an_sids_token_already_is_named(shop, tmp_path):
+    """A stranger's model, in which `<a_1>` means something else."""
+    place = copied(shop, tmp_path / "shop", ("new",))
+    (place / "sft/manifest.json").unlink()
+    said = stage(place, "sft", "--model", "sft", "--output", "new").said
+    assert "sft: its tokenizer has the token '<a_" in said and not (place / "new").exists()
+
+
+def test_an_own_checkpoint_may_be_trained_on(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    assert stage(place, "sft", "--model", "sft", "--output", "new").status == 0
+
+
+SEQUENTIAL = {
+    "missing": lambda tensors: without_one(tensors),
+    "unexpected": lambda tensors: {**tensors, "extra": torch.ones(1)},
+    "shape": lambda tensors: {name: torch.cat([value, value]) for name, value in tensors.items()},
+    "not finite": lambda tensors: {name: value * torch.nan for name, value in tensors.items()},
+}
+
+
+@pytest.mark.parametrize("change", SEQUENTIAL)
+def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
+    place = next((copied(shop, tmp_path / "shop") / "sequential").glob("seed-*/model"))
+    save_file(SEQUENTIAL[change](load_file(place / "model.safetensors")), place / "model.safetensors")
+    refused(lambda: load_sequential(place), "model.safetensors: differs from manifest.json", "train-sequential")
+    sign(place)
+    refused(lambda: load_sequential(place), str(place), "Train it again")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        *("[]", "{", '{"model": "sasrec"}', '{"model": "evil", "num_items": 12, "max_len": 5, "hyper": {}}'),
+        '{"model": "sasrec", "num_items": "12", "max_len": 5, "hyper": {}}',
+        '{"model": "sasrec", "num_items": 12, "max_len": 5, "hyper": []}',
+        '{"model": "sasrec", "num_items": 12, "max_len": 5, "hyper": {"hidden_size": 1000000000}}',
+        '{"model": "sasrec", "num_items": 1000000000000, "max_len": 5, "hyper": {}}',
+        '{"model": "sasrec", "num_items": 12, "max_len": 5, "hyper": {"num_layers": 1000000000}}',
+        '{"model": "sasrec", "num_items": 12, "max_len": 5, "hyper": {"hidden_size": null}}',
+        '{"model": "sasrec", "num_items": 12, "max_len": 5, "hyper": {"padding": "above"}}',
+        '{"model": ["sasrec"], "num_items": 12, "max_len": 5, "hyper": {}}',
+    ],
+)
+def test_the_description_of_a_sequential_model_is_checked(shop, tmp_path, about):
+    place = next((copied(shop, tmp_path / "shop") / "sequential").glob("seed-*/model"))
+    (place / "model.json").write_text(about)
+    sign(place)
+    refused(lambda: load_sequential(place), str(place))
+
+
+CODEBOOKS = {
+    "nothing": {},
+    "gap": {"level_0": np.ones((4, 6), np.float32), "level_2": np.ones((4, 6), np.float32)},
+    "widths": {"level_0": np.ones((4, 6), np.float32), "level_1": np.ones((4, 5), np.float32)},
+    "type": {"level_0": np.ones((4, 6), np.int32), "level_1": np.ones((4, 6), np.int32)},
+    "shape": {"level_0": np.ones(4, np.float32)},
+    "not finite": {"level_0": np.full((4, 6), np.nan, np.float32)},
+    "huge": {"level_0": np.full((4, 6), 1e30, np.float32)},
+    "half an encoder": {"level_0": np.ones((4, 6), np.float32), "mean": np.ones(3, np.float32)},
+    "layers that do not fit": {
+        **{"level_0": np.ones((4, 6), np.float32), "mean": np.ones(3, np.float32), "scale": np.ones(1, np.float32)},
+        **{"residual": np.array([False]), "encoder.0.weight": np.ones((5, 4), np.float32)},
+        "encoder.0.bias": np.ones(5, np.float32),
+    },
+}
+
+
+@pytest.mark.parametrize("name", CODEBOOKS)
+def test_codebooks_that_fit_nothing_are_refused(shop, tmp_path, name):
+    from safetensors.numpy import save_file as save_arrays
+
+    place = copied(shop, tmp_path / "shop") / "sids"
+    save_arrays(CODEBOOKS[name], place / CODEBOOKS_FILE)
+    refused(lambda: Quantiser.load(place), f"{CODEBOOKS_FILE}: differs from manifest.json")
+    sign(place)
+    refused(lambda: Quantiser.load(place), CODEBOOKS_FILE, "Build the SIDs again")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}", b"PK\x03\x04"])
+def test_broken_codebooks_are_one_line(shop, tmp_path, content):
+    place = copied(shop, tmp_path / "shop") / "sids"
+    (place / CODEBOOKS_FILE).write_bytes(content)
+    sign(place)
+    refused(lambda: Quantiser.load(place), CODEBOOKS_FILE)
+
+
+def test_a_recommender_reads_nothing_that_was_changed(shop, tmp_path, monkeypatch):
+    place = copied(shop, tmp_path / "shop")
+    monkeypatch.chdir(place)
+    assert len(Recommender.load("sft").recommend(["i1"], 3).items) == 3
+    for name in ("train.parquet", "items.parquet"):
+        file = place / "corpus" / name
+        before = file.read_bytes()
+        file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        with pytest.raises(ArtefactError, match=f"{name}: differs from manifest.json"):
+            Recommender.load("sft")
+        file.write_bytes(before)
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_pretrained(str(tmp_path / "none"), torch.float32)

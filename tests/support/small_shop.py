@@ -1,0 +1,148 @@
+"""A shop of twelve things with every stage on it, made in seconds, and commands as a user types them."""
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from minionerec.cli.main import dispatch
+from minionerec.core.artefacts import MANIFEST, file_sha256
+from minionerec.core.commands import run_command
+from minionerec.core.manifests import DIGEST, digest_of
+
+LENGTHS = {"epochs": 1, "batch_size": 16, "device_batch_size": 16, "eval_rows": 8, "eval_beams": 10}
+STAGES = {
+    "prepare-data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "corpus"},
+    "build-sids": {"corpus": "corpus", "output": "sids", "codebook_sizes": [4, 4], "dimensions": 6},
+    "sft": {
+        **{"corpus": "corpus", "sids": "sids", "output": "sft", "hidden_size": 16, "layers": 1, "heads": 2},
+        **{"kv_heads": 1, "inner_size": 24, "text_vocabulary": 300, "all_positions": True, **LENGTHS},
+        "evals_per_epoch": 1,
+    },
+    "train-catalogue": {
+        **{"corpus": "corpus", "sids": "sids", "output": "catalogue", "hidden_size": 16, "layers": 1, "heads": 2},
+        **{"inner_size": 24, "vector_width": 6, **LENGTHS},
+    },
+    "train-sequential": {
+        **{"corpus": "corpus", "model": "sasrec", "output": "sequential", "seeds": 1, "epochs": 1, "protocol": "rows"},
+        **{"hyper": {"hidden_size": 8}, "list_length": 5, "resamples": 20},
+    },
+    "eval-beam": {
+        **{"corpus": "corpus", "checkpoint": "sft", "output": "predictions", "beams": 5, "ks": [1, 5]},
+        "resamples": 20,
+    },
+    "report": {
+        **{"corpus": "corpus", "sids": "sids", "predictions": {"sft": "predictions"}, "output": "report"},
+        "resamples": 20,
+    },
+    "export": {"checkpoint": "sft", "corpus": "corpus", "output": "export"},
+    "recommend": {"checkpoint": "sft", "histories": "histories.jsonl", "output": "lists", "k": 3},
+}
+OUTPUTS = [settings["output"] for settings in STAGES.values()]
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Its one line of an error; the test fails where there is more or less."""
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert self.status == 2, (self.status, self.out, self.err)
+        assert len(lines) == 1 and self.err.endswith(f"{lines[0]}\n") and "Traceback" not in self.err, self.err
+        return lines[0]
+
+
+def write_shop(folder: Path) -> None:
+    """The two tables, a file of histories, and a file of settings for each stage."""
+    rng = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    items = [(f"i{place}", f"{['tea', 'ink'][place // 6]} thing {place % 6}", "A thing") for place in range(12)]
+    visits = []
+    for user in range(40):
+        item, time = rng.randrange(12), rng.randrange(1000)
+        for _ in range(rng.randint(4, 6)):
+            visits.append((f"u{user}", f"i{item}", time))
+            item, time = (item + 1) % 12, time + rng.randint(1, 50)
+    for name, rows in (
+        ("items", [("item_id", "title", "description"), *items]),
+        ("interactions", [("user_id", "item_id", "timestamp"), *visits]),
+    ):
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    histories = [{"history": ["i1", "i2"]}, {"history": ["i7"]}]
+    (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in histories), encoding="utf-8")
+    for name, settings in STAGES.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+def command(folder: Path, *words: str) -> Outcome:
+    """Run `minionerec` with these words in a folder, in this process."""
+    out, err, argv, place, status = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), 0
+    logger = logging.getLogger("minionerec")
+    before, logger.handlers = logger.handlers, []
+    try:
+        sys.argv = ["minionerec", *words]
+        os.chdir(folder)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run_command(dispatch)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    finally:
+        sys.argv, logger.handlers = argv, before
+        os.chdir(place)
+    return Outcome(status, out.getvalue(), err.getvalue())
+
+
+def stage(folder: Path, name: str, *words: str) -> Outcome:
+    """Run a stage with its file of settings."""
+    return command(folder, name, "--config", f"{name}.yaml", *words)
+
+
+def make_shop(folder: Path, names: tuple[str, ...] = tuple(STAGES)) -> Path:
+    """The shop with the outputs of stages."""
+    write_shop(folder)
+    for name in names:
+        done = stage(folder, name)
+        assert done.status == 0, (name, done)
+    return folder
+
+
+def copied(shop: Path, folder: Path, leave_out: tuple[str, ...] = ()) -> Path:
+    """A copy of a shop to be spoilt, without some of its folders."""
+    shutil.copytree(shop, folder, ignore=lambda place, names: leave_out if Path(place) == shop else ())
+    return folder
+
+
+def spoil_manifest(artefact: Path, change: Callable[[dict], object]) -> None:
+    """Change a manifest as a hostile maker would."""
+    content = json.loads((artefact / MANIFEST).read_text(encoding="utf-8"))
+    change(content)
+    (artefact / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+
+
+def sign(artefact: Path) -> None:
+    """Write the hashes of all files into the manifest: a hostile maker's artefact agrees with itself."""
+    files = [file for file in sorted(artefact.rglob("*")) if file.is_file() and file.name != MANIFEST]
+    hashes = {str(file.relative_to(artefact)): file_sha256(file) for file in files}
+    spoil_manifest(artefact, lambda content: content.update(files=hashes))
+    spoil_manifest(artefact, lambda content: content.update({DIGEST: digest_of(content)}))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
