@@ -255,6 +255,14 @@ def _cannot_write(path: Path, error: OSError) -> ArtefactError:
     return ArtefactError(f"{path}: cannot be written ({error.strerror or error}). {remedy} or mend its permissions.")
 
 
+def remove_old(path: Path) -> Path:
+    """Remove what an artefact replaced, where a kill left it; gives the place that it is moved to."""
+    old = path.with_name(f".{path.name}.old")
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+    return old
+
+
 def _write_manifest(folder: Path, said: dict[str, Any]) -> None:
     """Write a manifest over all files of a folder, which has none yet."""
     files = {str(file.relative_to(folder)): file_sha256(file) for file in sorted(folder.rglob("*")) if file.is_file()}
@@ -298,7 +306,7 @@ def write_artefact(
     """
     path = Path(path)
     require_writable(path, kind)
-    fresh, old = path.with_name(f".{path.name}.writing"), path.with_name(f".{path.name}.old")
+    fresh = path.with_name(f".{path.name}.writing")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     recorded = input_record(inputs or {}) if recorded is None else recorded
@@ -312,11 +320,11 @@ def write_artefact(
         if isinstance(error, OSError) and is_about_writing(error):
             raise _cannot_write(path, error) from None
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    old = remove_old(path)
     if path.exists():
         path.rename(old)
     fresh.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_old(path)
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

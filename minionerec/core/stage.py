@@ -24,6 +24,7 @@ What happens is the same everywhere:
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
 """
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ from minionerec.core.artefacts import (
     is_artefact,
     read_json,
     read_manifest,
+    remove_old,
     require_writable,
     to_plain,
     verify_files,
@@ -121,9 +123,19 @@ class Stage:
             if say:
                 logger.warning("%s was changed since it was written: %s is made anew.", changed, self.output)
             return None
+        if is_main_process():
+            self._tidy()
         if say:
             logger.info("%s is up to date.", self.output)
         return manifest
+
+    def _tidy(self) -> None:
+        """Remove what a run left that was killed after its last write; from which more can follow, that is kept."""
+        remove_old(self.output)
+        if not growing_settings(self.config) and self.partial.is_dir():
+            with contextlib.suppress(ConfigError):
+                if not (self.partial / RECORD_FILE).is_file() or self._is_done(self.partial):
+                    shutil.rmtree(self.partial, ignore_errors=True)
 
     def check_inputs(self) -> None:
         """Check that every input is there, of the right kind, and as it was written.

@@ -190,7 +190,7 @@ def write_trie(trie: Trie, file: Path) -> None:
         "token": trie.token.numpy().astype(np.int32),
         "sid": trie.sid.numpy().astype(np.int32),
     }
-    save_file(arrays, file, metadata={"levels": str(trie.levels), "sids": str(trie.n_sids)})
+    save_file(arrays, file, metadata={"trie": f"{trie.levels} levels, {trie.n_sids} SIDs"})
 
 
 def sid_to_item(table: SidTable, behind: Sequence[Sequence[int]]) -> dict[str, list[str]]:

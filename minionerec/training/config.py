@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
@@ -159,9 +160,11 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
         )
 
     def inputs(self) -> dict[str, Path]:
-        """The settings that name inputs, and the wording where it is the user's own file."""
+        """What is read: also the wording where it is the user's own file, and the model where it is ours."""
         own = self.wording not in BUILT_IN and Path(self.wording).is_file()
-        return super().inputs() | ({"wording": Path(self.wording)} if own else {})
+        found = super().inputs() | ({"wording": Path(self.wording)} if own else {})
+        ours = self.model != "scratch" and is_artefact(self.model)
+        return found | ({"model": Path(self.model)} if ours else {})
 
 
 @dataclass

@@ -1,0 +1,201 @@
+"""A machine that fails: a full disk, no leave to read or write, kills, a clock that jumps, two runs at once.
+
+Whatever happens, the command says it in one line, what stood before still stands, and the same command ends with the
+artefacts of an undisturbed run, byte for byte.
+"""
+
+import os
+import random
+import shutil
+from functools import partial
+
+import pytest
+from support.kill import random_points, stage_in_child
+from support.machine import on_machine, run_words, started
+from support.small_shop import STAGES, bytes_of, command, copied, stage
+
+from minionerec.core.artefacts import read_manifest, require_writable, write_artefact
+
+OWN = {name: settings["output"] for name, settings in STAGES.items()}
+slow = pytest.mark.slow
+
+
+def words_of(name):
+    return (name, "--config", f"{name}.yaml")
+
+
+def without(shop, tmp_path, name):
+    """A copy of the shop without one stage's output and what goes on from it."""
+    return copied(shop, tmp_path / "shop", (OWN[name], f"{OWN[name]}.finished"))
+
+
+def ends_as_undisturbed(shop, place, name):
+    """The same command again: the artefacts of a run that nothing disturbed, and no litter."""
+    done = on_machine(place, words_of(name))
+    assert done.status == 0, done
+    assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
+    # What more epochs could go on from is kept.
+    endings = (".writing", ".old", *([] if name in ("sft", "train-catalogue") else [".partial"]))
+    litter = [str(file.relative_to(place)) for file in place.rglob("*") if file.name.endswith(endings)]
+    assert not litter, litter
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_a_full_disk(shop, tmp_path, name):
+    place = without(shop, tmp_path, name)
+    largest = max(len(content) for content in bytes_of(shop / OWN[name]).values())
+    before = bytes_of(place)
+    for limit in (0, 100, largest // 2, largest - 1):
+        said = on_machine(place, words_of(name), largest_file=limit).said
+        assert "File too large" in said or "No space left" in said or "cannot be" in said, said
+        after = bytes_of(place)
+        assert {file: after.get(file) for file in before} == before
+        assert not (place / OWN[name] / "manifest.json").exists()
+    ends_as_undisturbed(shop, place, name)
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_a_disk_that_may_not_be_written(shop, tmp_path, name):
+    place = without(shop, tmp_path, name)
+    place.chmod(0o555)
+    assert "ermission" in on_machine(place, words_of(name), plain_user=True).said
+    place.chmod(0o755)
+    ends_as_undisturbed(shop, place, name)
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_inputs_that_may_not_be_read(shop, tmp_path, name):
+    place = without(shop, tmp_path, name)
+    rng = random.Random(name)
+    settings = [value for value in STAGES[name].values() if isinstance(value, str) and (shop / value).exists()]
+    for given in [*settings, f"{name}.yaml"]:
+        path = place / given
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+        if given == OWN[name]:
+            continue
+        chosen = {path, *(file for file in files if file.name == "manifest.json"), rng.choice(files)}
+        for file in sorted(chosen):
+            mode = file.stat().st_mode
+            file.chmod(0)
+            said = on_machine(place, words_of(name), plain_user=True).said
+            assert file.name in said, said
+            file.chmod(mode)
+    ends_as_undisturbed(shop, place, name)
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_killed_anywhere(shop, tmp_path, name):
+    place = without(shop, tmp_path, name)
+    run = partial(stage_in_child, run_words)
+    totals = run(place, (place, words_of(name)))
+    assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
+    for number, point in enumerate(random_points(totals, 6, seed=len(name))):
+        mine = without(shop, tmp_path / str(number), name)
+        # The first kill may be followed by another one.
+        run(mine, (mine, words_of(name)), point)
+        ends_as_undisturbed(shop, mine, name)
+        shutil.rmtree(mine)
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_killed_while_replacing_an_older_output(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop", (f"{OWN[name]}.finished",))
+    first = OWN[name] if (place / OWN[name] / "manifest.json").is_file() else f"{OWN[name]}/summary"
+    file = sorted(read_manifest(place / first)["files"])[0]
+    run = partial(stage_in_child, run_words)
+    (place / first / file).write_bytes(b"changed")
+    totals = run(place, (place, words_of(name)))
+    for point in random_points(totals, 4, seed=len(name)):
+        (place / first / file).write_bytes(b"changed")
+        shutil.rmtree(place / f"{OWN[name]}.finished", ignore_errors=True)
+        run(place, (place, words_of(name)), point)
+        ends_as_undisturbed(shop, place, name)
+
+
+@slow
+@pytest.mark.parametrize("step", [1e8, -1e7])
+@pytest.mark.parametrize("name", STAGES)
+def test_a_clock_that_jumps(shop, tmp_path, name, step):
+    place = without(shop, tmp_path, name)
+    done = on_machine(place, words_of(name), clock=step)
+    assert done.status == 0, done
+    assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
+
+
+@slow
+@pytest.mark.parametrize("name", STAGES)
+def test_two_runs_at_once(shop, tmp_path, name):
+    place = without(shop, tmp_path, name)
+    ends = [wait() for wait in [started(place, words_of(name)) for _ in range(3)]]
+    assert 0 in [done.status for done in ends]
+    for done in ends:
+        assert done.status == 0 or "another run is writing it" in done.said
+    ends_as_undisturbed(shop, place, name)
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 2**33])
+def test_times_of_files_decide_nothing(shop, tmp_path, seconds):
+    place = copied(shop, tmp_path / "shop")
+    for file in place.rglob("*"):
+        os.utime(file, (seconds, seconds))
+    for name in ("prepare-data", "build-sids", "eval-beam", "report"):
+        before = (place / OWN[name] / "manifest.json").stat().st_ctime_ns
+        assert stage(place, name).status == 0
+        assert (place / OWN[name] / "manifest.json").stat().st_ctime_ns == before
+
+
+def test_a_change_that_hides_behind_times_and_size_is_seen(shop, tmp_path):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    file = place / "sft/model.safetensors"
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    content = bytearray(file.read_bytes())
+    assert stage(place, "eval-beam").status == 0  # hashed once in this process
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    os.utime(file, ns=times)
+    assert "model.safetensors: differs" in stage(place, "eval-beam", "--output", "new").said
+
+
+def test_who_comes_second_does_not_take_the_first_ones_folder_away(tmp_path):
+    with write_artefact(tmp_path / "one", "cups", config={}) as folder:
+        require_writable(tmp_path / "one", "cups")
+        (folder / "cup.txt").write_text("cup")
+    assert list(read_manifest(tmp_path / "one")["files"]) == ["cup.txt"]
+
+
+PLACES = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-sids.yaml": "build-sids"}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_something_else_in_place_of_a_file_is_one_line(shop, tmp_path, name):
+    place = without(shop, tmp_path, PLACES[name])
+    (place / name).unlink()
+    for make in (lambda: None, (place / name).mkdir, lambda: (place / name).symlink_to(name)):
+        make()
+        said = stage(place, PLACES[name]).said
+        assert name in said, said
+        if (place / name).is_dir():
+            (place / name).rmdir()
+        (place / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", ["items.csv", "corpus", "sft"])
+def test_a_name_that_no_disk_takes_is_one_line(shop, tmp_path, name):
+    place = copied(shop, tmp_path / "shop")
+    stages = {"items.csv": ("prepare-data", "--items"), "corpus": ("build-sids", "--corpus")}
+    words = stages.get(name, ("eval-beam", "--checkpoint"))
+    for bad in ("x" * 300, f"{name}/under", "a\0b"):
+        said = command(place, words[0], "--config", f"{words[0]}.yaml", words[1], bad, "--output", "new").said
+        assert said
+
+
+@pytest.mark.parametrize("bad", ["x" * 300, "items.csv/new", "a\0b"])
+def test_an_output_that_no_disk_takes_is_one_line(shop, tmp_path, bad):
+    place = copied(shop, tmp_path / "shop")
+    for name in ("prepare-data", "build-sids", "eval-beam", "report", "recommend"):
+        assert stage(place, name, "--output", bad).said
