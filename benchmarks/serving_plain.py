@@ -5,7 +5,6 @@ as FastAPI does by itself, in its threads, or one at a time.
 """
 
 import argparse
-import socket
 import threading
 from typing import Any
 
@@ -28,6 +27,7 @@ def main() -> None:
     from minionerec.data.corpus import Corpus
     from minionerec.rankers.language import Search
     from minionerec.rankers.load import load_ranker
+    from minionerec.serve.server import address_of, bind
 
     corpus = Corpus.load(args.corpus)
     ranker = load_ranker(args.checkpoint, corpus, search=Search("stock", batch_size=1, beams=args.beams))
@@ -53,8 +53,8 @@ def main() -> None:
         pairs = list(zip(found.items[0], found.scores[0], strict=True))[: question.k]
         return {"items": [{"item_id": ids[item], "title": titles[item], "score": score} for item, score in pairs]}
 
-    listening = socket.create_server(("127.0.0.1", 0))
-    print(f"plain: http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+    listening = bind("127.0.0.1", 0)
+    print(f"plain: {address_of(listening)}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listening])
 
