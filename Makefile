@@ -1,6 +1,7 @@
 # make quickstart       set up and run the whole pipeline on the demo shop
 # make test-fast        the unit tests, for the loop of a day
 # make test             set up and run linters and all tests but the slow ones
+# make hostile          50,000 mutated files and settings against every reader (tests/hostile/README.md); ARGS=... passes on
 # make slow             the tests that take minutes, and the one that installs a wheel
 # make serve            serve the model of the demo shop over HTTP, trained first where need be
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
@@ -20,7 +21,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test tests test-fast serve industrial industrial-best venv lint format slow clean
+.PHONY: quickstart test tests test-fast serve industrial industrial-best venv lint format slow hostile clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -40,6 +41,10 @@ slow: venv
 
 serve: venv
 	$(OFFLINE) $(BIN)/minionerec serve
+
+# The number of cases and the seed are arguments: make hostile ARGS="--cases 2000 --seed 5"
+hostile: venv
+	$(OFFLINE) OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m hostile.campaign $(ARGS)
 
 industrial: venv
 	$(OFFLINE) $(BIN)/minionerec run industrial

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import open_artefact, read_json
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, cut
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
@@ -77,8 +79,9 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
         vectors = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npy file of numbers ({error}). Write it with numpy.save.") from None
+    except Exception as error:  # its header is a Python literal, which can fail in every way that those can
+        said = cut(str(error), 200)
+        raise DataError(f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save.") from None
     if not isinstance(vectors, np.ndarray):
         raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
     return check_vectors(vectors, n_items, str(path))
@@ -101,12 +104,14 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
             in length or are not finite.
     """
     try:
-        table = pd.read_parquet(path, columns=["item_id", "vector"])
-    except (OSError, ValueError) as error:
+        table = pq.ParquetFile(path).read(columns=["item_id", "vector"]).to_pandas(ignore_metadata=True)
+        if sorted(table.columns) != ["item_id", "vector"]:
+            raise ValueError(f"it has {', '.join(table.columns) or 'neither'} of the two columns")
+        ids = pd.Index(table["item_id"].astype(str))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise DataError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}). Write it with columns item_id and vector."
+            f"{path}: cannot be read ({cut(str(error), 200)}). Write it with columns item_id and vector."
         ) from None
-    ids = pd.Index(table["item_id"].astype(str))
     if ids.has_duplicates:
         raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
     places = ids.get_indexer(pd.Index(item_ids))

@@ -53,7 +53,7 @@ def _parquet_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any
             columns = [name for name in COLUMNS if name in names]
             for batch in file.iter_batches(batch_size=rows_at_once, columns=columns):
                 yield batch.to_pylist()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]}). Write it again.") from None
 
 

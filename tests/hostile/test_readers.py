@@ -160,7 +160,7 @@ def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
 
 def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
     visits = changed(5, f"u1,p1,{START},7")
-    assert "line 7: 4 cells, expected 3 (1 such rows)" in said(tmp_path, visits)
+    assert "line 7: 4 cells, expected 3 (1 such lines)" in said(tmp_path, visits)
     visits[10] = "u0,p1,soon"
     used, bad, _, _ = tables(tmp_path, visits, allowed=2)
     assert (used, bad) == (N - 2, 2)

@@ -190,11 +190,12 @@ def _drop_long(file: TextFile, content: bytes, bad: BadRows) -> None:
     if not long:
         raise DataError(f"{file.path}: its rows differ in their cells. Check its separators and quotes.")
     line = file.line(long[0])
+    n = int(file.records.spans[long].sum()) if len(file.records) == len(sizes) else len(long)
     bad.add(
         "malformed",
-        f"{file.path}, line {line}: {sizes[long[0]]} cells, expected {len(file.header)} ({len(long)} such rows). Check "
+        f"{file.path}, line {line}: {sizes[long[0]]} cells, expected {len(file.header)} ({n} such lines). Check "
         "its separators and quotes.",
-        len(long),
+        n,
     )
     file.dropped = frozenset(long)
     del file.records  # of all of them

@@ -1,0 +1,209 @@
+"""What the campaign does to artefacts: their files forged, with and without hashes that agree."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hostile import mutate
+from hostile.groups import RAW, Group, holds
+from support.small_shop import make_shop, sign
+
+from minionerec.core.artefacts import open_artefact, read_json
+from minionerec.data.corpus import Corpus
+from minionerec.embed.ready import load_vector_table, load_vectors
+from minionerec.metrics.predictions import Predictions
+from minionerec.recommend.histories import read_histories
+from minionerec.sid.table import SidTable
+
+
+def _make_shop(folder: Path) -> None:
+    """The shop of the other hostile tests, as far as these groups read it."""
+    made = make_shop(
+        folder / "made", ("prepare-data", "build-sids", "sft", "train-catalogue", "train-sequential", "eval-beam")
+    )
+    for place in made.iterdir():
+        place.rename(folder / place.name)
+    made.rmdir()
+
+
+def _make_small_shop(folder: Path) -> None:
+    """Its corpus and SIDs alone."""
+    made = make_shop(folder / "made", ("prepare-data", "build-sids"))
+    for place in made.iterdir():
+        place.rename(folder / place.name)
+    made.rmdir()
+
+
+def _make_vectors(folder: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+    np.save(folder / "vectors.npy", vectors)
+    pd.DataFrame({"item_id": [f"i{n}" for n in range(12)], "vector": list(vectors)}).to_parquet(
+        folder / "vectors.parquet"
+    )
+
+
+def _strike_vectors(rng: Random, clean: Path, folder: Path) -> str:
+    npy = rng.random() < 0.6
+    path = folder / ("vectors.npy" if npy else "vectors.parquet")
+    mutate.change_file(rng, path, mutate.spoil_npy if npy else mutate.spoil_parquet)
+    found = load_vectors(path, 12) if npy else load_vector_table(path, [f"i{n}" for n in range(12)])
+    holds(found.dtype == np.float32 and len(found) == 12 and bool(np.isfinite(found).all()), "not 12 finite vectors")
+    with np.errstate(over="ignore"):
+        holds(bool(np.isfinite((found * found).sum(dtype=np.float32))), "vectors whose squares overflow")
+    return "read"
+
+
+def _strike_index(rng: Random, clean: Path, folder: Path) -> str:
+    path = folder / "sids" / "index.json"
+    ids = list(read_json(path))
+    if rng.random() < 0.5:
+        content = json.loads(path.read_text())
+        item = rng.choice(ids)
+        tokens = (
+            "<a_01>",
+            "<a_٣>",
+            "<a_2147483648>",
+            "<a_2147483647>",
+            "<z_1>",
+            "<a_-1>",
+            "<a_1",
+            "<A_1>",
+            "",
+            "<a_1><b_2>",
+            7,
+        )
+        content[item] = [rng.choice(tokens) for _ in range(rng.randint(0, 3))]
+        path.write_text(json.dumps(content))
+    else:
+        mutate.change_file(rng, path, mutate.spoil_json)
+    table = SidTable.load_index(path, ids if rng.random() < 0.5 else None)
+    holds(table.codes.dtype == np.int32 and bool((table.codes[:, 0] >= 0).all()), "codes that are none")
+    for row, sid in zip(json.loads(path.read_text(encoding="utf-8")).values(), table.sids, strict=False):
+        holds("".join(row).strip() == sid or len(table) != len(ids), f"{row} is read as {sid}")
+    return "read"
+
+
+def _strike_manifest(rng: Random, clean: Path, folder: Path) -> str:
+    kind = rng.choice(("corpus", "sids"))
+    path = folder / kind / "manifest.json"
+    before = path.read_bytes()
+    mutate.change_file(rng, path, mutate.spoil_json)
+    manifest = open_artefact(folder / kind, kind)
+    same = json.loads(before) == json.loads(path.read_bytes()) == manifest
+    holds(same, "an edited manifest passes")
+    return "read"
+
+
+def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
+    json_lines = rng.random() < 0.6
+    path = folder / ("histories.jsonl" if json_lines else "histories.parquet")
+    mutate.change_file(rng, path, mutate.spoil_json if json_lines else mutate.spoil_parquet)
+    rows = [row for _, part in read_histories(path, 3) for row in part]
+    for row in rows:
+        holds(all(isinstance(item, str) for item in [*row["history"], row["user"]]), f"not texts: {row!r:.80}")
+    if json_lines:
+        lines = path.read_bytes().split(b"\n")
+        holds(len(rows) in (len(lines), len(lines) - 1), f"{len(rows)} rows of {len(lines)} lines")
+    return "read"
+
+
+def _make_histories(folder: Path) -> None:
+    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}"} for n in range(5)]
+    (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pd.DataFrame(rows).to_parquet(folder / "histories.parquet")
+
+
+def _strike_file(
+    read: Callable[[Path], Any], place: str, spoil: Callable[[Random, bytes], bytes]
+) -> Callable[[Random, Path, Path], str]:
+    """An attack on a file of an artefact whose maker signs what he forged, or does not."""
+
+    def strike(rng: Random, clean: Path, folder: Path) -> str:
+        path = folder / place
+        before = path.read_bytes()
+        mutate.change_file(rng, path, spoil)
+        signed = rng.random() < 0.6
+        if signed:
+            sign(path.parent)
+        read(path.parent)
+        holds(signed or path.read_bytes() == before, "an edited file passes")
+        return "read"
+
+    return strike
+
+
+def _load_corpus(path: Path) -> None:
+    corpus = Corpus.load(path)
+    for table in corpus.splits().values():
+        items = np.concatenate([*table["history"].tolist(), table["target"].to_numpy(), np.zeros(0, np.int32)])
+        holds(
+            items.dtype.kind == "i" and bool(((items >= 0) & (items < corpus.n_items)).all()),
+            "items beyond the catalogue",
+        )
+
+
+def _load_predictions(path: Path) -> None:
+    from minionerec.metrics.ranked import Ranked
+
+    open_artefact(path, "predictions")
+    found = Predictions.load(path)
+    ranked = Ranked.from_predictions(found)
+    holds(len(ranked) == len(found), "rows vanish")
+
+
+def _load_checkpoint(path: Path) -> None:
+    from minionerec.rankers.load import load_ranker
+
+    open_artefact(path)
+    corpus = Corpus.load(next(place for place in path.parents if (place / "corpus").is_dir()) / "corpus")
+    ranking = load_ranker(path, corpus).rank([np.array([3, 1]), np.array([], dtype=np.int64)], 3)
+    scores = list(itertools.chain(*ranking.scores))
+    holds(bool(np.isfinite(scores).all()), "scores that are no numbers")
+
+
+def _forged(name: str, read: Callable[[Path], Any], places: tuple[str, ...], share: float) -> Group:
+    """A group that forges one of several files of an artefact."""
+    spoilers = {
+        ".parquet": mutate.spoil_parquet,
+        ".json": mutate.spoil_json,
+        ".safetensors": mutate.spoil_safetensors,
+        ".yaml": mutate.spoil_yaml,
+    }
+
+    def strike(rng: Random, clean: Path, folder: Path) -> str:
+        place = rng.choice(places)
+        return _strike_file(read, place, spoilers[Path(place).suffix])(rng, clean, folder)
+
+    return Group(name, _make_small_shop if name == "corpus" else _make_shop, strike, share)
+
+
+_LANGUAGE = tuple(f"sft/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json", "index.json"))
+_CATALOGUE = tuple(f"catalogue/{name}" for name in ("model.safetensors", "config.json", "index.json"))
+GROUPS = {
+    group.name: group
+    for group in (
+        *RAW,
+        Group("vectors", _make_vectors, _strike_vectors, 4),
+        Group("index", _make_small_shop, _strike_index, 4),
+        Group("manifest", _make_small_shop, _strike_manifest, 3),
+        Group("histories", _make_histories, _strike_histories, 4),
+        _forged("corpus", _load_corpus, tuple(f"corpus/{name}.parquet" for name in ("items", "train", "test")), 3),
+        _forged("predictions", _load_predictions, ("predictions/predictions.parquet",), 3),
+        _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),
+        _forged("catalogue model", _load_checkpoint, _CATALOGUE, 0.6),
+        _forged(
+            "sequential model",
+            _load_checkpoint,
+            (
+                "sequential/seed-42/model/model.safetensors",
+                "sequential/seed-42/model/model.json",
+            ),
+            0.6,
+        ),
+    )
+}

@@ -1,0 +1,236 @@
+"""Attack the project: `make hostile`, or `make hostile ARGS="--cases 2000 --seed 5"`; README.md says what must hold.
+
+A case is a group, a seed and a number, and nothing else: `--replay FILE` runs the broken ones of a campaign again, and
+`--group csv --number 17` a single one. Cases run in two child processes; one that does not answer within 10 seconds or
+takes more than 2 GB is ended, counted as broken, and the next child goes on behind it.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from hostile.artefact_groups import GROUPS
+from hostile.groups import Broken
+
+from minionerec.core.errors import MinioneRecError
+from minionerec.core.faults import fault
+
+SECONDS, BYTES, LONGEST = 10.0, 2 << 30, 2_300
+PLACE = Path("runs/hostile/broken.jsonl")
+
+
+class Case(NamedTuple):
+    """What there is to know of a case."""
+
+    group: str
+    seed: int
+    number: int
+
+
+def plan(cases: int, seed: int, groups: Sequence[str] = ()) -> list[Case]:
+    """So many cases, shared out among the groups."""
+    chosen = [GROUPS[name] for name in (groups or GROUPS)]
+    whole = sum(group.share for group in chosen)
+    counts = [max(1, round(cases * group.share / whole)) for group in chosen]
+    counts[0] += cases - sum(counts)
+    return [
+        Case(group.name, seed, place) for group, count in zip(chosen, counts, strict=True) for place in range(count)
+    ]
+
+
+def run_case(case: Case, clean: Path, scratch: Path) -> tuple[str, str]:
+    """Run one case: "used", "refused" or "broken", and what was said.
+
+    Args:
+        case: The case.
+        clean: Folder with the undisturbed files of its group.
+        scratch: Folder for a copy of them.
+    """
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(clean, scratch)
+    rng = Random(f"{case.seed} {case.group} {case.number}")
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            GROUPS[case.group].strike(rng, clean, scratch)
+    except Broken as error:
+        return "broken", str(error)
+    except MinioneRecError as error:
+        return _judged(str(error))
+    except Exception as error:
+        said = fault(error)
+        if said is not None:
+            return _judged(str(MinioneRecError(said)))
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/minionerec/" in frame.filename]
+        at = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{place.filename}:{place.lineno}"
+        return "broken", f"{type(error).__name__} at {at}: {str(error)[:200]}"
+    return "used", ""
+
+
+def _judged(said: str) -> tuple[str, str]:
+    if "\n" in said or not said.strip():
+        return "broken", f"a message of several lines or none: {said[:200]!r}"
+    return ("broken", f"a message of {len(said)} characters") if len(said) > LONGEST else ("refused", said)
+
+
+def _work(cases: list[Case], homes: dict[str, Path], scratch: Path, pipe: Connection) -> None:
+    logging.disable(logging.CRITICAL)
+    for case in cases:
+        pipe.send(("begins", case))
+        verdict, said = run_case(case, homes[case.group], scratch)
+        pipe.send((verdict, case, said))
+    pipe.send(("ends", None))
+
+
+def _memory(process: Any) -> int:
+    try:
+        pages = Path(f"/proc/{process.pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Child:
+    """A process at work on some cases."""
+
+    def __init__(self, cases: list[Case], homes: dict[str, Path], scratch: Path):
+        self.cases, self.homes, self.scratch = cases, homes, scratch
+        self.done = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.pipe, theirs = multiprocessing.Pipe(duplex=False)
+        arguments = (self.cases[self.done :], self.homes, self.scratch, theirs)
+        self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.since, self.first = time.monotonic(), _memory(self.process)
+
+    def heard(self) -> Iterator[tuple[str, Case, str]]:
+        """Verdicts since the last call; a case that crashed, hung or grew too large is broken and left behind."""
+        lost = ""
+        try:
+            while self.pipe.poll():
+                word, case, *rest = self.pipe.recv()
+                self.since = time.monotonic()
+                if word not in ("begins", "ends"):
+                    self.done += 1
+                    yield word, case, rest[0]
+        except EOFError:
+            self.process.join()
+            lost = f"the process ended with status {self.process.exitcode}" if self.done < len(self.cases) else ""
+        if not lost and self.done < len(self.cases):
+            if time.monotonic() - self.since > SECONDS:
+                lost = f"no answer within {SECONDS:.0f} s"
+            elif _memory(self.process) - self.first > BYTES:
+                lost = "more than 2 GB"
+        if lost:
+            self.process.kill()
+            self.process.join()
+            self.done += 1
+            yield "broken", self.cases[self.done - 1], lost
+            if self.done < len(self.cases):
+                self._start()
+
+    def at_work(self) -> bool:
+        """Whether cases are left."""
+        return self.done < len(self.cases)
+
+
+def attack(cases: list[Case], *, children: int = 2, quiet: bool = True) -> tuple[Counter[tuple[str, str]], list[Any]]:
+    """Run cases: how many of each group were used, refused, broken; and the broken ones with what was said."""
+    counts: Counter[tuple[str, str]] = Counter()
+    broken: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
+        homes: dict[str, Path] = {}
+        made: dict[Any, Path] = {}
+        for name in dict.fromkeys(case.group for case in cases):
+            make = GROUPS[name].make
+            if make not in made:
+                made[make] = Path(folder) / "clean" / str(len(made))
+                made[make].mkdir(parents=True)
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                    make(made[make])
+            homes[name] = made[make]
+        order = list(cases)
+        Random(0).shuffle(order)  # so that both children get of every group
+        at_work = [_Child(order[n::children], homes, Path(folder) / f"scratch{n}") for n in range(children)]
+        started = told = time.monotonic()
+        while any(child.at_work() for child in at_work):
+            wait([child.pipe for child in at_work if child.at_work()], timeout=0.2)
+            for child in at_work:
+                for verdict, case, said in child.heard() if child.at_work() else ():
+                    counts[case.group, verdict] += 1
+                    if verdict == "broken":
+                        broken.append({**case._asdict(), "said": said})
+            if not quiet and time.monotonic() - told > 30:
+                told = time.monotonic()
+                print(f"{sum(counts.values()):,} of {len(cases):,} cases, {told - started:.0f} s", flush=True)
+        for child in at_work:
+            child.process.join()
+    return counts, broken
+
+
+def table(counts: Counter[tuple[str, str]]) -> str:
+    """Counts by group."""
+    lines = [f"{'group':<18}{'cases':>8}{'used':>8}{'refused':>9}{'broken':>8}"]
+    for name in [*dict.fromkeys(group for group, _ in sorted(counts, key=lambda key: list(GROUPS).index(key[0]))), ""]:
+        each = [
+            sum(n for (group, word), n in counts.items() if name in (group, "") and word == verdict)
+            for verdict in _WORDS
+        ]
+        lines.append(f"{name or 'all':<18}{sum(each):8,}{each[0]:8,}{each[1]:9,}{each[2]:8,}")
+    return "\n".join(lines)
+
+
+_WORDS = ("used", "refused", "broken")
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Attack every reader with seeded mutations.")
+    parser.add_argument("--cases", type=int, default=50_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--group", action="append", default=[], choices=list(GROUPS))
+    parser.add_argument("--number", type=int, help="only this case of the group")
+    parser.add_argument("--replay", type=Path, help="file of broken cases to run again")
+    parser.add_argument("--output", type=Path, default=PLACE, help="where broken cases are written")
+    given = parser.parse_args()
+    if given.replay:
+        lines = [json.loads(line) for line in given.replay.read_text().splitlines()]
+        cases = [Case(line["group"], line["seed"], line["number"]) for line in lines]
+    elif given.number is not None:
+        cases = [Case(name, given.seed, given.number) for name in given.group]
+    else:
+        cases = plan(given.cases, given.seed, given.group)
+    started = time.monotonic()
+    counts, broken = attack(cases, quiet=False)
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text("".join(json.dumps(line) + "\n" for line in broken))
+    print(table(counts))
+    print(f"{time.monotonic() - started:.0f} s; broken cases: {given.output if broken else 'none'}")
+    for line in broken[:20]:
+        print(f"  {line['group']} {line['number']}: {line['said'][:300]}")
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+"""A seeded mutator: what hostile or careless hands do to files that the project reads.
+
+Every function takes a `random.Random` and gives new content; the same seed gives the same content.
+"""
+
+import io
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TEXTS = (
+    *("", " ", '"', "'", '""', "\0", "\r", "\n", "\t", ",", "::", "|", "\ufeff", "\u2028", "é", "٣", "😀", "\ud800"),
+    *(
+        "a" * 70_000,
+        "x" * 5_000,
+        "-",
+        "--",
+        "=1+1",
+        "../../etc/passwd",
+        "$(ls)",
+        "%s",
+        "{history}",
+        "<a_1>",
+        "<script>",
+    ),
+    *("nan", "NaN", "inf", "-inf", "null", "None", "true", "1e5", "1e400", "0x10", "1_000", "007", "1.0", "-0", "+5"),
+    *("9" * 20, "9" * 5_000, "1" + "0" * 20, "9223372036854775808", "18446744073709551616", "-9223372036854775809"),
+    *("9999-12-31", "0001-01-01", "2021-02-30", "2262-04-12", "2020-01-01T25:00", "2020-01-01", "1500000000000"),
+)
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2**31,
+    2**32,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**20,
+    1e30,
+    1e300,
+    0.5,
+    float("nan"),
+    float("inf"),
+)
+BYTES = (
+    b"\0",
+    b"\xff",
+    b"\xfe\xff",
+    b"\xef\xbb\xbf",
+    b'"',
+    b"\n",
+    b"\r",
+    b"\t",
+    b",",
+    b"\x80",
+    b"\xed\xa0\x80",
+    b"9" * 30,
+)
+
+
+def deep(rng: Random) -> str:
+    """Lists or objects within one another, up to far too many."""
+    depth = rng.choice((3, 60, 2_000, 60_000))
+    sign = rng.choice(("[]", "{}"))
+    opened = "[" * depth if sign == "[]" else '{"a":' * depth + "1"
+    return opened + sign[1] * (depth if rng.random() < 0.7 else 0)
+
+
+def json_value(rng: Random) -> str:
+    """Any JSON value, or something that is nearly one."""
+    return rng.choice(
+        (
+            lambda: json.dumps(rng.choice(TEXTS)),
+            lambda: json.dumps(rng.choice(NUMBERS)),
+            lambda: rng.choice(
+                ("true", "false", "null", "[]", "{}", "[1]", '["a", null]', '{"a": 1}', "", "'a'", "-", "1" * 5_000)
+            ),
+            lambda: deep(rng),
+        )
+    )()
+
+
+def spoil_bytes(rng: Random, content: bytes) -> bytes:
+    """A few bytes flipped, put in, taken out, moved, or the end cut off."""
+    for _ in range(rng.randint(1, 3)):
+        place, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
+        kind = rng.randrange(7)
+        if kind == 0 and content:
+            place = min(place, len(content) - 1)
+            content = content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
+        elif kind == 1:
+            content = content[:place] + rng.choice(BYTES) + content[place:]
+        elif kind == 2:
+            content = content[:place] + content[min(end, place + rng.randint(1, 40)) :]
+        elif kind == 3:
+            content = content[:place]
+        elif kind == 4:
+            part = content[place : min(end, place + 60)]
+            content = content[:place] + part * rng.randint(1, 3) + content[place:]
+        elif kind == 5:
+            content = content[:place] + rng.choice(TEXTS).encode("utf-8", "surrogatepass") + content[place:]
+        else:
+            content = content[:place] + rng.randbytes(rng.randint(1, 16)) + content[place:]
+    return content
+
+
+def spoil_table(rng: Random, content: bytes, separator: str) -> bytes:
+    """Cells and lines of a text table changed, doubled, dropped, or quoted."""
+    rows = [line.split(separator) for line in content.decode().split("\n")]
+    for _ in range(rng.randint(1, 4)):
+        row = rng.choice(rows)
+        cell = rng.randrange(len(row))
+        other = rng.randrange(len(rows))
+        kind = rng.randrange(10)
+        if kind <= 2:
+            row[cell] = rng.choice(TEXTS)
+        elif kind == 3:
+            row[cell] = rng.choice(('"%s', '%s"', '"%s"', '"%s"x', ' "%s"', '"%s\n%s"')).replace("%s", row[cell])
+        elif kind == 4:
+            row.insert(cell, rng.choice(TEXTS))
+        elif kind == 5 and len(row) > 1:
+            del row[cell]
+        elif kind == 6:
+            rows.insert(other, list(row))
+        elif kind == 7 and len(rows) > 1:
+            del rows[other]
+        elif kind == 8:
+            rows[other], row[:] = list(row), rows[other]
+        else:
+            row[cell] = row[cell][: rng.randint(0, len(row[cell]))]
+    return "\n".join(separator.join(row) for row in rows).encode("utf-8", "surrogatepass")
+
+
+def spoil_text(separator: str) -> Callable[[Random, bytes], bytes]:
+    """A mutator of text tables with a separator: their cells, or their bytes."""
+    return lambda rng, content: (
+        spoil_table(rng, content, separator) if rng.random() < 0.75 else spoil_bytes(rng, content)
+    )
+
+
+def spoil_json(rng: Random, content: bytes) -> bytes:
+    """A value of a JSON text replaced, a key doubled or dropped, or bytes changed; a file may hold an object a line."""
+    if rng.random() < 0.25:
+        return spoil_bytes(rng, content)
+    lines = content.split(b"\n")
+    place = rng.randrange(len(lines))
+    try:
+        record: Any = json.loads(lines[place])
+    except ValueError:
+        return spoil_bytes(rng, content)
+    marks: dict[str, str] = {}
+    for _ in range(rng.randint(1, 2)):
+        holder, key = _anywhere(rng, record)
+        if holder is None:
+            continue
+        mark = f"@{len(marks)}@"
+        marks[mark] = json_value(rng)
+        kind = rng.randrange(4)
+        if kind == 0 and isinstance(holder, dict):
+            del holder[key]
+        elif kind == 1 and isinstance(holder, dict):
+            holder[mark], marks[mark] = holder[key], json.dumps(str(key))
+            lines[place] = b""
+        else:
+            holder[key] = mark
+    text = json.dumps(record)
+    for mark, value in marks.items():
+        text = text.replace(json.dumps(mark), value)
+    lines[place] = text.encode("utf-8", "surrogatepass")
+    if rng.random() < 0.1:
+        lines.insert(place, json_value(rng).encode("utf-8", "surrogatepass"))
+    return b"\n".join(lines)
+
+
+def _anywhere(rng: Random, record: Any) -> tuple[Any, Any]:
+    """Some container within a JSON value, and one of its keys."""
+    if not isinstance(record, dict | list) or not record:
+        return None, None
+    found = [(record, key) for key in (record if isinstance(record, dict) else range(len(record)))]
+    for holder, key in list(found):
+        if isinstance(holder[key], dict | list) and holder[key] and rng.random() < 0.7:
+            found.append(_anywhere(rng, holder[key]))
+    return rng.choice(found)
+
+
+def spoil_parquet(rng: Random, content: bytes) -> bytes:
+    """Columns of a parquet file of other types or values, doubled, dropped, made an index, or bytes changed."""
+    if rng.random() < 0.35:
+        return spoil_bytes(rng, content)
+    table = pq.read_table(io.BytesIO(content))
+    name = rng.choice(table.column_names)
+    place, rows = table.column_names.index(name), len(table)
+    kind = rng.randrange(6)
+    if kind == 0:
+        table = table.drop_columns([name])
+    elif kind == 1:
+        table = pa.table([*table.columns, table[name]], names=[*table.column_names, rng.choice(table.column_names)])
+    elif kind == 2:
+        table = table.to_pandas().set_index(name)
+        buffer = io.BytesIO()
+        table.to_parquet(buffer)
+        return buffer.getvalue()
+    else:
+        table = table.set_column(place, name, _hostile_column(rng, table[name], rows))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _hostile_column(rng: Random, column: pa.ChunkedArray, rows: int) -> pa.Array:
+    values = column.to_pylist()
+    one = rng.randrange(max(1, rows))
+    whole = rng.random() < 0.4
+    every = lambda make: [make(place) if whole or place == one else values[place] for place in range(rows)]  # noqa: E731
+    makers: tuple[Callable[[], pa.Array], ...] = (
+        lambda: pa.array(every(lambda place: None), column.type),
+        lambda: pa.array(every(lambda place: rng.choice(TEXTS[:17])), pa.string()),
+        lambda: pa.array([float(rng.choice(NUMBERS)) for _ in range(rows)]),
+        lambda: pa.array([rng.choice((0, 1, 2**63, 2**64 - 1)) for _ in range(rows)], pa.uint64()),
+        lambda: pa.array([rng.choice((0, 15_000, 3_000_000, -800_000)) for _ in range(rows)], pa.date32()),
+        lambda: pa.array([rng.choice((0, 2**40, 2**55, -(2**60))) for _ in range(rows)], pa.timestamp("us")),
+        lambda: pa.array([rng.choice((0, 10**9)) for _ in range(rows)], pa.timestamp("s", "Asia/Tokyo")),
+        lambda: pa.array([b"\xff\xfe"] * rows, pa.binary()),
+        lambda: pa.array([[place] for place in range(rows)]),
+        lambda: pa.array([{"a": place} for place in range(rows)]),
+        lambda: pa.array([place % 2 == 0 for place in range(rows)]),
+        lambda: pa.nulls(rows),
+        lambda: pa.array([rng.choice((-1, 0, 2**31 - 1)) for _ in range(rows)], pa.int32()),
+        lambda: pa.array([str(value) for value in values]).dictionary_encode(),
+        lambda: pa.array([[float("nan")] * rng.randint(0, 3) for _ in range(rows)], pa.list_(pa.float64())),
+    )
+    try:
+        return rng.choice(makers)()
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return pa.nulls(rows)
+
+
+def spoil_npy(rng: Random, content: bytes) -> bytes:
+    """An .npy file of another type, shape or header, of extreme values, or with changed bytes."""
+    array = np.load(io.BytesIO(content))
+    kind = rng.randrange(7)
+    if kind == 0:
+        return spoil_bytes(rng, content)
+    if kind == 1:
+        array = array.astype(
+            rng.choice(("float16", "float64", "int8", "uint64", "complex64", "bool", "U3", "S2", ">f4"))
+        )
+    elif kind == 2:
+        array = rng.choice((array[:-1], array[None], array[:, :0], array[:, 0], array.T, np.float32(1), array[:0]))
+    elif kind in (3, 4):
+        array = array.astype(np.float64)
+        value = rng.choice((np.nan, np.inf, 1e30, 1e38, 1e39, 1e300, -1e30, 1e-45, 0.0))
+        array[rng.randrange(len(array)) if rng.random() < 0.5 else slice(None)] = value
+    elif kind == 5:
+        end = content.index(b"\n")
+        header = rng.choice(
+            (b"{}", b"[]", b"{'descr': '<f4'}", b"{'descr': '|O', 'fortran_order': False, 'shape': (12, 6)}")
+        )
+        huge = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 6)}"
+        header = (header if rng.random() < 0.6 else huge).ljust(end - 10)
+        return content[:8] + struct.pack("<H", len(header) + 1) + header + content[end:]
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def spoil_safetensors(rng: Random, content: bytes) -> bytes:
+    """Tensors of other names, types, shapes or places, other metadata, or changed bytes."""
+    (size,) = struct.unpack("<Q", content[:8])
+    header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
+    names = [name for name in header if name != "__metadata__"]
+    name = rng.choice(names)
+    entry = header[name]
+    kind = rng.randrange(9)
+    if kind == 0:
+        return spoil_bytes(rng, content)
+    if kind == 1:
+        del header[name]
+    elif kind == 2:
+        header[name + rng.choice(("x", ".weight", "\0"))] = header.pop(name)
+    elif kind == 3:
+        entry["dtype"] = rng.choice(("F16", "F64", "I64", "BF16", "BOOL", "Q8", "", 7))
+    elif kind == 4:
+        entry["shape"] = rng.choice(([], entry["shape"][::-1], [*entry["shape"], 1], [2**40], [-1], "a", [0]))
+    elif kind == 5:
+        entry["data_offsets"] = rng.choice(([0, 0], [0, len(body)], [2**50, 2**51], [4, 0], [-4, 0], []))
+    elif kind == 6:
+        header["__metadata__"] = rng.choice(({"a": 1}, [], None, {"format": "tf"}, {"format": "x" * 5000}))
+    elif kind == 7:
+        start, end = entry["data_offsets"]
+        value = rng.choice((b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\x7f"))
+        body = body[:start] + (value * ((end - start) // 4 + 1))[: end - start] + body[end:]
+    else:
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", rng.choice((0, 1, len(text) * 2, 2**40, 2**63))) + text + body
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def yaml_value(rng: Random) -> str:
+    """What may stand behind a key of YAML."""
+    return rng.choice(
+        (
+            lambda: json.dumps(rng.choice(TEXTS)),
+            lambda: rng.choice(TEXTS),
+            lambda: str(rng.choice(NUMBERS)),
+            lambda: rng.choice(
+                (".nan", ".inf", "~", "[]", "{}", "[a, 1]", "{a: 1, a: 2}", "&a [*a]", "*a", "!!binary x", "|")
+            ),
+            lambda: rng.choice(
+                ("2021-02-30", "12:30:00", "0o17", "0x1f", "1_000", "!!python/name:os.system", "!x y", "? a")
+            ),
+            lambda: deep(rng),
+            lambda: str(rng.randint(-3, 12)),
+        )
+    )()
+
+
+def spoil_yaml(rng: Random, content: bytes) -> bytes:
+    """Keys and values of a flat YAML file replaced, doubled, dropped or misspelt, or bytes changed."""
+    if rng.random() < 0.2:
+        return spoil_bytes(rng, content)
+    lines = content.decode().rstrip("\n").split("\n")
+    for _ in range(rng.randint(1, 2)):
+        place = rng.randrange(len(lines))
+        key = lines[place].partition(":")[0]
+        kind = rng.randrange(6)
+        if kind <= 3:
+            lines[place] = f"{key}: {yaml_value(rng)}"
+        elif kind == 4:
+            lines.insert(place, f"{key}: {yaml_value(rng)}")
+        else:
+            lines[place] = f"{rng.choice(TEXTS)}: 1"
+    text = "\n".join(lines)
+    return text.encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "latin-1")), "replace")
+
+
+def change_file(rng: Random, path: Path, change: Callable[[Random, bytes], bytes]) -> None:
+    """Change one file in place."""
+    path.write_bytes(change(rng, path.read_bytes()))

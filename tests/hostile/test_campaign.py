@@ -1,0 +1,65 @@
+"""A sample of the campaign, that it finds what is broken, and that a broken case can be run again."""
+
+import json
+import time
+from collections import Counter
+
+import pytest
+from hostile import campaign, mutate
+from hostile.artefact_groups import GROUPS
+from hostile.groups import Broken, Group
+
+QUICK = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items", "published", "settings")
+QUICK += ("vectors", "histories")
+
+
+def test_a_sample_of_every_quick_group_breaks_nothing():
+    counts, broken = campaign.attack(campaign.plan(250, seed=7, groups=QUICK), children=1)
+    assert broken == []
+    assert sum(counts.values()) == 250
+    for name in QUICK:
+        assert counts[name, "used"] + counts[name, "refused"] > 0
+
+
+def test_the_same_seed_makes_the_same_case(tmp_path):
+    for name, spoil in (("csv", mutate.spoil_text(",")), ("amazon", mutate.spoil_json)):
+        (tmp_path / name).mkdir()
+        GROUPS[name].make(tmp_path / name)
+        content = next((tmp_path / name).glob("interactions.*")).read_bytes()
+        made = {seed: spoil(campaign.Random(seed), content) for seed in range(30)}
+        assert all(spoil(campaign.Random(seed), content) == made[seed] for seed in made)
+        assert len(set(made.values())) > 15
+
+
+def _strike(rng, clean, folder):
+    kind = rng.randrange(6)
+    if kind == 0:
+        raise Broken("rows vanish")
+    if kind == 1:
+        raise KeyError("a defect")
+    if kind == 2:
+        raise campaign.MinioneRecError("refused as it should be")
+    if kind == 3:
+        raise FileNotFoundError(2, "No such file", "a.csv")
+    if kind == 4:
+        campaign.os._exit(3)
+    time.sleep(60)
+
+
+def test_crashes_hangs_and_defects_are_found_and_run_again(monkeypatch):
+    monkeypatch.setattr(campaign, "SECONDS", 0.5)
+    monkeypatch.setitem(GROUPS, "fake", Group("fake", lambda folder: None, _strike))
+    counts, broken = campaign.attack(campaign.plan(30, seed=1, groups=["fake"]), children=2)
+    said = Counter(line["said"].split(":")[0].split(" at ")[0] for line in broken)
+    assert sum(counts.values()) == 30
+    assert set(said) == {"rows vanish", "KeyError", "the process ended with status 3", "no answer within 0 s"}
+    assert counts["fake", "refused"] > 0
+    again = campaign.attack([campaign.Case(line["group"], line["seed"], line["number"]) for line in broken])[1]
+    assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, broken))
+
+
+@pytest.mark.slow
+def test_a_larger_sample_of_every_group():
+    counts, broken = campaign.attack(campaign.plan(3000, seed=11))
+    assert broken == []
+    assert {name for name, _ in counts} == set(GROUPS)
