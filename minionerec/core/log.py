@@ -32,8 +32,9 @@ def progress(
     total: int | None = None,
     unit: str = "it",
     size: Callable[[T], int] | None = None,
+    delay: float = 1.0,
 ) -> Iterator[T]:
-    """Iterate with a progress bar, which comes after a second, on a terminal and in the first process alone.
+    """Iterate with a progress bar, on a terminal and in the first process alone.
 
     Args:
         items: What to iterate over.
@@ -41,6 +42,7 @@ def progress(
         total: Number of items, where `items` has no length.
         unit: What one item is called in the rate, e.g. "rows".
         size: How many units an item counts for (the rows of a batch); one each if None.
+        delay: Seconds before the bar is shown, so that what is quick shows none.
 
     Returns:
         An iterator over `items`.
@@ -49,9 +51,9 @@ def progress(
 
     silent = not sys.stderr.isatty() or not is_main_process()
     if size is None:
-        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent, delay=1))
+        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent, delay=delay))
     items = list(items)
-    bar = tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent, delay=1)
+    bar = tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent, delay=delay)
     return _counted(items, size, bar)
 
 

@@ -189,12 +189,11 @@ def check_scores(scores: torch.Tensor) -> None:
 @contextmanager
 def evaluating(model: SearchModel) -> Iterator[None]:
     """Hold a model in evaluation mode, and leave it in the mode that it was in."""
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module) or not model.training:
         yield
         return
-    training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        model.train()

@@ -26,6 +26,8 @@ from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_ite
 from minionerec.rankers.protocol import Ranking
 from minionerec.sid.table import SidTable
 
+_WIDTH_STEP = 16
+
 # Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
 # places; see `decode_batches`.
 DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, np.ndarray]]
@@ -139,34 +141,50 @@ class LanguageRanker:
     ) -> Ranking:
         """The best items for prompts.
 
-        Beams are as many more as the row needs that leaves out the most items by name: what it leaves out lies where
-        the model looks first.
+        A row's beams are as many more, in steps of 16, as it leaves out items by name: what it leaves out lies where
+        the model looks first. Rows of one width are searched together, so that a list does not depend on what else is
+        asked.
 
         Args:
             prompts: R prompts; equal ones that allow the same are searched once.
             k: Distinct SIDs of each list.
             allowed: What may be listed, row by row; everything if None.
-            decode_all: Who searches for all distinct prompts; batch by batch, here, if None.
+            decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
         """
         if allowed is not None and allowed.unrestricted:
             allowed = None
-        extra = 0 if allowed is None else max(map(len, allowed.without))
-        width = min(max(k, self.search.beams) + extra, self.table.n_unique)
         firsts: dict[object, int] = {}  # the row in which each question stands first
-        for row, ids in enumerate(prompts.ids):
-            firsts.setdefault((tuple(ids), None if allowed is None else allowed.key(row)), row)
+        keys = [(tuple(ids), None if allowed is None else allowed.key(row)) for row, ids in enumerate(prompts.ids)]
+        for row, key in enumerate(keys):
+            firsts.setdefault(key, row)
         asked, place_of = list(firsts.values()), {key: place for place, key in enumerate(firsts)}
-        distinct = [prompts.ids[row] for row in asked]
-        found, scores = (decode_all or self.decode_all)(distinct, width, self.decode(distinct, width, asked, allowed))
+        widths = [self.width(k, 0 if allowed is None else len(allowed.without[row])) for row in asked]
+        if decode_all is not None:
+            widths = [max(widths)] * len(widths)
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for width in sorted(set(widths)):
+            places = [place for place, own in enumerate(widths) if own == width]
+            distinct = [prompts.ids[asked[place]] for place in places]
+            decode = self.decode(distinct, width, [asked[place] for place in places], allowed)
+            found |= zip(
+                places, zip(*(decode_all or self.decode_all)(distinct, width, decode), strict=True), strict=True
+            )
         items: list[list[int]] = []
         values: list[list[float]] = []
-        for row, ids in enumerate(prompts.ids):
-            place = place_of[(tuple(ids), None if allowed is None else allowed.key(row))]
-            candidates = [number for number in found[place].tolist() if number >= 0]
-            listed, places = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
+        for row, key in enumerate(keys):
+            sids, scores = found[place_of[key]]
+            candidates = [number for number in sids.tolist() if number >= 0]
+            listed, chosen = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
             items.append(listed)
-            values.append([float(scores[place, at]) for at in places])
+            values.append([float(scores[at]) for at in chosen])
         return Ranking(items, values)
+
+    def width(self, k: int, left_out: int) -> int:
+        """SIDs that a search ranks for a list of `k` that leaves items out by name."""
+        wide = max(k, self.search.beams)
+        if left_out:
+            wide = -(-(wide + left_out) // _WIDTH_STEP) * _WIDTH_STEP
+        return min(wide, self.table.n_unique)
 
     def decode(
         self, prompts: Sequence[Sequence[int]], width: int, rows: Sequence[int], allowed: Allowed | None

@@ -157,18 +157,27 @@ class Recommender:
             RequestError: Naming what is wrong with the first bad request.
         """
         understood = [self.understand(request) for request in requests]
-        if not understood:
-            return []
-        masks, without = [each.mask for each in understood], [each.without for each in understood]
-        allowed = Allowed.of_masks(masks, without, len(self.items))
-        longest = min(max(request.k for request in requests), len(self.items))
-        ranking = self.ranker.rank(
-            [each.history for each in understood], longest, None if allowed.unrestricted else allowed
-        )
-        return [
-            Answer(self._listed(items[: request.k], scores), each.unknown)
-            for request, each, items, scores in zip(requests, understood, ranking.items, ranking.scores, strict=True)
-        ]
+        answers: dict[int, Answer] = {}
+        for k, places in self._by_width([request.k for request in requests]).items():
+            group = [understood[place] for place in places]
+            allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
+            ranking = self.ranker.rank([each.history for each in group], k, None if allowed.unrestricted else allowed)
+            for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
+                answers[place] = Answer(self._listed(items[: requests[place].k], scores), each.unknown)
+        return [answers[place] for place in range(len(requests))]
+
+    def _by_width(self, ks: Sequence[int]) -> dict[int, list[int]]:
+        """Requests by the length of the list that is asked for: those up to the least width of a search together.
+
+        Longer lists of a beam search stand apart, each length by itself, so that a list does not depend on what else
+        is asked.
+        """
+        searched = isinstance(self.ranker, LanguageRanker) and self.ranker.search.method != "exact"
+        least = self.ranker.search.beams if isinstance(self.ranker, LanguageRanker) and searched else max(ks, default=1)
+        groups: dict[int, list[int]] = {}
+        for place, k in enumerate(ks):
+            groups.setdefault(min(max(k, least), len(self.items)), []).append(place)
+        return groups
 
     def understand(self, request: Request) -> Understood:
         """A request in item indices.

@@ -205,7 +205,7 @@ def test_scoring_the_end_changes_scores_only_downwards(made, tmp_path):
 
 def test_progress_counts_rows(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert list(progress([[1, 2, 3], [4]], "reading", unit="rows", size=len)) == [[1, 2, 3], [4]]
+    assert list(progress([[1, 2, 3], [4]], "reading", unit="rows", size=len, delay=0)) == [[1, 2, 3], [4]]
     assert "4/4" in capsys.readouterr().err
 
 

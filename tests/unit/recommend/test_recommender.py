@@ -111,6 +111,14 @@ def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
             assert [item.score for item in answer.items] == pytest.approx([item.score for item in wanted], abs=1e-4)
 
 
+def test_lists_of_a_narrow_search_do_not_depend_on_what_else_is_asked(made):
+    narrow = Recommender.load(made / "checkpoint", corpus=made / "corpus", search=Search(beams=1))
+    requests = [Request(["u", "x"], 1), Request(["v"], 4), Request(["u", "x"], 2, exclude_seen=True), Request(["v"], 1)]
+    for request, answer in zip(requests, narrow.answer(requests), strict=True):
+        alone = narrow.answer([request])[0]
+        assert [item.item_id for item in alone.items] == [item.item_id for item in answer.items]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_user_and_a_long_history_get_lists(recommenders, kind):
     new, long = recommenders[kind].recommend_many([[], list("uvwxyz") * 5], 3)
