@@ -18,6 +18,10 @@ CONFINED = {
     "deepspeed": ["training"],
     "faiss": ["sid"],
     "matplotlib": ["reports/plots.py"],
+    "fastapi": ["serve"],
+    "starlette": ["serve"],
+    "uvicorn": ["serve"],
+    "prometheus_client": ["serve"],
     "torch": [
         "core/processes.py", "embed", "sid", "nn", "decoding", "backbone", "sequential", "training", "preference",
         "rankers", "evaluation", "recommend", "cli/launch.py",
