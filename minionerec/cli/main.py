@@ -3,6 +3,7 @@
 import sys
 
 from minionerec.cli.command import run_stage
+from minionerec.cli.doctor import run_doctor
 from minionerec.cli.pipeline import run_pipeline
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
 from minionerec.cli.serving import run_serve
@@ -13,6 +14,7 @@ from minionerec.core.errors import ConfigError
 _OWN = {
     "run": "Run the stages of a recipe, e.g. minionerec run demo",
     "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
+    "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
 }
 
@@ -78,6 +80,8 @@ def dispatch() -> None:
         _run(sys.argv[0])
     elif name == "recipes":
         _recipes(sys.argv[0])
+    elif name == "doctor":
+        run_doctor(sys.argv[0])
     elif name == "serve":
         run_serve(sys.argv[0], words[1:])
     else:

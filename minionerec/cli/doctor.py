@@ -1,0 +1,184 @@
+"""`minionerec doctor`: one page on what is installed, what stands where, and what a recipe's stages would do and why.
+
+It is made to be pasted into a report of a defect: it names packages, settings and paths below where it was started, and
+holds no row, no title and no text of the user's, nor the path of their home.
+"""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from minionerec.cli.recipes import Step, read_recipe
+from minionerec.core.artefacts import MANIFEST, changed_file, input_record, is_artefact, package_versions, read_manifest
+from minionerec.core.artefacts import read_json as read_record
+from minionerec.core.commands import CommandParser
+from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.settings import StageConfig
+from minionerec.core.stage import RECORD_FILE, Stage
+
+SUMMARY = "Say what is installed, which artefacts stand and verify, and what the steps of a recipe would do and why."
+_SHOWN = 4
+"""Differences that a line names."""
+
+
+def doctor_arguments(program: str) -> CommandParser:
+    """The options of `minionerec doctor`."""
+    parser = CommandParser(prog=program, description=SUMMARY)
+    parser.add_argument("folder", nargs="?", default="runs", help="folder whose artefacts are verified (default: runs)")
+    parser.add_argument("--recipe", metavar="NAME", help="name or folder of a recipe: what would each step do, and why")
+    return parser
+
+
+def report(folder: str, recipe: str | None) -> list[str]:
+    """The page, line by line.
+
+    Args:
+        folder: Folder whose artefacts are verified.
+        recipe: Recipe whose steps are asked; none if None.
+
+    Raises:
+        ConfigError: If the recipe is malformed, or the folder was given and is not there.
+    """
+    place = Path(folder)
+    if folder != "runs" and not place.is_dir():
+        raise ConfigError(f"{folder}: no such folder. Give the one that holds the outputs of stages.")
+    lines = ["Installed", *_installed(), "", "Machine", *_machine(place), "", f"Artefacts below {folder}"]
+    lines += [*_artefacts(place)] or ["  none"]
+    if recipe is not None:
+        lines += ["", f"Steps of {recipe}"]
+        lines += [f"  {step.name:<20} {_private(would_do(step))}" for step in read_recipe(recipe)]
+    return [_private(line).rstrip() for line in lines]
+
+
+def _private(text: str) -> str:
+    """A text without the path of the home or of where the user stands."""
+    for root, sign in ((Path.cwd(), "."), (Path.home(), "~")):
+        if len(root.parts) > 1:
+            text = re.sub(re.escape(str(root)) + r"(?![\w.-])", sign, text)
+    return text
+
+
+def _installed() -> Iterator[str]:
+    versions = package_versions()
+    yield f"  {platform.system()} {platform.release()} {platform.machine()}, Python {versions.pop('python')}"
+    words = [f"{name} {version}" for name, version in versions.items()]
+    for start in range(0, len(words), 5):
+        yield "  " + ", ".join(words[start : start + 5])
+
+
+def _machine(place: Path) -> Iterator[str]:
+    import psutil
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    limit = os.environ.get("OMP_NUM_THREADS", "not set")
+    yield f"  {os.cpu_count()} CPUs, {usable} usable, {torch.get_num_threads()} threads (OMP_NUM_THREADS {limit[:20]})"
+    memory = psutil.virtual_memory()
+    yield f"  memory {_gb(memory.total)}, free {_gb(memory.available)}"
+    disk = shutil.disk_usage(place if place.is_dir() else Path.cwd())
+    yield f"  disk free {_gb(disk.free)} of {_gb(disk.total)}"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in range(count):
+        card = torch.cuda.get_device_properties(number)
+        yield f"  GPU {number}: {card.name}, {_gb(card.total_memory)}"
+    if not count:
+        yield "  no GPU that torch can use"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _artefacts(place: Path) -> Iterator[str]:
+    """One line for each artefact and each unfinished run below a folder."""
+    found = sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in place.rglob(name)})
+    for folder in found:
+        if any(part.startswith(".") for part in folder.relative_to(place).parts):
+            continue
+        name = "." if folder == place else str(folder.relative_to(place))
+        yield f"  {name:<40} {_state(folder)}"
+
+
+def _state(folder: Path) -> str:
+    if not is_artefact(folder):
+        what = "the last state of a finished run" if folder.name.endswith(".finished") else "an unfinished run"
+        return f"{what}: the same command goes on from there"
+    try:
+        manifest = read_manifest(folder)
+        changed = changed_file(folder)
+    except (MinioneRecError, OSError, KeyError, TypeError, AttributeError) as error:
+        return f"broken: {error}"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    if changed is not None:
+        what = "was changed" if changed.is_file() else "is missing"
+        return f"{manifest['kind']}: {changed.relative_to(folder)} {what} since it was written"
+    return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified"
+
+
+def would_do(step: Step) -> str:
+    """What a step would do now, and why, in one line."""
+    config = step.settings
+    if not isinstance(config, StageConfig) or not config.output:
+        return "prints, and writes nothing"
+    try:
+        if config.up_to_date():
+            return "up to date"
+        return _why(config)
+    except MinioneRecError as error:
+        return f"cannot run yet: {error}"
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        return f"cannot be told: {type(error).__name__}"
+
+
+def _why(config: StageConfig) -> str:
+    stage = Stage(config)
+    if (stage.partial / RECORD_FILE).is_file():
+        before = read_record(stage.partial / RECORD_FILE)
+        differences = _differences(before["settings"], before["inputs"], stage)
+        if differences:
+            return f"would be refused: an unfinished run lies there that differs in {differences}"
+        return "would go on with an unfinished run"
+    if not is_artefact(stage.output):
+        return "would run: nothing is there yet"
+    manifest = read_manifest(stage.output)
+    if manifest["kind"] != stage.kind:
+        return f"would be refused: its output holds a {manifest['kind']}"
+    made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
+    differences = _differences(manifest.get("settings") or {}, made_from, stage)
+    if differences:
+        return f"would run: {differences}"
+    changed = changed_file(stage.output)
+    if changed is not None:
+        return f"would run: {changed.relative_to(stage.output)} was changed or removed since it was written"
+    return "would run: one of its outputs is missing or stale"
+
+
+def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: Stage) -> str:
+    """In which settings and inputs a stage differs from what it was before; "" where in none."""
+    changed = [
+        f"{name} was {_value(then.get(name))}, is {_value(value)}"
+        for name, value in stage.settings.items()
+        if then.get(name) != value
+    ]
+    now = {name: record["sha256"] for name, record in input_record(stage.inputs).items()}
+    names = sorted({*now, *made_from})
+    changed += [f"the input {name} differs" for name in names if now.get(name) != made_from.get(name)]
+    more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return ", ".join(changed[:_SHOWN]) + more
+
+
+def _value(value: Any) -> str:
+    """A value of a setting, as far as it can hold nothing of the user's."""
+    if value is None or isinstance(value, bool | int | float):
+        return str(value)
+    return "another text" if isinstance(value, str) else f"another {type(value).__name__}"
+
+
+def run_doctor(program: str) -> None:
+    """Print the page."""
+    given = doctor_arguments(program).parse_args()
+    print("\n".join(report(given.folder, given.recipe)))

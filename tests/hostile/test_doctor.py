@@ -1,0 +1,111 @@
+"""`minionerec doctor`: what stands, what verifies, what a stage would do and why, and nothing of the user's."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from support.small_shop import STAGES, command, copied, make_shop
+
+NAMES = ("prepare-data", "build-sids")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = make_shop(tmp_path_factory.mktemp("doctor") / "my secret shop", NAMES)
+    steps = [{name: f"{name}.yaml"} for name in NAMES]
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump({"stages": steps}))
+    return folder
+
+
+@pytest.fixture
+def shop(made, tmp_path):
+    return copied(made, tmp_path / "my secret shop")
+
+
+def page(shop: Path) -> str:
+    done = command(shop, "doctor", ".", "--recipe", ".")
+    assert done.status == 0, done.err
+    return done.out
+
+
+def line(text: str, name: str, part: str) -> str:
+    return next(line for line in text.split(part)[1].splitlines() if line.strip().startswith(name)).split(maxsplit=1)[1]
+
+
+def test_what_is_installed_and_what_stands(shop):
+    text = page(shop)
+    for word in ("Python 3.", "torch ", "minionerec ", "CPUs", "memory ", "disk free"):
+        assert word in text
+    assert line(text, "corpus", "Artefacts").startswith("corpus, ")
+    assert line(text, "corpus", "Artefacts").endswith("MB, verified")
+    assert line(text, "prepare-data", "Steps") == "up to date"
+    assert len(text.splitlines()) < 40
+
+
+def test_nothing_of_the_users_is_shown(shop, monkeypatch):
+    monkeypatch.setenv("HOME", str(shop.parent))
+    settings = {**STAGES["prepare-data"], "title_column": "secret"}
+    (shop / "prepare-data.yaml").write_text(yaml.safe_dump(settings))
+    text = page(shop)
+    for word in ("secret", str(shop.parent), "tea thing", "u1", "i1,"):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "artefacts", "steps"),
+    [
+        (
+            lambda shop: (shop / "sids/index.json").write_text("{}"),
+            "index.json was changed since",
+            "index.json was changed or",
+        ),
+        (
+            lambda shop: (shop / "sids/index.json").unlink(),
+            "index.json is missing since",
+            "index.json was changed or removed",
+        ),
+        (lambda shop: (shop / "sids/manifest.json").write_text("[]"), "broken: ", "cannot run yet: |would run"),
+        (lambda shop: shutil.rmtree(shop / "sids"), None, "would run: nothing is there yet"),
+        (lambda shop: shutil.rmtree(shop / "corpus"), "sids, ", "cannot run yet: corpus: no such directory"),
+    ],
+    ids=["changed", "missing", "no manifest", "gone", "input gone"],
+)
+def test_what_is_wrong_with_artefacts(shop, spoil, artefacts, steps):
+    spoil(shop)
+    text = page(shop)
+    if artefacts:
+        assert artefacts in line(text, "sids", "Artefacts")
+    assert any(word in line(text, "build-sids", "Steps") for word in steps.split("|"))
+
+
+def test_why_a_stage_would_run(shop):
+    settings = {**STAGES["build-sids"], "iterations": 7, "codebook_sizes": [5, 5]}
+    (shop / "build-sids.yaml").write_text(yaml.safe_dump(settings))
+    said = line(page(shop), "build-sids", "Steps")
+    assert said.startswith("would run: ")
+    assert "iterations was 25, is 7" in said
+    assert "codebook_sizes was another list, is another list" in said
+    (shop / "build-sids.yaml").write_text(yaml.safe_dump(STAGES["build-sids"]))
+    with open(shop / "interactions.csv", "a") as file:
+        file.write("u0,i1,99999\n")
+    assert line(page(shop), "prepare-data", "Steps") == "would run: the input interactions differs"
+    assert line(page(shop), "build-sids", "Steps") == "up to date"
+
+
+def test_unfinished_runs_are_named(shop):
+    record = '{"settings": {"iterations": 3}, "inputs": {}}'
+    (shop / "sids.partial").mkdir()
+    (shop / "sids.partial" / "run.json").write_text(record)
+    shutil.rmtree(shop / "sids")
+    text = page(shop)
+    assert line(text, "sids.partial", "Artefacts") == "an unfinished run: the same command goes on from there"
+    assert line(text, "build-sids", "Steps").startswith(
+        "would be refused: an unfinished run lies there that differs in "
+    )
+
+
+def test_folders_and_recipes_that_are_none(shop):
+    assert "no such folder" in command(shop, "doctor", "nowhere").said
+    assert "no recipe there" in command(shop, "doctor", ".", "--recipe", "nowhere").said
+    assert "Artefacts below runs\n  none" in command(shop, "doctor").out
