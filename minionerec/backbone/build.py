@@ -22,6 +22,7 @@ from minionerec.core.artefacts import MANIFEST, open_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.nn.linear import replace_linear
+from minionerec.prompts.examples import LONGEST_TEXT
 from minionerec.sid.table import split_sid
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
@@ -77,7 +78,10 @@ def resolve_dtype(name: str) -> torch.dtype:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly."""
+    """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly.
+
+    Of each text the first `LONGEST_TEXT` characters are read: a word that long takes quadratic time.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -87,7 +91,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTok
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator((text[:LONGEST_TEXT] for text in texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,

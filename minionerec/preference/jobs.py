@@ -38,11 +38,6 @@ class Job(NamedTuple):
         """Directory of the runs with the same test rows."""
         return Path(output) / "runs" / self.world / self.unit / f"seed-{self.seed}"
 
-    @property
-    def name(self) -> str:
-        """Its name among the files with times."""
-        return f"{self.world}_{self.unit}_seed-{self.seed}_{self.model}"
-
 
 def study_worlds(config: PreferenceConfig) -> list[WorldConfig]:
     """The synthetic data sets of a study; none where there are files of comparisons."""
@@ -116,11 +111,6 @@ def standing(stage: Stage, say: bool = True) -> dict[str, Any] | None:
     if manifest is None and say:
         stage.current()
     return manifest
-
-
-def times_file(config: PreferenceConfig, job: Job) -> Path:
-    """Where the seconds that a run took are kept; no part of its artefact, for they differ each time."""
-    return Path(config.output) / "times" / f"{job.name}.json"
 
 
 def job_stands(config: PreferenceConfig, job: Job, say: bool = True) -> bool:

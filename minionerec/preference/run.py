@@ -1,6 +1,5 @@
 """The runs of the preference stage: each fits and measures one model, and is an artefact of its own."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,14 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Work
 from minionerec.preference.against import compare_with_floors
 from minionerec.preference.config import PreferenceConfig
 from minionerec.preference.data import Comparisons, read_comparisons, require_files
 from minionerec.preference.fit import fit_model, is_network, save_model
-from minionerec.preference.jobs import Job, job_stage, job_stands, study_jobs, study_worlds, times_file
+from minionerec.preference.jobs import Job, job_stage, job_stands, study_jobs, study_worlds
 from minionerec.preference.model import PreferenceModel
 from minionerec.preference.results import CONFIG, FOLDS, PREDICTIONS, RunResults
 from minionerec.preference.scoring import score_run
@@ -65,10 +63,13 @@ def run_preference(config: PreferenceConfig, on_run: Callable[[], object] | None
     # The first world before the controls, and the longest runs first, so that no process ends up alone with one.
     first = (jobs[0].world, jobs[0].unit)
     order = sorted(waiting, key=lambda job: (job.world != first[0], job.model != "mlp_concat", job.unit != first[1]))
+    begin = time.perf_counter()
     alone = config.workers == 1 or len(waiting) < 2
     for _ in _in_this_process(config, waiting) if alone else _in_several_processes(config, order):
         if on_run is not None:
             on_run()
+    if waiting:  # said and not written: times differ between runs
+        logger.info("%d runs took %.1f minutes.", len(waiting), (time.perf_counter() - begin) / 60)
     for group in dict.fromkeys((job.world, job.unit, job.seed) for job in jobs):
         compare_with_floors(config, [job for job in jobs if job[:3] == group])
     return PreferenceResult(Path(config.output), jobs, len(waiting))
@@ -104,22 +105,19 @@ def _in_several_processes(config: PreferenceConfig, jobs: Sequence[Job]) -> Iter
 
 
 def fit_and_measure(config: PreferenceConfig, job: Job) -> None:
-    """Fit and measure one model, on one thread, and write its artefact and the time it took."""
+    """Fit and measure one model, on one thread, and write its artefact."""
     from threadpoolctl import threadpool_limits
 
     if is_network(job.model):
         import torch
 
         torch.set_num_threads(1)
-    clock, cpu = time.perf_counter(), time.process_time()
     with threadpool_limits(1), job_stage(config, job).work() as work:
         data = _read(config, work.stage.inputs)
         folds = split_rows(data, job.unit, job.seed)
         fitted = fit_model(config, job.model, data, folds, job.seed)
         results, table = score_run(config, job, data, folds, fitted)
         _write(work, fitted, results, table, folds)
-    spent = {"wall_s": round(time.perf_counter() - clock, 2), "cpu_s": round(time.process_time() - cpu, 2)}
-    write_text_atomic(times_file(config, job), json.dumps(spent))
 
 
 def _read(config: PreferenceConfig, inputs: Mapping[str, Path]) -> Comparisons:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ITEM_TASKS = ("title_to_sid", "sid_to_title", "description_to_sid")
+LONGEST_COMPLETION = 512
+"""Completions are cut to their first tokens, this many."""
+
+LONGEST_TEXT = 20_000
+"""Of a longer title or description a prompt gets the last characters and a completion the first, this many."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class ExampleBuilder:
         wording: How tasks are put into words.
         specials: Texts for `{bos}` and `{eos}` (`special_texts`).
 
+    Attributes:
+        cut_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
+
     Raises:
         DataError: If corpus and table speak of different items.
     """
@@ -61,6 +69,9 @@ class ExampleBuilder:
         self.corpus, self.table, self.wording, self.specials = corpus, table, wording, dict(specials)
         self.titles = corpus.items["title"].tolist()
         self.descriptions = corpus.items["description"].tolist()
+        # Prompts are cut to their last tokens: what those are, the last characters decide.
+        self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
+        self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
         """The SIDs of a history in words."""
@@ -69,16 +80,17 @@ class ExampleBuilder:
     def prompt(self, task: str, history: Sequence[int] | np.ndarray | None = None, item: int | None = None) -> str:
         """Prompt text of one task, from a history or an item."""
         values: dict[str, Any] = dict(self.specials)
+        titles, descriptions = self._last
         if history is not None:
             values["history"] = self.history_text(history)
-            values["history_titles"] = self.wording.title_separator.join(self.titles[place] for place in history)
+            values["history_titles"] = self.wording.title_separator.join(titles[place] for place in history)
         if item is not None:
-            values.update(sid=self.table.sids[item], title=self.titles[item], description=self.descriptions[item])
+            values.update(sid=self.table.sids[item], title=titles[item], description=descriptions[item])
         return self.wording.task(task).prompt.format_map(values)
 
     def completion(self, task: str, item: int) -> str:
         """Completion text of one task for its target item."""
-        values = {**self.specials, "sid": self.table.sids[item], "title": self.titles[item]}
+        values = {**self.specials, "sid": self.table.sids[item], "title": self.titles[item][:LONGEST_TEXT]}
         return self.wording.task(task).completion.format_map(values)
 
     def build(self, task: str, split: str) -> list[Example]:

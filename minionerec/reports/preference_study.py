@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json
 from minionerec.core.places import shipped_root
 from minionerec.preference.config import PreferenceConfig
-from minionerec.preference.jobs import OWN, Job, times_file
+from minionerec.preference.jobs import OWN, Job
 from minionerec.reports.document import Block, Paragraph, Section, Table
 from minionerec.reports.preference_measured import (
     LAST,
@@ -130,7 +129,7 @@ def study_page(config: PreferenceConfig, jobs: Sequence[Job]) -> tuple[str, str,
     seeds = len(config.seeds)
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, which ranks no models"
     lead = f"Every model beside the floors and the ceiling; {over}. {JUDGEMENT}"
-    sections = [Section("How it was made", [Table(["What", "Value"], _provenance(config, jobs), text_columns=2)])]
+    sections = [Section("How it was made", [Table(["What", "Value"], _provenance(config), text_columns=2)])]
     main = OWN if config.comparisons else config.worlds[0]
     if {(main, "row"), (main, "pair")} <= set(table):
         texts = leak_findings(table[main, "row"], table[main, "pair"])
@@ -231,19 +230,14 @@ _GUIDE = (
 )
 
 
-def _provenance(config: PreferenceConfig, jobs: Sequence[Job]) -> list[list[str]]:
-    """Command, commit, seeds, machine class and time."""
-    files = sorted(times_file(config, job) for job in jobs)
-    times = [read_json(file) for file in files if file.is_file()]
-    cpu, wall = (sum(row[key] for row in times) for key in ("cpu_s", "wall_s"))
+def _provenance(config: PreferenceConfig) -> list[list[str]]:
+    """Command, commit, seeds and machine class; no times, for they differ between runs."""
     return [
         ["Command", f"minionerec train-preference --config {config_file(config)}"],
         ["Commit", _commit()],
         ["Seeds", ", ".join(map(str, config.seeds))],
         ["Machine", f"{os.cpu_count()} CPU cores, no GPU; {config.workers} processes of one thread"],
         ["Data", config.comparisons or f"synthetic, {config.items} items and pairs, {config.width} features"],
-        ["CPU time of all runs", f"{cpu / 60:.1f} minutes ({cpu / 60 / config.workers:.1f} a process)"],
-        ["Wall time of all runs", f"{wall / 60:.1f} minutes ({wall / 60 / config.workers:.1f} a process)"],
     ]
 
 

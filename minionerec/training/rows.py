@@ -9,7 +9,13 @@ from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
-from minionerec.prompts.examples import Example, ExampleBuilder, encode_completion, encode_prompt
+from minionerec.prompts.examples import (
+    LONGEST_COMPLETION,
+    Example,
+    ExampleBuilder,
+    encode_completion,
+    encode_prompt,
+)
 from minionerec.training.config import SftConfig
 from minionerec.training.plan import choose_examples
 
@@ -26,6 +32,7 @@ class Rows:
         slots: For each SID among the row's labels, in their order, the place in the history of the item before it; -1
             where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
         cut: How many prompts were too long and lost their first tokens.
+        cut_completions: How many completions were too long and lost their last tokens.
     """
 
     input_ids: list[list[int]] = field(default_factory=list)
@@ -34,6 +41,7 @@ class Rows:
     histories: list[list[int]] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
     cut: int = 0
+    cut_completions: int = 0
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -50,6 +58,7 @@ class Rows:
             own, theirs = getattr(self, name), getattr(other, name)
             own += [theirs[place] for place in places]
         self.cut += other.cut
+        self.cut_completions += other.cut_completions
 
     @property
     def tokens(self) -> int:
@@ -66,9 +75,13 @@ COLUMNS = ("input_ids", "labels", "weights", "histories", "slots")
 
 
 def tokenise_examples(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int) -> Rows:
-    """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say."""
+    """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
+
+    Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`.
+    """
     prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
-    completions = encode_completion(tokenizer, [example.completion for example in examples])
+    whole = encode_completion(tokenizer, [example.completion for example in examples])
+    completions = [ids[:LONGEST_COMPLETION] for ids in whole]
     ids = [p + c for p, c in zip(prompts.ids, completions, strict=True)]
     return Rows(
         input_ids=ids,
@@ -77,6 +90,7 @@ def tokenise_examples(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Exa
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
         cut=prompts.cut,
+        cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
 
 

@@ -17,7 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
 from minionerec.prompts.wording import Wording, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
@@ -185,6 +185,12 @@ def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> Non
     )
     if rows.cut:
         logger.info("%s prompts were too long and were cut to their last tokens.", f"{rows.cut:,}")
+    if rows.cut_completions:
+        logger.info(
+            "%s completions were too long and were cut to their first %d tokens.",
+            f"{rows.cut_completions:,}",
+            LONGEST_COMPLETION,
+        )
 
 
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
@@ -197,6 +203,9 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
     report_memory(trainer, config)
     run.train(trainer)
     counts = {"rows": task_counts, "tokens": rows.tokens, "losses": rows.losses, "cut_prompts": rows.cut}
+    counts |= {"cut_completions": rows.cut_completions, "cut_texts": builder.cut_texts}
+    if builder.cut_texts:
+        logger.info("%d titles and descriptions were cut to %d characters.", builder.cut_texts, LONGEST_TEXT)
     return run.finish(trainer, bundle, counts)
 
 

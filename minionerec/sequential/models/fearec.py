@@ -93,7 +93,9 @@ class FEARec(UnmaskedEncoder):
     4. No mask is applied: padding takes part in the correlation, and cyclic shifts carry padding and the newest items
        to any slot. As the input holds the history alone, nothing of the target leaks.
     5. k = ⌊topk_factor · ln L⌋ with factor 1: 3 of 50 delays.
-    6. As correlations are averaged over heads, the number of heads changes nothing, and there is none here. The dropout
+    6. For odd L the published transform back gives L - 1 delays, here there are all L; for the even L of the tables
+       both are the same.
+    7. As correlations are averaged over heads, the number of heads changes nothing, and there is none here. The dropout
        of attention weights has nothing to act on.
 
     Args:

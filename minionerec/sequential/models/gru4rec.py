@@ -22,8 +22,8 @@ class GRU4Rec(SequentialModel):
     3. There is a linear map, with bias, behind the GRU.
 
     With right padding the GRU stops at the newest item; with left padding it runs through the padding first. The
-    variant of the WEARec code is `embedding_size=64 hidden_size=64 num_layers=2 dropout=0.5`; it counts 50 x 64 more
-    parameters, a table of positions that nothing reads.
+    forward pass of the WEARec code's variant is `embedding_size=64 hidden_size=64 num_layers=2 dropout=0.5`; it counts
+    50 x 64 more parameters, a table of positions that nothing reads, and differs in loss and initialisation.
 
     Args:
         num_items: Number of items.
