@@ -62,6 +62,11 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
             f"none of the {len(learned)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or "
             "ready vectors (encoder: PATH.npy)."
         ) from None
+    if weights.shape[1] < 2:
+        raise DataError(
+            f"the {len(learned)} texts hold one word between them, so TF-IDF cannot tell them apart. Give item titles, "
+            "or ready vectors (encoder: PATH.npy)."
+        )
     fitting = min(dimensions, *weights.shape)
     if fitting < dimensions:
         logger.info(

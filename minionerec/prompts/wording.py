@@ -10,7 +10,7 @@ from string import Formatter
 import yaml
 
 from minionerec.core.artefacts import write_text_atomic
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.settings import read_yaml
 
 SPECIALS = ("bos", "eos")
@@ -84,8 +84,14 @@ class Wording:
 
 
 def _fields(template: str, where: str) -> list[str]:
+    if not isinstance(template, str):
+        raise ConfigError(f"{where}: is {shown(template)}; expected a text.")
     try:
-        return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        parts = [part for part in Formatter().parse(template) if part[1] is not None]
+        for _, name, format_, conversion in parts:
+            if format_ or conversion:
+                raise ValueError(f"{{{name}}} is given a format")
+        return [str(name) for _, name, _, _ in parts]
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; write {{{{ and }}}} for plain braces.") from None
 
@@ -114,6 +120,9 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
         )
+    for key in sorted(wanted - {"tasks"}):
+        if not isinstance(content[key], str):
+            raise ConfigError(f"{name}: {key} is {shown(content[key])}; expected a text.")
     tasks = {}
     for task, templates in content["tasks"].items():
         if task not in TASKS:

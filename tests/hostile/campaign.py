@@ -155,8 +155,17 @@ class _Child:
         return self.done < len(self.cases)
 
 
-def attack(cases: list[Case], *, children: int = 2, quiet: bool = True) -> tuple[Counter[tuple[str, str]], list[Any]]:
-    """Run cases: how many of each group were used, refused, broken; and the broken ones with what was said."""
+def attack(
+    cases: list[Case], *, children: int = 2, quiet: bool = True, output: Path | None = None
+) -> tuple[Counter[tuple[str, str]], list[Any]]:
+    """Run cases: how many of each group were used, refused, broken; and the broken ones with what was said.
+
+    Args:
+        cases: The cases.
+        children: Processes that run them.
+        quiet: Whether nothing is printed meanwhile.
+        output: File that broken cases are added to as they are found.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     broken: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
@@ -181,9 +190,13 @@ def attack(cases: list[Case], *, children: int = 2, quiet: bool = True) -> tuple
                     counts[case.group, verdict] += 1
                     if verdict == "broken":
                         broken.append({**case._asdict(), "said": said})
+                        if output is not None:
+                            with output.open("a", encoding="utf-8") as file:
+                                file.write(json.dumps(broken[-1]) + "\n")
             if not quiet and time.monotonic() - told > 30:
                 told = time.monotonic()
-                print(f"{sum(counts.values()):,} of {len(cases):,} cases, {told - started:.0f} s", flush=True)
+                said = f"{sum(counts.values()):,} of {len(cases):,} cases, {len(broken)} broken, {told - started:.0f} s"
+                print(said, flush=True)
         for child in at_work:
             child.process.join()
     return counts, broken
@@ -222,9 +235,9 @@ def main() -> int:
     else:
         cases = plan(given.cases, given.seed, given.group)
     started = time.monotonic()
-    counts, broken = attack(cases, quiet=False)
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("".join(json.dumps(line) + "\n" for line in broken))
+    given.output.write_text("")
+    counts, broken = attack(cases, quiet=False, output=given.output)
     print(table(counts))
     print(f"{time.monotonic() - started:.0f} s; broken cases: {given.output if broken else 'none'}")
     for line in broken[:20]:

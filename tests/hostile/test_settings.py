@@ -13,6 +13,8 @@ import pytest
 from minionerec.cli.stages import STAGES
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.settings import StageConfig, convert, description, parse_settings, setting
+from minionerec.embed.tfidf import tfidf_svd
+from minionerec.prompts.wording import load_wording
 from minionerec.serve.config import ServeConfig
 
 
@@ -159,6 +161,31 @@ def test_every_setting_of_every_stage_refuses_other_types(stage):
             with pytest.raises(MinioneRecError) as error:
                 convert(value, hints[each.name], each.name)
             assert each.name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("{history}", "{history:>10000000000}"), "{history} is given a format"),
+        (("{history}", "{history!r}"), "{history} is given a format"),
+        (("{history}", "{history.x}"), "unknown placeholder {history.x}"),
+        (("name: compact", "name: [compact]"), "name is ['compact']; expected a text"),
+        (("completion: '{sid}'", "completion: [1]"), "is [1]; expected a text"),
+    ],
+)
+def test_wordings(tmp_path, change, message):
+    text = load_wording("compact").to_yaml()
+    assert change[0] in text
+    (tmp_path / "w.yaml").write_text(text.replace(*change))
+    with pytest.raises(ConfigError) as error:
+        load_wording(tmp_path / "w.yaml")
+    assert message in str(error.value)
+
+
+def test_a_catalogue_of_one_word_has_no_vectors():
+    for texts in (["tea"], ["tea", "tea"]):
+        with pytest.raises(MinioneRecError, match="hold one word between them"):
+            tfidf_svd(texts, 4, 0)
 
 
 def test_messages_are_one_line_whatever_they_quote():
