@@ -24,7 +24,7 @@ CONFINED = {
     "prometheus_client": ["serve"],
     "torch": [
         "core/processes.py", "embed", "sid", "nn", "decoding", "backbone", "sequential", "training", "preference",
-        "rankers", "evaluation", "recommend", "cli/launch.py",
+        "rankers", "evaluation", "recommend", "cli/launch.py", "cli/doctor.py",
     ],
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
