@@ -180,9 +180,14 @@ def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
         raise ConfigError(f"encoder {name!r}: no such directory. Give a model's directory or its name on the hub.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model = AutoModel.from_pretrained(name, trust_remote_code=False, dtype=dtype)
+        model, found = AutoModel.from_pretrained(
+            name, trust_remote_code=False, use_safetensors=True, output_loading_info=True, dtype=dtype
+        )
     except (OSError, ValueError) as error:
         raise _no_model(name, error) from None
+    missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)  # which is not read
+    if missing:
+        raise _no_model(name, ValueError(f"{len(missing)} tensors are missing, {missing[0]} among them"))
     return tokenizer, (model.get_encoder() if model.config.is_encoder_decoder else model)
 
 
