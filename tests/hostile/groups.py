@@ -153,7 +153,7 @@ def _account(read: _Read, name: str, path: Path, header: bool) -> None:
     """Every row of the changed file is used or counted."""
     if path.suffix == ".parquet":
         filled = every = len(pd.read_parquet(path))
-    elif path.suffix == ".json":
+    elif path.suffix in (".json", ".txt"):  # a lone \\r ends no line here: it is white space
         filled = every = sum(bool(line.strip()) for line in path.read_bytes().split(b"\n"))
     else:
         filled, every = _lines(path)
