@@ -24,7 +24,6 @@ What happens is the same everywhere:
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
 """
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -130,12 +129,10 @@ class Stage:
         return manifest
 
     def _tidy(self) -> None:
-        """Remove what a run left that was killed after its last write; from which more can follow, that is kept."""
+        """Remove what a run left half removed that was killed after its last write."""
         remove_old(self.output)
-        if not growing_settings(self.config) and self.partial.is_dir():
-            with contextlib.suppress(ConfigError):
-                if not (self.partial / RECORD_FILE).is_file() or self._is_done(self.partial):
-                    shutil.rmtree(self.partial, ignore_errors=True)
+        if self.partial.is_dir() and not (self.partial / RECORD_FILE).is_file():
+            shutil.rmtree(self.partial, ignore_errors=True)
 
     def check_inputs(self) -> None:
         """Check that every input is there, of the right kind, and as it was written.

@@ -19,6 +19,7 @@ from support.training import (
     sft_config,
 )
 
+from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -229,7 +230,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
     folder, _ = trained
     bundle = load_bundle(folder / "sft")
     bundle.model.save_pretrained(tmp_path / "hub")
-    bundle.tokenizer.save_pretrained(tmp_path / "hub")
+    train_tokenizer(["cup lamp chair shelf number 0 1 2 3 4 5"], 300).save_pretrained(tmp_path / "hub")
     tasks = dict.fromkeys(["next_sid", "title_to_sid", "sid_to_title", "description_to_sid", "next_title"], 1.0)
     tasks["title_history_to_sid"] = 0.25
     config = sft_config(
