@@ -41,6 +41,20 @@ class Understood(NamedTuple):
     unknown: tuple[str, ...]
 
 
+class Listed(NamedTuple):
+    """A list in item indices.
+
+    Attributes:
+        items: Item indices, best first.
+        scores: Parallel to `items`.
+        unknown: Ids of the request that are of no item.
+    """
+
+    items: Sequence[int]
+    scores: Sequence[float]
+    unknown: tuple[str, ...]
+
+
 class Recommender:
     """Recommends items of a catalogue for histories of its items.
 
@@ -156,15 +170,33 @@ class Recommender:
         Raises:
             RequestError: Naming what is wrong with the first bad request.
         """
+        return [Answer(self._listed(found), found.unknown) for found in self.listed(requests)]
+
+    def listed(self, requests: Sequence[Request]) -> list[Listed]:
+        """Answers to any requests in item indices; see `answer`.
+
+        Raises:
+            RequestError: Naming what is wrong with the first bad request.
+        """
         understood = [self.understand(request) for request in requests]
-        answers: dict[int, Answer] = {}
+        found: dict[int, Listed] = {}
         for k, places in self._by_width([request.k for request in requests]).items():
             group = [understood[place] for place in places]
             allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
             ranking = self.ranker.rank([each.history for each in group], k, None if allowed.unrestricted else allowed)
             for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
-                answers[place] = Answer(self._listed(items[: requests[place].k], scores), each.unknown)
-        return [answers[place] for place in range(len(requests))]
+                length = requests[place].k
+                found[place] = Listed(items[:length], scores[:length], each.unknown)
+        return [found[place] for place in range(len(requests))]
+
+    def probabilities(
+        self, items: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray
+    ) -> np.ndarray | None:
+        """Probabilities of the SIDs of some items by their scores, float64 (N,); None where scores are none."""
+        if self.sids is None:
+            return None
+        given = np.asarray(scores, dtype=np.float64)
+        return np.exp(given if self._lift is None else given - self._lift[np.asarray(items, dtype=np.int64)])
 
     def _by_width(self, ks: Sequence[int]) -> dict[int, list[int]]:
         """Requests by the length of the list that is asked for: those up to the least width of a search together.
@@ -219,15 +251,15 @@ class Recommender:
                 missing[item_id] = None
         return found
 
-    def _listed(self, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
-        ids, titles = self.items.ids, self.items.titles
-        if self.sids is None:
-            pairs = zip(items, scores, strict=False)
+    def _listed(self, found: Listed) -> tuple[Recommended, ...]:
+        ids, titles, pairs = self.items.ids, self.items.titles, zip(found.items, found.scores, strict=True)
+        chances = self.probabilities(found.items, found.scores)
+        if self.sids is None or chances is None:
             return tuple(Recommended(ids[item], titles[item], None, score, None) for item, score in pairs)
-        given = scores[: len(items)] if self._lift is None else np.asarray(scores)[: len(items)] - self._lift[items]
-        probabilities = np.exp(given).tolist()
-        rows = zip(items, scores, probabilities, strict=False)
-        return tuple(Recommended(ids[i], titles[i], self.sids[i], score, chance) for i, score, chance in rows)
+        return tuple(
+            Recommended(ids[item], titles[item], self.sids[item], score, chance)
+            for (item, score), chance in zip(pairs, chances.tolist(), strict=True)
+        )
 
 
 def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:

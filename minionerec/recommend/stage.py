@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,8 +20,8 @@ from minionerec.rankers.language import Search
 from minionerec.rankers.load import make_ranker
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.histories import count_histories, read_histories
-from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.requests import Answer, Request, RequestError
+from minionerec.recommend.recommender import Listed, Recommender
+from minionerec.recommend.requests import Request, RequestError
 
 logger = get_logger(__name__)
 
@@ -116,8 +117,8 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
             continue
         recommender = recommender or _recommender(config, inputs)
         begin = time.perf_counter()
-        answers = _answered(recommender, config, path, start, part)
-        _write_part(_part(folder, number), [row["user"] for row in part], answers)
+        lists = _answered(recommender, config, path, start, part)
+        _write_part(_part(folder, number), [row["user"] for row in part], lists, recommender)
         done, spent = done + len(part), spent + time.perf_counter() - begin
     if done:
         logger.info("Answered %s histories in %.1f s: %.1f rows/s.", f"{done:,}", spent, done / spent)
@@ -126,7 +127,7 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
 
 def _answered(
     recommender: Recommender, config: RecommendConfig, path: Path, start: int, rows: Sequence[Mapping[str, Any]]
-) -> list[Answer]:
+) -> list[Listed]:
     requests = [
         Request(
             row["history"], config.k, config.exclude_seen, row["only"], row["without"], config.where, config.unknown
@@ -134,7 +135,7 @@ def _answered(
         for row in rows
     ]
     try:
-        return recommender.answer(requests)
+        return recommender.listed(requests)
     except RequestError:
         for place, request in enumerate(requests):  # which row is it?
             try:
@@ -148,18 +149,31 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
 
 
-def _write_part(path: Path, users: Sequence[str], answers: Sequence[Answer]) -> None:
+def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recommender: Recommender) -> None:
     """Write one part whole, or not at all."""
-    items = [answer.items for answer in answers]
-    columns = {
-        "user": list(users),
-        "items": [[item.item_id for item in row] for row in items],
-        "titles": [[item.title for item in row] for row in items],
-        "sids": [[item.sid for item in row if item.sid is not None] for row in items],
-        "scores": [[item.score for item in row] for row in items],
-        "probabilities": [[item.probability for item in row if item.probability is not None] for row in items],
-        "unknown": [list(answer.unknown) for answer in answers],
-    }
+    lengths = [len(found.items) for found in lists]
+    chosen = np.fromiter((item for found in lists for item in found.items), np.int64, sum(lengths))
+    scores = np.fromiter((score for found in lists for score in found.scores), np.float64, len(chosen))
+    chances = recommender.probabilities(chosen, scores)
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    empty = pa.array(np.zeros(len(offsets)), pa.int32())
+
+    def taken(names: Sequence[str] | None) -> pa.ListArray:
+        """The names of the listed items, list by list."""
+        if names is None:
+            return pa.ListArray.from_arrays(empty, pa.array([], pa.string()))
+        return pa.ListArray.from_arrays(offsets, pa.array(names, pa.string()).take(pa.array(chosen)))
+
+    none = pa.ListArray.from_arrays(empty, pa.array([], pa.float64()))
+    columns = [
+        pa.array(users, pa.string()),
+        taken(recommender.items.ids),
+        taken(recommender.items.titles),
+        taken(recommender.sids),
+        pa.ListArray.from_arrays(offsets, pa.array(scores)),
+        none if chances is None else pa.ListArray.from_arrays(offsets, pa.array(chances)),
+        pa.array([list(found.unknown) for found in lists], pa.list_(pa.string())),
+    ]
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(pa.table(columns, schema=SCHEMA), unfinished)
     os.replace(unfinished, path)

@@ -80,11 +80,11 @@ def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
     whole = written(run_recommend(config(made, histories, output=str(histories.parent / "whole"))))
     write, parts = stage._write_part, []
 
-    def stops(path, users, answers):
+    def stops(path, *given):
         if len(parts) == 2:
             raise KeyboardInterrupt
         parts.append(path.name)
-        write(path, users, answers)
+        write(path, *given)
 
     monkeypatch.setattr(stage, "_write_part", stops)
     with pytest.raises(KeyboardInterrupt):
