@@ -205,7 +205,7 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
         with pytest.raises(DataError, match=message):
             run_build_sids(SidConfig(**{**vars(more), "encoder": str(tmp_path / f"{name}.npy")}))
     (tmp_path / "base" / "codebooks.safetensors").write_bytes(b"no")
-    with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: not a file of codebooks"):
+    with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: differs from manifest\.json"):
         Quantiser.load(tmp_path / "base")
     settings = published(tmp_path, {f"i{place}": [f"<a_{place}>"] for place in range(90)})
     run_build_sids(config_for(base.corpus, tmp_path / "given", **settings))
