@@ -13,6 +13,7 @@ import logging
 import re
 import statistics
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,25 +65,32 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     rows = len(corpus.rows("test"))
     ids = histories_of(corpus, folder / "histories.parquet")
     distinct = len({tuple(history) for history in corpus.rows("test")["history"]})
+    whole: dict[str, list[float]] = {"eval-beam": [], "recommend": []}
     for turn in range(args.repeats + 1):  # the first warms up, and is compared
         shared = {"checkpoint": args.checkpoint, "corpus": f"{folder}/corpus", "batch_size": args.batch_size}
+        begin = time.perf_counter()
         evaluated = run_eval(
             EvalConfig(**shared, search=args.search, beams=args.k, ks=[args.k], resamples=1, output=f"{folder}/e{turn}")
         )
+        middle = time.perf_counter()
         listed = run_recommend(
             RecommendConfig(**shared, histories=f"{folder}/histories.parquet", k=args.k, output=f"{folder}/r{turn}")
         )
+        whole["eval-beam"].append(middle - begin)
+        whole["recommend"].append(time.perf_counter() - middle)
         if turn == 0:
             wanted = [[ids[item] for item in row][: args.k] for row in Predictions.load(evaluated.output).items]
             found = pq.read_table(listed.output / FILE)["items"].to_pylist()
             equal = sum(one == other for one, other in zip(found, wanted, strict=True))
             rates.found = {"Decoded": [], "Answered": []}
+            whole = {name: [] for name in whole}
     evaluator = statistics.median(rates.found["Decoded"]) * rows / distinct
     recommend = statistics.median(rates.found["Answered"])
     return {
         "rows": rows, "distinct_prompts": distinct, "k": args.k, "search": args.search, "equal_lists": equal,
         "evaluator_rows_a_second": evaluator, "recommend_rows_a_second": recommend,
         "ratio": recommend / evaluator, "repeats": args.repeats,
+        "whole_stage_seconds": {name: statistics.median(seconds) for name, seconds in whole.items()},
     }  # fmt: skip
 
 
