@@ -26,6 +26,7 @@ import yaml
 from support.paths import ROOT
 from support.scripts import study
 
+from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.main import recipe_arguments, run_arguments
 from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
 from minionerec.cli.serving import serve_arguments
@@ -168,6 +169,8 @@ def check_minionerec(words, copies=None):
             copies[os.path.normpath(given.folder)] = given.recipe
     elif words[0] == "serve":
         serve_arguments(words[1:])
+    elif words[0] == "doctor":
+        doctor_arguments("minionerec doctor").parse_args(words[1:])
     else:
         check_stage(words[0], words[1:])
 
@@ -417,6 +420,8 @@ def test_named_paths_and_modules_exist(page):
             check_module(page, name)
         elif re.match(r"(python|accelerate|minionerec|make|pytest) ", name):
             for words in commands(name):
+                if words[0] == "minionerec" and len(words) == 2 and words[1] in STAGES:
+                    continue  # a stage is named, not a command
                 if not re.search("…|STAGE|NAME|FILE", name) and not any("shop/" in word for word in words):
                     check_command(words, copies)
 

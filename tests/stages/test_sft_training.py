@@ -13,6 +13,7 @@ from support.training import make_inputs, same_weights, sft_config
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
@@ -31,7 +32,7 @@ def hub(tmp_path_factory):
         run_sft(sft_config(folder, output=str(output), tied=tied, epochs=1, keep_state=False))
         bundle = load_bundle(output)
         bundle.model.save_pretrained(folder / name)
-        bundle.tokenizer.save_pretrained(folder / name)
+        train_tokenizer(["cup lamp chair shelf number 0 1 2 3 4 5"], 300).save_pretrained(folder / name)
     return folder
 
 

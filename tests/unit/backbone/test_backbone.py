@@ -219,7 +219,7 @@ def test_another_table_is_refused_by_name(tmp_path):
 def test_broken_weights_file_is_one_message(tmp_path):
     save(tmp_path / "c")
     (tmp_path / "c" / "model.safetensors").unlink()
-    with pytest.raises(ArtefactError, match="model.safetensors: listed in manifest.json but missing"):
+    with pytest.raises(ArtefactError, match=r"model\.safetensors: listed in manifest\.json but missing"):
         load_bundle(tmp_path / "c")
 
 
