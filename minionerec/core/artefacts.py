@@ -202,6 +202,19 @@ def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict
     return {name: {"path": str(path), "sha256": fingerprint(path)} for name, path in sorted(inputs.items())}
 
 
+def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
+    """Where an artefact that an artefact was made from lies; None where it names none, or it is not there as it was.
+
+    Args:
+        path: The artefact.
+        name: Name of the input.
+    """
+    record = read_manifest(path)["inputs"].get(name)
+    if record is None or not is_artefact(record["path"]) or fingerprint(record["path"]) != record["sha256"]:
+        return None
+    return Path(record["path"])
+
+
 def check_own_name(path: Path) -> None:
     """Check that a place has a name, beside which an artefact can be prepared.
 

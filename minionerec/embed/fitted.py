@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, write_text_atomic
+from minionerec.core.artefacts import read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.embed.texts import item_texts
@@ -74,7 +74,5 @@ def _texts(corpus: Corpus) -> dict[str, str]:
 
 def _corpus_before(folder: Path) -> Corpus | None:
     """The corpus that an artefact was made from; None where it is no more what it was."""
-    recorded: dict[str, Any] = read_manifest(folder)["inputs"].get("corpus", {})
-    if not recorded or not is_artefact(recorded["path"]) or fingerprint(recorded["path"]) != recorded["sha256"]:
-        return None
-    return Corpus.load(recorded["path"])
+    place = unchanged_input(folder, "corpus")
+    return None if place is None else Corpus.load(place)

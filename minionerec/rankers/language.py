@@ -166,17 +166,16 @@ class LanguageRanker:
             places = [place for place, own in enumerate(widths) if own == width]
             distinct = [prompts.ids[asked[place]] for place in places]
             decode = self.decode(distinct, width, [asked[place] for place in places], allowed)
-            found |= zip(
-                places, zip(*(decode_all or self.decode_all)(distinct, width, decode), strict=True), strict=True
-            )
+            sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
+            found |= {place: (sids[at], scores[at]) for at, place in enumerate(places)}
         items: list[list[int]] = []
         values: list[list[float]] = []
         for row, key in enumerate(keys):
-            sids, scores = found[place_of[key]]
-            candidates = [number for number in sids.tolist() if number >= 0]
+            numbers, own_scores = found[place_of[key]]
+            candidates = [number for number in numbers.tolist() if number >= 0]
             listed, chosen = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
             items.append(listed)
-            values.append([float(scores[at]) for at in chosen])
+            values.append([float(own_scores[at]) for at in chosen])
         return Ranking(items, values)
 
     def width(self, k: int, left_out: int) -> int:

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
+from minionerec.evaluation.config import DTYPES
 from minionerec.recommend.corpus import own_corpus
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-UNKNOWN = ("skip", "refuse")
+from minionerec.recommend.requests import UNKNOWN
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from minionerec.core.artefacts import fingerprint, read_manifest
+from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ArtefactError
 
 
@@ -19,9 +19,10 @@ def own_corpus(path: str | os.PathLike[str]) -> Path:
     record = read_manifest(path)["inputs"].get("corpus")
     if record is None:
         raise ArtefactError(f"{path}: its manifest names no corpus. Give the corpus that it was trained on.")
-    place = Path(record["path"])
-    if not place.is_dir() or fingerprint(place) != record["sha256"]:
+    place = unchanged_input(path, "corpus")
+    if place is None:
         raise ArtefactError(
-            f"{path}: was trained on the corpus {place}, which is not there as it was. Give its place, or make it anew."
+            f"{path}: was trained on the corpus {record['path']}, which is not there as it was. Give its place, or "
+            "make it anew."
         )
     return place

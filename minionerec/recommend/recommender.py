@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.core.artefacts import file_sha256, fingerprint, verify_files
+from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.data.corpus import Corpus
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
@@ -102,7 +102,6 @@ class Recommender:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
             DataError: If the table of items cannot be read, or the checkpoint speaks of other items.
         """
-        verify_files(path)
         place = Path(corpus) if corpus is not None else own_corpus(path)
         data = Corpus.load(place)
         ranker = load_ranker(path, data, corpus_path=place, search=search or Search(beams=BEAMS), dtype=dtype)
@@ -204,8 +203,9 @@ class Recommender:
         Longer lists of a beam search stand apart, each length by itself, so that a list does not depend on what else
         is asked.
         """
-        searched = isinstance(self.ranker, LanguageRanker) and self.ranker.search.method != "exact"
-        least = self.ranker.search.beams if isinstance(self.ranker, LanguageRanker) and searched else max(ks, default=1)
+        least = max(ks, default=1)
+        if isinstance(self.ranker, LanguageRanker) and self.ranker.search.method != "exact":
+            least = self.ranker.search.beams
         groups: dict[int, list[int]] = {}
         for place, k in enumerate(ks):
             groups.setdefault(min(max(k, least), len(self.items)), []).append(place)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from minionerec import __version__
 from minionerec.core.log import get_logger
@@ -172,8 +172,7 @@ def _add_pages(app: "FastAPI", parts: Parts) -> None:
         return _refused(Refusal(405, f"this path does not take {request.method[:20]}."))
 
     async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
-        return _refused(error)
+        return _refused(cast(Refusal, error))
 
     app.add_exception_handler(404, nowhere)
     app.add_exception_handler(405, otherwise)

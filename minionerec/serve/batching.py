@@ -102,7 +102,7 @@ class Batcher:
         self._last = 1
         self._row_seconds = 0.0
         self._stopping = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # from the start on
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> None:
@@ -150,7 +150,6 @@ class Batcher:
         if self._current() is None or self._stopping:
             raise Refusal(503, "the model is not ready.", retry_after=1)
         self.check_room(len(requests))
-        assert self._loop is not None
         job = Job(requests, self._loop.create_future(), time.monotonic() + self._timeout, work)
         with self._ready:
             self._jobs.append(job)
@@ -168,7 +167,6 @@ class Batcher:
             except Exception as error:  # a defect: those who wait are told, the thread lives on
                 logger.exception("the model's thread failed")
                 outcomes = [(job, error) for job in jobs]
-            assert self._loop is not None
             self._loop.call_soon_threadsafe(_deliver, outcomes)
 
     def _take(self) -> list[Job] | None:
@@ -212,7 +210,8 @@ class Batcher:
 
     def _work(self, jobs: list[Job]) -> list[tuple[Job, Outcome | Exception]]:
         served = self._current()
-        assert served is not None
+        if served is None:
+            raise RuntimeError("calls were taken before there was a model")
         if jobs[0].work is not None:
             return [(jobs[0], _try(served, jobs[0].work))]
         begin = time.perf_counter()

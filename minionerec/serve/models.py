@@ -144,11 +144,11 @@ class Shelf:
             Refusal: 409, if there is none, or another is being loaded.
         """
         with self._alone():
-            if self.previous is None:
+            served = self.previous
+            if served is None:
                 raise Refusal(409, "there is no model before this one.", "back")
-            self._put(self.previous)
-            assert self.current is not None
-            return self.current
+            self._put(served)
+            return served
 
     def _put(self, served: Served) -> None:
         before, self.current = self.current, served  # one assignment: a batch reads it once

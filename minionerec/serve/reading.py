@@ -8,12 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from minionerec.recommend.requests import Request
+from minionerec.recommend.requests import UNKNOWN, Request
 from minionerec.serve.config import Limits
 from minionerec.serve.refusal import Refusal
 
 FIELDS = ("history", "k", "exclude_seen", "only", "without", "where", "unknown")
-UNKNOWN = ("skip", "refuse")
 _LONGEST_ID = 512
 _MOST_CONDITIONS = 32
 _DIGITS = 18  # of a whole number: what fits into 64 bits
