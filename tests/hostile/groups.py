@@ -153,8 +153,9 @@ def _account(read: _Read, name: str, path: Path, header: bool) -> None:
     """Every row of the changed file is used or counted."""
     if path.suffix == ".parquet":
         filled = every = len(pd.read_parquet(path))
-    elif path.suffix in (".json", ".txt"):  # a lone \\r ends no line here: it is white space
-        filled = every = sum(bool(line.strip()) for line in path.read_bytes().split(b"\n"))
+    elif path.suffix in (".json", ".txt"):  # a lone \\r ends no line here: it is white space, as others of Unicode are
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace").split("\n")
+        filled = every = sum(bool(line.strip()) for line in lines)
     else:
         filled, every = _lines(path)
     of_visits = read.kinds.get("unknown_item", 0) + read.counts.get("reviews_without_item", 0)

@@ -21,6 +21,15 @@ def test_a_sample_of_every_quick_group_breaks_nothing():
         assert counts[name, "used"] + counts[name, "refused"] > 0
 
 
+ONCE_BROKEN = [("movielens", 7, 278), ("user items", 7, 65), ("tsv", 7, 624), ("csv", 0, 5862)]
+
+
+@pytest.mark.parametrize("case", ONCE_BROKEN)
+def test_cases_that_once_lost_lines_lose_none(case):
+    counts, broken = campaign.attack([campaign.Case(*case)], children=1)
+    assert (sum(counts.values()), broken) == (1, [])
+
+
 def test_the_same_seed_makes_the_same_case(tmp_path):
     for name, spoil in (("csv", mutate.spoil_text(",")), ("amazon", mutate.spoil_json)):
         (tmp_path / name).mkdir()

@@ -109,6 +109,18 @@ def test_honest_quotes_stay_as_they_are(tmp_path):
     assert (bad, built.counts["lines_inside_item_cells"]) == (0, 1)
 
 
+@pytest.mark.parametrize("name", ["timestamp", "user_id"])
+def test_a_quote_in_the_header_swallows_nothing(tmp_path, name):
+    visits = lines()
+    visits[2] += '"'
+    content = (HEADER.replace(name, f'"{name}') + "\n".join(visits)).encode()
+    message = said(tmp_path, content, allowed=100)
+    assert "visits.csv, line 1: column '" in message
+    assert 'spans lines, so a quote (") in the header swallows rows' in message
+    items = ITEMS.replace("title", '"title').replace("Thing 1", 'Thing 1"')
+    assert "items.csv, line 1: column 'title\\np0" in said(tmp_path, lines(), items, allowed=100)
+
+
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path, end):
     content = (HEADER + "\n".join(changed(20, f'"u0,p1,{START}')) + end).encode()
@@ -443,6 +455,23 @@ def test_movielens_titles_keep_their_tabs_and_are_not_cut(tmp_path):
     source = read_movielens(ratings, movies, bad)
     assert bad.counts()["bad_rows"] == 5  # the film and its four ratings
     assert len(source.users) == N - 4
+
+
+def test_movielens_lines_with_a_carriage_return_inside_are_counted_each(tmp_path):
+    ratings = [f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)]
+    ratings[3], ratings[7] = f"3::3::+5::5::{START}", f"3::1::5::\r::{START}"
+    films = put(tmp_path, "movies.dat", "\n".join(f"{item}::Film {item}::Drama" for item in range(6)))
+    bad = BadRows(9)
+    source = read_movielens(put(tmp_path, "ratings.dat", "\n".join(ratings)), films, bad)
+    assert (len(source.users), bad.kinds) == (N - 2, {"malformed": 1, "missing_id": 1, "bad_time": 1})
+
+
+def test_a_tab_in_another_line_does_not_hide_the_line_that_is_too_long(tmp_path):
+    ratings = put(tmp_path, "ratings.dat", "\n".join(f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)))
+    films = [f"{item}::Film {item}::Drama" for item in range(6)]
+    films[1], films[4] = "1::A\tfilm::Drama", "4::One::too::many"
+    with pytest.raises(MinioneRecError, match=r"movies.dat, line 5: 4 cells, expected 3 \(1 such lines\)"):
+        read_movielens(ratings, put(tmp_path, "movies.dat", "\n".join(films)))
 
 
 # The published layout

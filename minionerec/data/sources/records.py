@@ -148,15 +148,16 @@ def _is_plain(content: bytes, separator: str) -> bool:
     return many % 2 == 0
 
 
-def split_cells(text: str, separator: str | None) -> Iterator[list[str]]:
+def split_cells(text: str, separator: str, *, quotes: bool = True) -> Iterator[list[str]]:
     """The cells of each record of a text, blank lines left out, cells of any length.
 
     Args:
         text: One record or a whole table.
-        separator: Between cells, which may be quoted; None for tabs and no quotes.
+        separator: Between cells.
+        quotes: Whether cells may be quoted.
     """
     csv.field_size_limit(sys.maxsize)
-    style = {"delimiter": separator} if separator else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    for cells in csv.reader(io.StringIO(text, newline=""), **style):
+    quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    for cells in csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting):
         if len(cells) > 1 or (cells and (cells[0].strip() or not cells[0])):
             yield cells

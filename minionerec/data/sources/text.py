@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 from minionerec.data.files import not_utf8, read_bytes
 from minionerec.data.source import BadRows
 from minionerec.data.sources.records import Records, find_records, spans_lines, split_cells, unclosed_quote
@@ -109,7 +109,7 @@ def read_text_table(
     tangled = quoted and spans_lines(content, separator)
     if tangled and (line := unclosed_quote(content, separator)) is not None:
         raise _never_closed(path, line)
-    names = _header(path, content, separator if quoted else None, encoding) if header is None else list(header)
+    names = _header(path, content, separator, encoding, quotes=quoted) if header is None else list(header)
     file = TextFile(path, separator, names, header is None, quoted, encoding, tangled)
     options: dict[str, Any] = {
         "sep": separator,
@@ -138,13 +138,20 @@ def _shortened(path: Path, content: bytes, separator: str) -> tuple[bytes, str]:
     raise DataError(f"{path}: holds control characters of every kind, so it is no text. Take the unpacked file.")
 
 
-def _header(path: Path, content: bytes, separator: str | None, encoding: str) -> list[str]:
+def _header(path: Path, content: bytes, separator: str, encoding: str, *, quotes: bool) -> list[str]:
     """The names of the columns, as the first record has them."""
     end = min((place for place in (content.find(b"\n", 1 << 16),) if place >= 0), default=len(content))
     try:
-        return next(split_cells(content[:end].decode(encoding, errors="replace"), separator), [])
+        names = next(split_cells(content[:end].decode(encoding, errors="replace"), separator, quotes=quotes), [])
     except csv.Error as error:
         raise DataError(f"{path}, line 1: not a header ({error}). Check its separators and quotes.") from None
+    broken = next((name for name in names if "\n" in name or "\r" in name), None)
+    if broken is not None:
+        raise DataError(
+            f'{path}, line 1: column {shown(broken, 40)} spans lines, so a quote (") in the header swallows rows. '
+            "Double the quote, or write the name on one line."
+        )
+    return names
 
 
 def _never_closed(path: Path, line: int | None) -> DataError:
@@ -177,14 +184,18 @@ def _without_long(file: TextFile, content: bytes, bad: BadRows) -> bytes:
     sign, most = file.separator.encode(), len(file.header) - 1
     if all(line.count(sign) <= most for line in content.split(b"\n")):
         return content
-    _drop_long(file, content, bad)
-    return b"\n".join(line for line in content.split(b"\n") if line.count(sign) <= most)
+    records = find_records(content, file.separator, quotes=False)  # a carriage return alone ends a line, too
+    lines = [content[begin:end] for begin, end in zip(records.begins, records.ends, strict=True)]
+    kept = [line for line in lines if line.count(sign) <= most]
+    if len(kept) < len(lines):
+        _drop_long(file, content, bad)
+    return b"\n".join(kept)
 
 
 def _drop_long(file: TextFile, content: bytes, bad: BadRows) -> None:
     """Count the rows with more cells than the header, which pandas will leave out."""
     text = content.decode(file.encoding, errors="replace")
-    sizes = [len(cells) for cells in split_cells(text, file.separator if file.quotes else None)][file.has_header :]
+    sizes = [len(cells) for cells in split_cells(text, file.separator, quotes=file.quotes)][file.has_header :]
     allowed = max(len(file.header), sizes[0] if file.has_header and sizes else 0)
     long = [row for row, size in enumerate(sizes) if size > allowed]
     if not long:
