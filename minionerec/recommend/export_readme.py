@@ -44,7 +44,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from sid_trie import SidTrie, stock_lists
 
-model = AutoModelForCausalLM.from_pretrained(".", dtype="auto").eval()
+model = AutoModelForCausalLM.from_pretrained(".", dtype="auto", use_safetensors=True, trust_remote_code=False).eval()
 tokenizer = PreTrainedTokenizerFast.from_pretrained(".")
 trie, about = SidTrie("."), json.load(open("prompts.json", encoding="utf-8"))
 items_of = json.load(open("sid_to_item.json", encoding="utf-8"))

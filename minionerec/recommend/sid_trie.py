@@ -178,7 +178,8 @@ def check(folder: str | Path = ".") -> str:
     from transformers import AutoModelForCausalLM
 
     about = json.loads((Path(folder) / "prompts.json").read_text(encoding="utf-8"))
-    model, trie = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval(), SidTrie(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", use_safetensors=True, trust_remote_code=False)
+    model, trie = model.eval(), SidTrie(folder)
     k, equal, largest = about["beams"], 0, 0.0
     for example in about["examples"]:
         if about["shortest"] == about["longest"]:

@@ -1,9 +1,12 @@
 """Trainers' checkpoints: which of them a kill left whole."""
 
-import json
 import zipfile
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 
@@ -40,19 +43,18 @@ def _torn_file(checkpoint: Path) -> str | None:
         if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
             return f"{file.name} is cut off"
     try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))  # is written last
-    except (OSError, json.JSONDecodeError):
-        return "trainer_state.json is missing or cut off"
-    return None
+        whole = isinstance(read_json(checkpoint / "trainer_state.json"), dict)  # is written last
+    except ArtefactError:
+        whole = False
+    return None if whole else "trainer_state.json is missing or cut off"
 
 
 def _is_whole_safetensors(path: Path) -> bool:
-    """Whether a file is as long as its header says: eight bytes of the header's length, the header, the tensors."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            header = json.loads(file.read(length))
-        except (UnicodeDecodeError, json.JSONDecodeError):
-            return False
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    return path.stat().st_size == 8 + length + max(ends, default=0)
+    """Whether the library takes a file's header, and the file is as long as that says."""
+    with path.open("rb"):  # one that may not be read is not taken for one that is cut off
+        pass
+    try:
+        with safe_open(path, framework="numpy"):
+            return True
+    except (SafetensorError, OSError, ValueError):
+        return False

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ from minionerec.backbone.build import load_pretrained
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.sid_trie import check
 from minionerec.sequential.saved import load_sequential
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 
@@ -64,6 +66,30 @@ def asked(monkeypatch):
 
     monkeypatch.setattr("builtins.input", ask)
     monkeypatch.setattr(sys, "stdin", None)
+
+
+def code_of(page):
+    """The Python of a page that users copy."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("weights", ["code", "pickle"])
+def test_what_an_export_tells_its_users_to_do_runs_no_code(shop, tmp_path, monkeypatch, weights):
+    place = copied(shop, tmp_path / "shop") / "export"
+    monkeypatch.setattr("builtins.input", lambda *words: "y")
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    exec(code_of(place / "README.md"), {})
+    if weights == "code":
+        (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+        change_json(place / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    else:
+        torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+        (place / "model.safetensors").unlink()
+    for load in (lambda: check(place), lambda: exec(code_of(place / "README.md"), {})):
+        with pytest.raises((ValueError, OSError), match="trust_remote_code" if weights == "code" else "safetensors"):
+            load()
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("model", ["sft", "catalogue"])

@@ -91,12 +91,25 @@ def cut_in_half(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def header(text, length=None):
+    """What a safetensors file begins with: the length of its header, and the header."""
+    return (len(text) if length is None else length).to_bytes(8, "little") + text
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or cut off"),
         (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is cut off"),
         (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is cut off"),
+        (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is cut off"),
+        (lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')), "model.safetensors is cut off"),
+        (lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)), "model.safetensors is cut off"),
+        (
+            lambda place: (place / "trainer_state.json").write_bytes(b"\xff{}"),
+            "trainer_state.json is missing or cut off",
+        ),
+        (lambda place: (place / "trainer_state.json").write_bytes(b"[]"), "trainer_state.json is missing or cut off"),
         (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is cut off"),
         (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is cut off"),
         (lambda place: (place / "rng_state.pth").unlink(), "rng_state.pth is missing"),
