@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell with a note (an interval, a p-value) in smaller print."""
+    """A table cell with a note (an interval, a p-value) in smaller print; `strong` ones stand out, as the best do."""
 
     text: str
     note: str = ""
+    strong: bool = False
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ def _table(block: Table) -> str:
             cell = as_cell(value)
             note = f'<span class="note">{escape(cell.note)}</span>' if cell.note else ""
             tag, scope = ("th", ' scope="row"') if column == 0 else ("td", "")
-            line.append(f"<{tag}{scope}{shape(column)}>{escape(cell.text)}{note}</{tag}>")
+            text = f"<strong>{escape(cell.text)}</strong>" if cell.strong else escape(cell.text)
+            line.append(f"<{tag}{scope}{shape(column)}>{text}{note}</{tag}>")
         body.append(f"<tr>{''.join(line)}</tr>")
     caption = f'<div class="caption">{escape(block.caption)}</div>' if block.caption else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(body)}\n</tbody></table>"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from minionerec.reports.document import (
     Block,
     Bullets,
+    Cell,
     Details,
     Example,
     Figure,
@@ -44,11 +45,16 @@ def _block(block: Block) -> str:
 def _table(block: Table) -> str:
     say = escape_markdown
     cells = [[as_cell(value) for value in row] for row in block.rows]
-    lines = [" | ".join(f"{say(cell.text)} {say(cell.note)}".rstrip() for cell in row) for row in cells]
+    lines = [" | ".join(_cell(cell) for cell in row) for row in cells]
     rule = " | ".join(":--" if column < block.text_columns else "--:" for column in range(len(block.headers)))
     head = " | ".join(say(header) for header in block.headers)
     table = "\n".join(f"| {line} |" for line in [head, rule, *lines])
     return f"{say(block.caption)}\n\n{table}" if block.caption else table
+
+
+def _cell(cell: Cell) -> str:
+    text = escape_markdown(cell.text)
+    return f"{f'**{text}**' if cell.strong else text} {escape_markdown(cell.note)}".rstrip()
 
 
 def _example(block: Example) -> str:

@@ -15,8 +15,13 @@ from minionerec.metrics.tables import (
 from minionerec.reports.cells import MINUS, estimate_cell, relative, signed
 from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
 from minionerec.reports.material import Material
-from minionerec.reports.reference import Reference, ReferenceRow
+from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
 from minionerec.reports.sections.ranking import READING
+
+DOUBT = (
+    f"{DOUBTFUL} marks a published NDCG that cannot be right beside its hit rates: a row that is hit between two cut-offs "
+    "k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
+)
 
 
 def published(material: Material, reference: Reference) -> Section:
@@ -27,7 +32,7 @@ def published(material: Material, reference: Reference) -> Section:
     shown = [name for name in names if any(name in row.metrics for row in reference.rows)]
     rows: list[list[str | Cell]] = []
     for row in reference.rows:
-        rows.append([row.name, row.group, *(f"{row.metrics[n]:.4f}" if n in row.metrics else MISSING for n in shown)])
+        rows.append([row.name, row.group, *(row.shown(n) if n in row.metrics else MISSING for n in shown)])
     for who, metrics in own.items():
         rows.append([who, "this report", *(estimate_cell(metrics.get(name)) for name in shown)])
     reading = READING[level] if level == "sid" else "item-level"
@@ -35,6 +40,8 @@ def published(material: Material, reference: Reference) -> Section:
         Paragraph(reference.source),
         Table(["System", "Source", *shown], rows, f"{reference.title}: published rows, and ours ({reading}).", 2),
     ]
+    if reference.doubtful:
+        blocks.append(Paragraph(DOUBT))
     for who in material.recommended:
         for theirs in reference.counterparts(who):
             blocks.append(_discrepancy(who, own[who], theirs, shown))
@@ -52,7 +59,7 @@ def _discrepancy(who: str, own: Mapping[str, Estimate], theirs: ReferenceRow, sh
         lines.append(
             [
                 name,
-                f"{published_value:.4f}",
+                theirs.shown(name),
                 estimate_cell(estimate),
                 signed(estimate.mean - published_value),
                 relative(estimate.mean, published_value),

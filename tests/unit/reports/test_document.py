@@ -41,6 +41,13 @@ def test_markdown_shows_text_literally():
     assert "p &amp; q" in render_html("T", "lead", sections)
 
 
+def test_a_strong_cell_stands_out_in_both_forms():
+    table = Table(["h", "v"], [["row", Cell("0.1 <b>", "[0, 1]", strong=True)]])
+    parts = "title", "lead", [Section("s", [table])]
+    assert "| row | **0.1 &lt;b&gt;** [0, 1] |" in render_markdown(*parts)
+    assert "<strong>0.1 &lt;b&gt;</strong>" in render_html(*parts)
+
+
 def test_every_block_says_the_same_in_both_forms_and_escapes_it():
     parts = "title", "lead", [Section(f"section {NASTY}", BLOCKS), Section("second", [])]
     html, markdown = render_html(*parts), render_markdown(*parts)
