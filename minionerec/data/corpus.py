@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from minionerec.core.artefacts import open_artefact, write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.parquet import read_parquet
+from minionerec.data.times import TIME_COLUMNS, RowTimes
 
 SPLITS = ("train", "valid", "test")
 ITEM_COLUMNS = ("item_id", "title", "description")
@@ -28,7 +29,9 @@ class Corpus:
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
         train: Columns `user` (str), `history` (int32 array of item indices, oldest first, may be empty), `target`
-            (int32 item index). Rows are in the order of the source.
+            (int32 item index). Rows are in the order of the source. Where times are known, all three splits have two
+            more columns, int64, seconds since 1970: `time` of the target, `previous_time` of the newest item of the
+            history; `minionerec.data.times.NO_TIME` where there is none.
         valid: Like `train`.
         test: Like `train`.
         split: Name of the split for result tables, e.g. "global time 8:1:1".
@@ -67,6 +70,22 @@ class Corpus:
             )
         return rows
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the rows of all splits have the columns of times."""
+        return all(set(TIME_COLUMNS) <= set(rows) for rows in self.splits().values())
+
+    def times_of(self, split: str) -> RowTimes | None:
+        """The times of the rows of one split; None where they are unknown.
+
+        Raises:
+            DataError: If the split is unknown or holds no row.
+        """
+        rows = self.rows(split)
+        if not self.has_times:
+            return None
+        return RowTimes(*(rows[name].to_numpy(np.int64) for name in TIME_COLUMNS))
+
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training row: int64 (N,)."""
         return np.bincount(self.train["target"].to_numpy(np.int64), minlength=self.n_items)
@@ -86,7 +105,7 @@ class Corpus:
     def write(self, place: Path) -> None:
         """Write the four parquet files of a corpus into a directory."""
         tables = {split: [pa.Table.from_pandas(rows, preserve_index=False)] for split, rows in self.splits().items()}
-        write_tables(place, self.items, tables)
+        write_tables(place, self.items, tables, timed=self.has_times)
 
     def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
         """Write the corpus as an artefact of kind "corpus": four parquet files and a manifest."""
@@ -108,27 +127,53 @@ class Corpus:
         place = Path(path)
         items = read_parquet(place / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=_REMEDY)
         columns = {"user": "text", "history": "lists", "target": "whole"}
+        times = dict.fromkeys(TIME_COLUMNS, "whole")
         span = dict.fromkeys(("history", "target"), (0, len(items) - 1))
-        rows = {name: read_parquet(place / f"{name}.parquet", columns, within=span, remedy=_REMEDY) for name in SPLITS}
+        rows = {
+            name: read_parquet(place / f"{name}.parquet", columns, optional=times, within=span, remedy=_REMEDY)
+            for name in SPLITS
+        }
+        _check_times(place, rows)
         return cls(items, **rows, split=split, max_history=max_history, counts=counts)
 
 
-def _row_schema() -> pa.Schema:
+def _check_times(place: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Check that either all tables of rows have both columns of times, as int64, or none has any.
+
+    Raises:
+        ArtefactError: Naming the first file that differs.
+    """
+    wanted = bool(set(TIME_COLUMNS) & {name for rows in tables.values() for name in rows})
+    for split, rows in tables.items():
+        for name in TIME_COLUMNS if wanted else ():
+            found = str(rows[name].dtype) if name in rows else "missing"
+            if found != "int64":
+                raise ArtefactError(
+                    f"{place / f'{split}.parquet'}: column {name!r} is {found}, expected int64 in all splits, or no "
+                    f"times at all. {_REMEDY}"
+                )
+
+
+def _row_schema(timed: bool) -> pa.Schema:
     """The parquet schema of a split, with what pandas needs to give the same types back."""
     one = {"user": pd.Series(["u"], dtype="str"), "history": [np.zeros(1, np.int32)], "target": np.zeros(1, np.int32)}
+    one |= {name: np.zeros(1, np.int64) for name in TIME_COLUMNS if timed}
     return pa.Schema.from_pandas(pd.DataFrame(one), preserve_index=False)
 
 
-def write_tables(place: Path, items: pd.DataFrame, tables: Mapping[str, Iterable[pa.Table]]) -> None:
+def write_tables(
+    place: Path, items: pd.DataFrame, tables: Mapping[str, Iterable[pa.Table]], *, timed: bool = False
+) -> None:
     """Write the four parquet files of a corpus.
 
     Args:
         place: The directory.
         items: The item table of `Corpus`.
         tables: Split → tables with the columns of `Corpus.train`, written one after another.
+        timed: Whether they have the columns of times.
     """
     items.to_parquet(place / "items.parquet", index=False)
-    schema = _row_schema()
+    schema = _row_schema(timed)
     for split in SPLITS:
         with pq.ParquetWriter(place / f"{split}.parquet", schema) as writer:
             for table in tables[split]:

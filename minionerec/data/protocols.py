@@ -293,6 +293,7 @@ def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
 
     windows = corpus_windows(data, max_len, padding)
     made = {split: samples(split) for split in SPLITS}
+    times = {split: found for split in SPLITS if (found := data.times_of(split)) is not None}
     counts: Mapping[str, Any] = {split: len(made[split]) for split in SPLITS}
     return Split(
         **made,
@@ -301,6 +302,7 @@ def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
         user_names=[*known, ""],
         catalogue=data.items,
         counts={**counts, "windows": len(windows), "users": len(known), "items": data.n_items, "split": data.split},
+        times=times or None,
     )
 
 

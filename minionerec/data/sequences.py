@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import DataError
+from minionerec.data.times import RowTimes
 
 Side = Literal["left", "right"]
 
@@ -106,6 +107,7 @@ class Split:
         user_names: U names; user numbers in the samples are places here.
         catalogue: The items, as in `Sequences`.
         counts: Numbers of rows, and of what was left out; `split` names the rule of the split, for tables.
+        times: Split → times of its rows; None where they are unknown.
     """
 
     train: Samples
@@ -116,6 +118,7 @@ class Split:
     user_names: Sequence[str]
     catalogue: pd.DataFrame
     counts: Mapping[str, Any]
+    times: Mapping[str, RowTimes] | None = None
 
     @property
     def title(self) -> str:
@@ -132,6 +135,15 @@ class Split:
         if name not in known:
             raise DataError(f"unknown split {name!r}; known splits: {', '.join(known)}.")
         return known[name]
+
+    def times_of(self, name: str) -> RowTimes | None:
+        """The times of the rows of "train", "valid" or "test"; None where they are unknown.
+
+        Raises:
+            DataError: If there is no such split.
+        """
+        self.rows(name)
+        return None if self.times is None else self.times[name]
 
     def users(self, name: str) -> list[str]:
         """The user of each row of a split; "" for one who has no training row."""

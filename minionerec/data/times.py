@@ -1,0 +1,177 @@
+"""When the target of a row was chosen, and when the newest item of its history."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minionerec.core.errors import DataError, shown
+from minionerec.core.log import get_logger
+from minionerec.data.files import read_text
+from minionerec.data.units import SECOND, UNITS, unit_numbers
+
+if TYPE_CHECKING:
+    from minionerec.data.corpus import Corpus
+    from minionerec.data.sequences import Split
+
+logger = get_logger(__name__)
+
+NO_TIME = int(np.iinfo(np.int64).min)
+"""The time of what has none."""
+TIME_COLUMNS = ("time", "previous_time")
+"""Columns of a corpus's rows: int64, seconds since 1970 of the target and of the newest item of the history."""
+FILE_COLUMNS = ("split", "row", "timestamp", "previous_timestamp")
+"""Columns of a file of times."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_LARGEST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class RowTimes:
+    """The times of the rows of one split.
+
+    Attributes:
+        time: int64 (R,), seconds since 1970 of each row's target; `NO_TIME` where unknown.
+        previous: int64 (R,), of the newest item of its history; `NO_TIME` where unknown or where the history is empty.
+    """
+
+    time: np.ndarray
+    previous: np.ndarray
+
+    @property
+    def known(self) -> np.ndarray:
+        """Rows of which both times are known: bool (R,)."""
+        known: np.ndarray = (self.time != NO_TIME) & (self.previous != NO_TIME)
+        return known
+
+    @property
+    def later(self) -> np.ndarray:
+        """Rows whose target came later than the newest item of the history: bool (R,)."""
+        later: np.ndarray = self.known & (self.time > self.previous)
+        return later
+
+    @property
+    def same(self) -> np.ndarray:
+        """Rows whose target came at the same moment as the newest item of the history: bool (R,)."""
+        same: np.ndarray = self.known & (self.time == self.previous)
+        return same
+
+
+def row_times(data: "Corpus | Split", split: str, path: Path | None = None) -> RowTimes | None:
+    """The times of the rows of a split.
+
+    Args:
+        data: A corpus, or the split that a protocol made. Where it has times, these are taken.
+        split: "train", "valid" or "test".
+        path: csv file with the columns `FILE_COLUMNS`: row counts from 0 in the split's order, times are whole seconds
+            since 1970 or empty, other columns are ignored. It is read where the data have no times.
+
+    Returns:
+        The times; None where neither the data nor the file know any row of the split.
+
+    Raises:
+        DataError: Naming file and line of what is wrong with the file; if it names some rows of the split and not all.
+    """
+    own = data.times_of(split)
+    if own is not None or path is None:
+        if path is not None:
+            logger.info("The corpus has times of its own: %s is not read.", path)
+        return own
+    return _read_file(path, split, len(data.rows(split)))
+
+
+def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
+    """The times of one split of `count` rows, from a file that may name other splits, too."""
+    found = RowTimes(np.full(count, NO_TIME), np.full(count, NO_TIME))
+    lines: dict[int, int] = {}
+    for line, (name, *cells) in _records(path):
+        place = f"{path}, line {line}"
+        if name not in ("train", "valid", "test"):
+            raise DataError(f"{place}, column 'split': {shown(name)} is none of train, valid, test. Mend the line.")
+        if name != split:
+            continue
+        row = _whole(cells[0], place, "row")
+        if not 0 <= row < count:
+            raise DataError(
+                f"{place}, column 'row': {row}, but split {split!r} has rows 0 to {count - 1}. Give the times of this "
+                "corpus."
+            )
+        if row in lines:
+            raise DataError(f"{place}: row {row} of split {split!r} is already on line {lines[row]}. Keep one.")
+        lines[row] = line
+        found.time[row], found.previous[row] = (
+            _whole(cell, place, column) if cell.strip() else NO_TIME
+            for cell, column in zip(cells[1:], FILE_COLUMNS[2:], strict=True)
+        )
+    if not lines:
+        return None
+    if len(lines) < count:
+        raise DataError(
+            f"{path}: names {len(lines)} of the {count} rows of split {split!r}. Give the times of this corpus; those "
+            "that are not known are empty cells."
+        )
+    return found
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and the cells of `FILE_COLUMNS` of each line of a file."""
+    reader = csv.reader(io.StringIO(read_text(path, "Give the path of the times."), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for name in FILE_COLUMNS:
+            if header.count(name) != 1:
+                what = "missing" if name not in header else "there twice"
+                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(FILE_COLUMNS)}.")
+        places = [header.index(name) for name in FILE_COLUMNS]
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(cells)} cells, expected {len(header)}. Check its commas."
+                )
+            if cells:
+                yield reader.line_num, [cells[place] for place in places]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
+
+
+def _whole(text: str, place: str, column: str) -> int:
+    """A whole number that 64 bits hold and that is not `NO_TIME`."""
+    number = int(text) if _WHOLE.fullmatch(text.strip()) else None
+    if number is None or abs(number) > _LARGEST:
+        raise DataError(f"{place}, column {column!r}: {shown(text)} is no whole number of 64 bits. Mend the line.")
+    return number
+
+
+def whole_seconds(times: np.ndarray, ticks: int) -> np.ndarray | None:
+    """Times of a source in whole seconds since 1970, rounded down, as rows of a corpus keep them.
+
+    Dates, and numbers of a source that says its unit, are moments. Numbers of a table may be of any unit: they are
+    taken for what the middle one looks like (`minionerec.data.units.unit_numbers`). Numbers too small to tell, which
+    may be days or a mere order, stay as they are where all are whole: then the later is the greater and the same moment
+    the same number, and only distances mean nothing. With fractions they tell no moment.
+
+    Args:
+        times: int64 or float64 (M,), in ticks.
+        ticks: Ticks in a second, 1 for plain numbers.
+
+    Returns:
+        int64 (M,), never `NO_TIME`; None where the numbers tell no moment.
+
+    Example:
+        >>> whole_seconds(np.array([1_500_000_000_000, 1_500_000_000_999]), 1).tolist()
+        [1500000000, 1500000000]
+        >>> whole_seconds(np.array([0.5, 0.75]), 1) is None
+        True
+    """
+    if ticks == SECOND and len(times):
+        unit = int(unit_numbers(np.median(times)))
+        if unit < 0 and times.dtype.kind == "f" and (times != np.floor(times)).any():
+            return None
+        ticks = UNITS[max(unit, 0)][1]
+    seconds: np.ndarray = np.maximum(np.floor_divide(times, ticks).astype(np.int64), NO_TIME + 1)
+    return seconds

@@ -1,0 +1,165 @@
+"""Times of rows: a corpus's own, those of a file, and what is wrong with either."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.times import NO_TIME, RowTimes, row_times, whole_seconds
+from tests.support.small_corpus import make_corpus
+from tests.support.small_shop import sign
+
+HEADER = "split,row,timestamp,previous_timestamp\n"
+
+
+def rows_of(*times):
+    """A table of rows with these (time, previous time) pairs."""
+    return pd.DataFrame(
+        {
+            "user": pd.Series(["u"] * len(times), dtype="str"),
+            "history": [np.array([0], dtype=np.int32)] * len(times),
+            "target": np.ones(len(times), dtype=np.int32),
+            "time": np.array([time for time, _ in times], dtype=np.int64),
+            "previous_time": np.array([before for _, before in times], dtype=np.int64),
+        }
+    )
+
+
+def timed_corpus():
+    tables = {"train": rows_of((5, 5), (7, 5)), "valid": rows_of((9, 7)), "test": rows_of((9, NO_TIME), (12, 12))}
+    return replace(make_corpus(["lamp", "chair"]), **tables)
+
+
+def file_of(folder, text):
+    path = folder / "times.csv"
+    path.write_text(text)
+    return path
+
+
+def test_moments_of_rows_that_are_known():
+    times = RowTimes(np.array([5, 7, NO_TIME, 9]), np.array([5, 6, 3, NO_TIME]))
+    assert times.same.tolist() == [True, False, False, False]
+    assert times.later.tolist() == [False, True, False, False]
+    assert times.known.tolist() == [True, True, False, False]
+
+
+def test_times_survive_writing_and_the_row_protocol(tmp_path):
+    timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
+    corpus = Corpus.load(tmp_path / "corpus")
+    assert corpus.has_times
+    split = PROTOCOLS["rows"].with_changes(max_len=10).split(corpus)
+    for data in (corpus, split):
+        test = row_times(data, "test")
+        assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
+        assert row_times(data, "train").same.tolist() == [True, False]
+    joined = corpus.with_every_row()
+    assert joined.train["time"].tolist() == [5, 7, 9, 9, 12] and joined.train["time"].dtype == np.int64
+    pd.testing.assert_frame_equal(corpus.train, timed_corpus().train)
+
+
+def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
+    corpus = make_corpus(["lamp"])
+    assert not corpus.has_times and row_times(corpus, "test") is None
+    path = file_of(tmp_path, "more,previous_timestamp,row,split,timestamp\n,3,0,test,4\n\n, ,0,valid,-8\n")
+    assert row_times(corpus, "train", path) is None
+    test, valid = row_times(corpus, "test", path), row_times(corpus, "valid", path)
+    assert (test.time.tolist(), test.previous.tolist()) == ([4], [3])
+    assert (valid.time.tolist(), valid.previous.tolist()) == ([-8], [NO_TIME])
+    split = PROTOCOLS["rows"].split(corpus)
+    assert split.times is None and row_times(split, "test", path).time.tolist() == [4]
+    caplog.set_level("INFO")
+    assert row_times(timed_corpus(), "test", path).time.tolist() == [9, 12]
+    assert f"times of its own: {path} is not read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: column 'split' is missing; expected split, row, timestamp, previous_timestamp"),
+        ("split,row,row,timestamp,previous_timestamp\n", "line 1: column 'row' is there twice"),
+        (f"{HEADER}test,0,4\n", "line 2: 3 cells, expected 4"),
+        (f"{HEADER}test,0,4,3\ntests,0,4,3\n", "line 3, column 'split': 'tests' is none of train, valid, test"),
+        (f"{HEADER}test,-1,4,3\n", "line 2, column 'row': -1, but split 'test' has rows 0 to 1"),
+        (f"{HEADER}test,2,4,3\n", "line 2, column 'row': 2, but split 'test' has rows 0 to 1"),
+        (f"{HEADER}test,1,4,3\ntest,1,4,3\n", "line 3: row 1 of split 'test' is already on line 2"),
+        (f"{HEADER}test,1,4,3\n", "names 1 of the 2 rows of split 'test'"),
+        (f"{HEADER}test,1,4.5,3\n", "column 'timestamp': '4.5' is no whole number of 64 bits"),
+        (f"{HEADER}test,1,4,1e3\n", "column 'previous_timestamp': '1e3' is no whole"),
+        (f"{HEADER}test,1,4,-9223372036854775808\n", "'-9223372036854775808' is no whole number of 64 bits"),
+        (f"{HEADER}test,1,4,9223372036854775808\n", "'9223372036854775808' is no whole number of 64 bits"),
+        (f"{HEADER}test,,4,3\n", "column 'row': '' is no whole number"),
+        (f'{HEADER}test,0,4,"3\n', "not CSV"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
+    rows = pd.DataFrame({"user": ["u"] * 2, "history": [np.zeros(1, np.int32)] * 2, "target": np.zeros(2, np.int32)})
+    corpus = replace(make_corpus(["lamp"]), test=rows)
+    path = file_of(tmp_path, text)
+    with pytest.raises(DataError) as caught:
+        row_times(corpus, "test", path)
+    assert message in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_wrong_split(tmp_path):
+    with pytest.raises(DataError, match=r"no such file\. Give the path of the times"):
+        row_times(make_corpus(["lamp"]), "test", tmp_path / "none.csv")
+    with pytest.raises(DataError, match="unknown split 'tests'"):
+        row_times(timed_corpus(), "tests")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="time"), "valid.parquet: column 'time' is missing, expected int64"),
+        (lambda rows: rows.astype({"time": np.uint64}), "column 'time' is uint64, expected int64"),
+        (lambda rows: rows.astype({"previous_time": np.float64}), "'previous_time' holds double; expected whole"),
+        (lambda rows: rows.astype({"time": "Int64"}).assign(time=[None]), "column 'time' "),
+    ],
+)
+def test_forged_times_are_refused(tmp_path, change, message):
+    timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
+    held = tmp_path / "corpus" / "valid.parquet"
+    change(pd.read_parquet(held)).to_parquet(held, index=False)
+    sign(tmp_path / "corpus")
+    with pytest.raises(ArtefactError) as caught:
+        Corpus.load(tmp_path / "corpus")
+    assert message in str(caught.value)
+
+
+@given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
+def test_whole_seconds_keep_order_and_sameness(seconds):
+    times = np.array(seconds, dtype=np.int64)
+    assert whole_seconds(times * 1000 + 999, 1000).tolist() == seconds
+    small = times % 10_000_000
+    assert whole_seconds(small, 1).tolist() == small.tolist()
+
+
+def test_whole_seconds_by_what_numbers_look_like():
+    moments = np.array([1_500_000_000, 1_500_000_001])
+    for ticks in (1, 10**3, 10**6, 10**9):
+        assert whole_seconds(moments * ticks, 1).tolist() == moments.tolist()
+    assert whole_seconds(moments + 0.75, 1).tolist() == moments.tolist()
+    assert whole_seconds(np.array([3.0, 5.0]), 1).tolist() == [3, 5]
+    assert whole_seconds(np.array([3.0, 5.5]), 1) is None
+    assert whole_seconds(np.array([NO_TIME, 3]), 1).tolist() == [NO_TIME + 1, 3]
+    assert whole_seconds(np.zeros(0, np.int64), 1).tolist() == []
+
+
+def test_the_published_times_fit_the_published_rows(data_root):
+    from minionerec.data.published import read_published
+
+    path = data_root / "Amazon" / "times" / "Industrial_and_Scientific.times.csv"
+    if not path.is_file():
+        pytest.skip("the file of times is not there")
+    corpus = read_published(data_root / "Amazon", "Industrial_and_Scientific")
+    found = {split: row_times(corpus, split, path) for split in SPLITS}
+    assert found["train"] is None
+    assert all(found[split].known.all() for split in ("valid", "test"))
+    assert found["test"].same.mean() == pytest.approx(0.39, abs=0.005)
