@@ -6,7 +6,7 @@ what, by which command. It is not hashed, no input, and no part of freshness, an
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.manifests import DIGEST
 
 _MOST = 2**63
+_BATCH = ("per_device", "accumulation", "global")
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,13 @@ def parse_record(given: Mapping[str, Any]) -> RunRecord | None:
         return None
 
 
-_BATCH = ("per_device", "accumulation", "global")
+def to_json(record: RunRecord) -> dict[str, Any]:
+    """A record as its file says it; what is not known of batches and memory is left out."""
+    said = asdict(record)
+    if record.batch is not None:
+        said["batch"] = dict(zip(_BATCH, astuple(record.batch), strict=True))
+    optional = ("batch", "peak_memory_bytes", "peak_gpu_memory_bytes")
+    return {name: value for name, value in said.items() if name not in optional or value is not None}
 
 
 def _machine(given: Any) -> Machine:

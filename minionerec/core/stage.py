@@ -22,12 +22,14 @@ What happens is the same everywhere:
   naming what differs, until `restart` throws the unfinished run away.
 - Two runs of one output: the second is refused.
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
+- What the run took is written beside the output (`minionerec.core.records`); `with work.phase("train"):` tells phases
+  apart.
 """
 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,8 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone
+from minionerec.core.recorder import Recorder
+from minionerec.core.records import Batch
 from minionerec.core.settings import StageConfig, deciding_settings, growing_settings, input_kinds
 
 logger = get_logger(__name__)
@@ -168,15 +172,19 @@ class Stage:
         """
         check_own_name(self.output)
         lock = FileLock(self.output.with_name(f".{self.output.name}.lock"), timeout=0)
+        recorder = None
         try:
             if is_main_process():
                 self._check_output()
                 self._acquire(lock)
                 self._prepare()
             wait_for_everyone()
-            yield Work(self, input_record(self.inputs))
+            recorder = Recorder(self.output, self.partial)
+            yield Work(self, input_record(self.inputs), recorder)
             wait_for_everyone()
         finally:
+            if recorder is not None:
+                recorder.keep(now=True)
             lock.release()
 
     def _check_output(self) -> None:
@@ -270,10 +278,12 @@ class Work:
     Attributes:
         stage: The stage.
         read: Path and fingerprint of each input, as it was when the work began.
+        recorder: What counts the seconds of the run record.
     """
 
     stage: Stage
     read: dict[str, dict[str, str]]
+    recorder: Recorder = field(repr=False)
     _open: bool = field(default=False, repr=False)
 
     @property
@@ -284,6 +294,21 @@ class Work:
             wait_for_everyone()
             self._open = True
         return self.stage.partial
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count what is done inside for a phase of the run record, such as "train".
+
+        A phase within another counts for itself alone; what is in none counts for all of the run alone.
+        """
+        return self.recorder.phase(name)
+
+    def tell_batch(self, per_device: int, accumulation: int, total: int) -> None:
+        """Say for the run record what a step is made of: examples at a time, how often, and in all processes."""
+        self.recorder.batch = Batch(per_device, accumulation, total)
+
+    def tell_resumed(self, step: int) -> None:
+        """Say for the run record how much was done already when the run began: steps, epochs, parts."""
+        self.recorder.resumed_from = step
 
     @contextmanager
     def finish(
@@ -300,7 +325,7 @@ class Work:
             The directory to write files into.
         """
         stage = self.stage
-        with write_artefact(
+        artefact = write_artefact(
             stage.output,
             stage.kind,
             config=stage.config,
@@ -308,8 +333,10 @@ class Work:
             recorded=self.read,
             seed=seed,
             counts=counts,
-        ) as place:
+        )
+        with self.phase("write"), artefact as place:
             yield place
+        self.recorder.finish()
         shutil.rmtree(stage.finished, ignore_errors=True)
         if keep_state and stage.partial.is_dir():
             stage.partial.rename(stage.finished)

@@ -1,0 +1,135 @@
+"""What a run record says of the machine and the checkout: cheap to ask, and never an error.
+
+torch is asked only where a stage has loaded it, so that stages without it stay as quick as they are.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.records import Gpu, Machine
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE = 10  # seconds for git
+
+
+def this_machine() -> Machine:
+    """The machine as it is now; accelerators are told once something has been computed on one."""
+    cores = _cores()
+    torch = _torch()
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    threads = torch.get_num_threads() if torch else int(told) if told.isdecimal() and int(told) else cores
+    return Machine(_processor(), cores, threads, _memory(), tuple(_gpus()))
+
+
+def _cores() -> int:
+    """Logical cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            named = next((line for line in file if line.startswith("model name")), "")
+    except OSError:
+        named = ""
+    return named.partition(":")[2].strip() or platform.processor() or platform.machine() or "unknown"
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _torch() -> Any:
+    """Torch where it is loaded already, else None."""
+    found = sys.modules.get("torch")
+    return found if hasattr(found, "get_num_threads") else None
+
+
+def _used_cuda() -> Any:
+    """`torch.cuda` where this process has computed with it, else None."""
+    torch = _torch()
+    return torch.cuda if torch and torch.cuda.is_initialized() else None
+
+
+def _gpus() -> list[Gpu]:
+    cuda = _used_cuda()
+    cards = [cuda.get_device_properties(number) for number in range(cuda.device_count())] if cuda else []
+    return [Gpu(card.name, card.total_memory) for card in cards]
+
+
+def peak_gpu_memory() -> int | None:
+    """Most bytes that this process has had allocated on one GPU, as torch counts them; None without."""
+    cuda = _used_cuda()
+    return max(map(cuda.max_memory_allocated, range(cuda.device_count()))) if cuda else None
+
+
+def peak_memory() -> int | None:
+    """Most bytes that this process has had resident, or one that it started and that has ended if that is more.
+
+    The system counts from the process's beginning, so of several stages in one process the largest so far speaks.
+    """
+    if os.name != "posix":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return max(_own_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, children)
+
+
+def _own_peak() -> int | None:
+    """Linux: the peak of this program alone; `getrusage` includes that of the program that became it."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            line = next((line for line in file if line.startswith("VmHWM:")), "")
+    except OSError:
+        return None
+    size = line.split()[1:2]
+    return int(size[0]) * 1024 if size and size[0].isdecimal() else None
+
+
+def command_words() -> tuple[str, ...]:
+    """The command line as it was typed: a program is named without its folder, text is readable as UTF-8."""
+    program, *words = getattr(sys, "argv", None) or [""]
+    name = Path(program).name
+    if name == "__main__.py":
+        first = ["python", "-m", Path(program).parent.name]
+    elif program.startswith("minionerec "):  # the command gives itself this name
+        first = program.split(" ")
+    else:
+        first = ["python", program] if name.endswith(".py") else [name or "python"]
+    return tuple(word.encode("utf-8", "backslashreplace").decode() for word in [*first, *words])
+
+
+@cache
+def source_commit() -> str | None:
+    """Commit of the checkout that this package runs from, 40 hex digits, "-dirty" behind them where it was changed.
+
+    None for an installed package, whatever repository its environment lies in, and where git does not tell.
+    """
+    if not (_ROOT / ".git").exists():
+        return None
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            words,
+            cwd=_ROOT,
+            env={**plain, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
