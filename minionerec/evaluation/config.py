@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
-from minionerec.core.settings import StageConfig, setting
+from minionerec.core.settings import StageConfig, deciding_settings, setting
 from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
 
 SPLITS = ("test", "valid")
@@ -68,6 +68,13 @@ class EvalConfig(StageConfig):
         False, "also score what follows the SID in a completion (newline, end token), as stock search does"
     )
     dtype: str = setting("auto", "dtype of the weights", known=DTYPES)
+    slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
+    times: str | None = setting(
+        None,
+        "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
+        "own",
+        reads="any",
+    )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap", least=0)
 
@@ -85,9 +92,21 @@ class EvalConfig(StageConfig):
                 "Give fewer ks or more beams."
             )
         check_scores_of_search(self.search, self.scores)
+        if self.times and not self.slices:
+            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of a user's own ranker the file that it is written in."""
         found = super().inputs()
         file = function_file(self.ranker, "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; slices only where they are wanted, so that what was finished without them stands."""
+        return {name: value for name, value in deciding_settings(self).items() if name != "slices" or value}
+
+    def up_to_date(self) -> bool:
+        """Whether the predictions stand, made with these settings from these inputs."""
+        from minionerec.core.stage import Stage
+
+        return Stage(self, settings=self.deciding()).current(say=False) is not None

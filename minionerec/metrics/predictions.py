@@ -46,6 +46,18 @@ class Predictions:
         """Number of rows, R; rows with an empty list count."""
         return len(self.users)
 
+    def on(self, rows: np.ndarray) -> "Predictions":
+        """The lists of some rows: bool (R,)."""
+        places = np.flatnonzero(rows).tolist()
+        return Predictions(
+            users=[self.users[row] for row in places],
+            targets=np.asarray(self.targets)[places],
+            target_sids=[self.target_sids[row] for row in places],
+            items=[self.items[row] for row in places],
+            sids=[self.sids[row] for row in places],
+            scores=[self.scores[row] for row in places],
+        )
+
     def to_frame(self) -> pd.DataFrame:
         """One line per (row, rank), ranks from 1; a row with an empty list is one line of rank 0, item -1."""
         lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)

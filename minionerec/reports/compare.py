@@ -1,24 +1,33 @@
 """Tables of several recommenders on the same rows: mean and sd over seeds, paired bootstrap, the published figure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.places import find_path
 from minionerec.core.stage import Stage
+from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import read_kinds
+from minionerec.data.sequences import Split
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MISSING
+from minionerec.rankers.lists import Rows
 from minionerec.reports.cells import difference_cell, estimate_cell
 from minionerec.reports.config import CompareConfig
 from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
+from minionerec.reports.ground import read_data
 from minionerec.reports.markdown import render_markdown
 from minionerec.reports.page import write_page
 from minionerec.reports.reference import Reference, load_reference
+from minionerec.reports.slices import TITLE as BY_KIND
+from minionerec.reports.slices import ByKind, by_kind_blocks, measure_by_kind
 from minionerec.reports.systems import System, check_same_rows, differences, estimates, load_system, splits_of
 
 SPLITS = ("test", "valid")
@@ -60,11 +69,32 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What was found on one split.
+
+    Attributes:
+        lines: The recommenders.
+        by_kind: Their metrics by kind of row; None where that was not asked for.
+    """
+
+    lines: Sequence[Line]
+    by_kind: ByKind | None
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The lines as JSON-ready objects, with `slices` (as `Part.to_json` gives them) where there are kinds."""
+        parts = None if self.by_kind is None else self.by_kind.parts
+        return [
+            line.to_json() | ({} if parts is None else {"slices": [part.to_json(line.name) for part in parts]})
+            for line in self.lines
+        ]
+
+
+@dataclass(frozen=True)
 class CompareResult:
     """What was found.
 
     Attributes:
-        splits: Split to the recommenders' lines, in the order given, as `Line.to_json` gives them.
+        splits: Split to the recommenders' lines, in the order given, as `Compared.to_json` gives them.
         markdown: The tables.
         output: Where they were written; None where they were not.
         up_to_date: Whether an earlier comparison of the same inputs was kept.
@@ -87,7 +117,7 @@ def run_compare(config: CompareConfig) -> CompareResult:
     `comparison.json` (unrounded).
 
     Raises:
-        ArtefactError: If an input is missing, or is about other rows than the first.
+        ArtefactError: If an input is missing, or is about other rows than the first or the corpus.
         ConfigError: If a metric looks further than a list goes.
     """
     stage = Stage(config)
@@ -99,26 +129,28 @@ def run_compare(config: CompareConfig) -> CompareResult:
     if not up_to_date:
         with stage.work() as work:
             found = compare(config)
-            with work.finish(seed=config.seed, counts={split: len(lines) for split, lines in found.items()}) as place:
+            with work.finish(seed=config.seed, counts={split: len(of.lines) for split, of in found.items()}) as place:
                 write_page(place, NAME, TITLE, _lead(config), _sections(found, config))
                 (place / JSON_FILE).write_text(json.dumps(_plain(found), indent=1) + "\n", encoding="utf-8")
     markdown = (stage.output / MARKDOWN_FILE).read_text(encoding="utf-8")
     return CompareResult(read_json(stage.output / JSON_FILE), markdown, stage.output, up_to_date)
 
 
-def compare(config: CompareConfig) -> dict[str, list[Line]]:
-    """Split to the lines of all recommenders that speak of it, in the order given."""
+def compare(config: CompareConfig) -> dict[str, Compared]:
+    """Split to what is found of all recommenders that speak of it, in the order given."""
     places = {name: find_path(path) for name, path in config.runs.items()}
     spoken = {name: splits_of(place) for name, place in places.items()}
     reference = load_reference(config.reference) if config.reference else None
-    lines = {}
+    data = read_data(config.corpus, config.protocol, config.items) if config.slices else None
+    found = {}
     for split in SPLITS:
-        present = [load_system(name, place, split) for name, place in places.items() if split in spoken[name]]
-        if present:
-            lines[split] = compare_systems(present, split, config, reference)
-    if not lines:
+        systems = [load_system(name, place, split) for name, place in places.items() if split in spoken[name]]
+        if systems:
+            lines = compare_systems(systems, split, config, reference)
+            found[split] = Compared(lines, None if data is None else _by_kind(systems, split, config, data))
+    if not found:
         raise ArtefactError(f"{next(iter(places.values()))}: is about neither {' nor '.join(SPLITS)} rows.")
-    return lines
+    return found
 
 
 def compare_systems(
@@ -137,28 +169,42 @@ def compare_systems(
     return lines
 
 
+def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | Split) -> ByKind:
+    rows = Rows.of(data, split)
+    if not np.array_equal(systems[0].targets, rows.targets):
+        raise ArtefactError(
+            f"{systems[0].name}: its {len(systems[0].targets)} {split} rows are not the {len(rows)} of "
+            f"{config.corpus} (protocol {config.protocol}). Give the corpus, protocol and items that it was made from."
+        )
+    kinds = read_kinds(data, rows, split, find_path(config.times) if config.times else None)
+    return measure_by_kind(systems, kinds, config.level, config.metrics, config.seed, config.resamples)
+
+
 def _published(name: str, reference: Reference | None) -> Mapping[str, float]:
     """Metrics of the published row of that name or alias."""
     own = reference.own_counterparts(name) if reference else []
     return own[0].metrics if own else {}
 
 
-def _plain(found: Mapping[str, list[Line]]) -> dict[str, list[dict[str, Any]]]:
-    return {split: [line.to_json() for line in lines] for split, lines in found.items()}
+def _plain(found: Mapping[str, Compared]) -> dict[str, list[dict[str, Any]]]:
+    return {split: compared.to_json() for split, compared in found.items()}
 
 
 def _lead(config: CompareConfig) -> str:
     return f"{', '.join(config.runs)}; every table is of the same rows."
 
 
-def _sections(found: Mapping[str, list[Line]], config: CompareConfig) -> list[Section]:
-    return [
-        Section(f"{split} rows, {config.level} level", _blocks(lines, split, config.metrics))
-        for split, lines in found.items()
-    ]
+def _sections(found: Mapping[str, Compared], config: CompareConfig) -> list[Section]:
+    sections = []
+    for split, compared in found.items():
+        title = f"{split} rows, {config.level} level"
+        sections.append(Section(title, _blocks(compared.lines, split, config.metrics)))
+        if compared.by_kind is not None:
+            sections.append(Section(f"{BY_KIND}: {title}", by_kind_blocks(compared.by_kind)))
+    return sections
 
 
-def _blocks(lines: list[Line], split: str, metrics: list[str]) -> list[Block]:
+def _blocks(lines: Sequence[Line], split: str, metrics: list[str]) -> list[Block]:
     """The tables of one split: metrics, and differences from the first recommender."""
     rows: list[list[str | Cell]] = []
     for line in lines:

@@ -13,6 +13,7 @@ SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
 LEVELS = ("item", "sid")
 METRICS = ("HR", "NDCG", "MRR")
+TIMES = "csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its own"
 
 
 def page_stage(config: StageConfig) -> Stage:
@@ -80,6 +81,10 @@ class LevelsConfig(Settings):
         least=1,
     )
     levels: int | None = setting(None, "levels that a semantic ID has; what most targets have if not given", least=1)
+    slices: bool = setting(False, "show the levels by kind of row too, at K = 1 and 10")
+    corpus: str = setting("", "corpus that the predictions are for; with slices alone", reads="corpus")
+    split: str = setting("test", "rows of the corpus that they are for, where they do not say so", known=SPLITS)
+    times: str | None = setting(None, f"with slices: {TIMES}", reads="any")
     json: bool = setting(False, "print nothing but one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
@@ -90,6 +95,7 @@ class LevelsConfig(Settings):
                 f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
                 "--predictions DIRECTORY and --path FILE.json."
             )
+        _check_slices(self.slices, {"corpus": self.corpus, "times": self.times})
         self.ks = _check_ks(self.ks)
 
 
@@ -116,12 +122,26 @@ class CompareConfig(StageConfig):
         "directory for comparison.md, comparison.html and comparison.json; empty: they are printed alone",
         decides=False,
     )
+    slices: bool = setting(False, "show a metric by kind of row too; needs corpus")
+    corpus: str = setting(
+        "",
+        "with slices, what the runs were made from: a corpus directory, or under protocol a or b the file of 'user "
+        "item item ...' lines",
+        reads="any",
+    )
+    protocol: str = setting("rows", "with slices, how rows are split: as in report", known=PROTOCOLS)
+    items: str = setting(
+        "", "with slices, under protocol a or b: JSON file of item id to title, if the runs were given one", reads="any"
+    )
+    times: str | None = setting(None, f"with slices: {TIMES}", reads="any")
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples", least=1)
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
+        _check_slices(self.slices, {"corpus": self.corpus, "items": self.items, "times": self.times})
+        _check_items(self.protocol, self.items)
         for name in self.metrics:
             kind, _, k = name.partition("@")
             if kind not in METRICS or not k.isdecimal() or int(k) < 1:
@@ -171,6 +191,10 @@ class ReportConfig(StageConfig):
     ceiling: str | None = setting(
         None, "JSON file of what the best possible ranking may expect; left out if not given", reads="any"
     )
+    slices: bool = setting(True, "show the headline metric by kind of row")
+    times: str | None = setting(
+        None, f"for kinds of rows: {TIMES}; left out, and said so, if there is no such file", reads="any"
+    )
     examples: int = setting(6, "users whose recommendations are shown", least=0)
     seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
@@ -179,8 +203,9 @@ class ReportConfig(StageConfig):
         """Check what can be checked without files."""
         super().__post_init__()
         self.ks = _check_ks(self.ks)
-        if self.protocol == "rows" and self.items:
-            raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
+        _check_items(self.protocol, self.items)
+        if not self.slices and self.times:
+            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
         if self.protocol != "rows" and self.sids:
             raise ConfigError(
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
@@ -190,13 +215,29 @@ class ReportConfig(StageConfig):
     def inputs(self) -> dict[str, Path]:
         """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling."""
         found = _with_seeds(declared_inputs(self), "predictions") | _reference_input(self.reference)
-        if "ceiling" in found and not found["ceiling"].is_file():
-            del found["ceiling"]  # the report says that it shows none
+        for name in ("ceiling", "times"):
+            if name in found and not found[name].is_file():
+                del found[name]  # the report says that it does without
         return found
 
     def up_to_date(self) -> bool:
         """Whether the report stands, made from these settings and inputs."""
         return page_stage(self).current(say=False) is not None
+
+
+def _check_items(protocol: str, items: str) -> None:
+    """Check that titles are named only where the data have none."""
+    if protocol == "rows" and items:
+        raise ConfigError(f"items is {items!r}, but a corpus has its own titles; leave items out.")
+
+
+def _check_slices(slices: bool, named: dict[str, str | None]) -> None:
+    """Check that data are named where rows are told apart by kind, and only there."""
+    if slices and not named["corpus"]:
+        raise ConfigError("slices is true, but corpus is empty; give --corpus what the rows were made from.")
+    for name, path in named.items():
+        if path and not slices:
+            raise ConfigError(f"{name} is {path!r}, but slices is false; leave {name} out, or give --slices true.")
 
 
 def _reference_input(name: str | None) -> dict[str, Path]:

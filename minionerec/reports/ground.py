@@ -62,7 +62,7 @@ def read_ground(config: ReportConfig) -> Ground:
         ArtefactError: If the corpus is missing.
         DataError: If a file is malformed or too small, or the split holds no row.
     """
-    protocol, data = PROTOCOLS[config.protocol], _read(config)
+    protocol, data = PROTOCOLS[config.protocol], read_data(config.corpus, config.protocol, config.items)
     sizes = {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
     if isinstance(data, Corpus):
         title, items, max_history = data.split, data.items, data.max_history
@@ -71,7 +71,13 @@ def read_ground(config: ReportConfig) -> Ground:
     return Ground(Rows.of(data, config.split), title, protocol, items, sizes, max_history, data)
 
 
-def _read(config: ReportConfig) -> Corpus | Split:
-    if config.protocol == ROWS:
-        return Corpus.load(find_path(config.corpus))
-    return read_split(config.corpus, PROTOCOLS[config.protocol], config.items)
+def read_data(corpus: str, protocol: str, items: str) -> Corpus | Split:
+    """A corpus, or what a protocol makes of a file of sequences.
+
+    Raises:
+        ArtefactError: If the corpus is missing.
+        DataError: If a file is malformed or too small.
+    """
+    if protocol == ROWS:
+        return Corpus.load(find_path(corpus))
+    return read_split(corpus, PROTOCOLS[protocol], items)

@@ -1,19 +1,27 @@
 """The stage that says level by level where decoding goes wrong; it prints, and writes nothing."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minionerec.core.artefacts import is_artefact, verify_files
+import numpy as np
+
+from minionerec.core.artefacts import is_artefact, read_manifest, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.core.refit import require_held_out
+from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import read_kinds
+from minionerec.metrics.level_slices import LevelPart, format_level_parts, levels_by_kind
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, require_predictions
 from minionerec.metrics.ranking import DEFAULT_KS, list_width
+from minionerec.metrics.slices import Kind, list_kinds
 from minionerec.metrics.tables import format_level_tables
+from minionerec.rankers.lists import Rows
 from minionerec.reports.config import LevelsConfig
 
 logger = get_logger(__name__)
@@ -26,16 +34,23 @@ class LevelsResult:
     Attributes:
         analysis: The hit rates by level.
         as_json: Whether `lines` are one JSON object of unrounded numbers, not tables.
+        parts: The same by kind of row; None where that was not asked for.
     """
 
     analysis: LevelAnalysis
     as_json: bool = False
+    parts: Sequence[LevelPart] | None = None
 
     def lines(self) -> list[str]:
         """The tables, or the JSON object."""
         if self.as_json:
-            return [json.dumps(self.analysis.to_json())]
-        return format_level_tables(self.analysis).splitlines()
+            slices = {} if self.parts is None else {"slices": [part.to_json() for part in self.parts]}
+            return [json.dumps(self.analysis.to_json() | slices)]
+        tables = format_level_tables(self.analysis)
+        if self.parts is not None:
+            ks = _shown_ks(self.analysis.ks)
+            tables += f"\n\n{format_level_parts(self.parts, ks, self.analysis.levels)}"
+        return tables.splitlines()
 
 
 def run_levels(config: LevelsConfig) -> LevelsResult:
@@ -52,14 +67,15 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
     place = find_path(where)
     require_held_out(place if place.is_dir() else place.parent)
     predictions = _read_json(place, config) if config.path is not None else _read_artefact(place, where)
+    kinds = _kinds(predictions, place, config, where) if config.slices else None
+    width = list_width(predictions, None if config.path is not None else place)
+    published = config.path is not None
     analysis = level_analysis(
-        predictions,
-        config.ks,
-        levels=config.levels,
-        width=list_width(predictions, None if config.path is not None else place),
-        keep_duplicates=config.path is not None,
-        where=where,
+        predictions, config.ks, levels=config.levels, width=width, keep_duplicates=published, where=where
     )
+    parts = None
+    if kinds is not None:
+        parts = levels_by_kind(predictions, kinds, analysis.ks, analysis.levels, width, published)
     if analysis.excluded:
         logger.warning(
             "%s: %d of %d rows left out: their target is not a semantic ID of %d levels.",
@@ -70,7 +86,42 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
             "%s: %d of %d predictions are no semantic ID of %d levels; they count as misses and keep their rank.",
             *(where, analysis.unparsable, analysis.looked_at, analysis.levels),
         )
-    return LevelsResult(analysis, config.json)
+    return LevelsResult(analysis, config.json, parts)
+
+
+def _shown_ks(ks: Sequence[int]) -> list[int]:
+    """The cut-offs of the table by kind: the first, and 10 or else the last."""
+    return sorted({ks[0], 10 if 10 in ks else ks[-1]})
+
+
+def _kinds(predictions: Predictions, place: Path, config: LevelsConfig, where: str) -> list[Kind]:
+    """The kinds of the rows, which must be those of the corpus.
+
+    Raises:
+        DataError: If they are not, or there is no such split.
+    """
+    split = config.split
+    if place.is_dir() and is_artefact(place):
+        split = str(read_manifest(place)["counts"].get("split", split))
+    corpus = Corpus.load(find_path(config.corpus))
+    rows = Rows.of(corpus, split)
+    targets = np.asarray(predictions.targets)
+    known = (targets >= 0).all()
+    if len(predictions) != len(rows) or (known and not np.array_equal(targets, rows.targets)):
+        raise DataError(
+            f"{where}: its {len(predictions)} rows are not the {len(rows)} {split} rows of {config.corpus}. "
+            "Give the corpus that they were made for, or --split."
+        )
+    sid_of: dict[int, str] = {}
+    for row, (item, sid) in enumerate(zip(rows.targets.tolist(), predictions.target_sids, strict=True)):
+        if sid_of.setdefault(item, sid) != sid:
+            raise DataError(
+                f"{where}: row {row} (from 0) of the {split} rows of {config.corpus} has an item as target that is "
+                f"{sid_of[item]!r} in an earlier row and {sid!r} here. The rows are in another order, or of another "
+                "corpus."
+            )
+    times = find_path(config.times) if config.times else None
+    return list_kinds(read_kinds(corpus, rows, split, times))
 
 
 def _read_json(place: Path, config: LevelsConfig) -> Predictions:

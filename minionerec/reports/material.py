@@ -11,6 +11,7 @@ from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
+from minionerec.data.kinds import read_kinds
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
@@ -31,6 +32,7 @@ from minionerec.rankers.lists import rank_rows
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
+from minionerec.reports.slices import ByKind, measure_by_kind
 from minionerec.reports.systems import System, differences, estimates, load_system, metrics_at, opposite
 from minionerec.sid.table import SidTable
 
@@ -68,6 +70,7 @@ class Material:
         levels: Their hit rates by level; of those that have lists, and only with SIDs.
         ceiling: What the best possible ranking of items may expect, by metric; empty where it is not known.
         reference: Published figures, if any are wanted.
+        by_kind: The headline by kind of row; None where that is not wanted.
     """
 
     config: ReportConfig
@@ -80,6 +83,7 @@ class Material:
     levels: Mapping[str, LevelAnalysis]
     ceiling: Mapping[str, float]
     reference: Reference | None
+    by_kind: ByKind | None
 
     @property
     def everyone(self) -> dict[str, Shown]:
@@ -161,6 +165,7 @@ def gather(config: ReportConfig) -> Material:
         levels={} if table is None else _levels(everyone, ks),
         ceiling=load_ceiling(config, ground, ks),
         reference=load_reference(config.reference) if config.reference else None,
+        by_kind=_by_kind(everyone, config, ground, "item" if table is None else "sid", ks) if config.slices else None,
     )
 
 
@@ -305,6 +310,17 @@ def _levels(everyone: Mapping[str, Shown], ks: Sequence[int]) -> dict[str, Level
         for name, shown in everyone.items()
         if shown.lists is not None
     }
+
+
+def _by_kind(
+    everyone: Mapping[str, Shown], config: ReportConfig, ground: Ground, level: str, ks: Sequence[int]
+) -> ByKind:
+    """HR and NDCG of everyone by kind of row, at the headline's cut-off."""
+    times = find_path(config.times) if config.times else None
+    kinds = read_kinds(ground.data, ground.rows, config.split, times if times and times.is_file() else None)
+    k = 10 if 10 in ks else ks[-1]
+    systems = [shown.system for shown in everyone.values()]
+    return measure_by_kind(systems, kinds, level, [f"HR@{k}", f"NDCG@{k}"], config.seed, config.resamples)
 
 
 def load_ceiling(config: ReportConfig, ground: Ground, ks: Sequence[int]) -> dict[str, float]:

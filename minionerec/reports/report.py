@@ -21,6 +21,8 @@ from minionerec.reports.sections.levels import levels
 from minionerec.reports.sections.published import published
 from minionerec.reports.sections.ranking import differences_to_first, lists, metrics
 from minionerec.reports.sections.summary import facts, headline
+from minionerec.reports.slices import TITLE as BY_KIND
+from minionerec.reports.slices import by_kind_blocks
 
 logger = get_logger(__name__)
 
@@ -63,6 +65,8 @@ def run_report(config: ReportConfig) -> ReportResult:
     """
     if config.ceiling and not find_path(config.ceiling).is_file():
         logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
+    if config.times and not find_path(config.times).is_file():
+        logger.warning("%s: no such file; the report does not tell rows apart by time from it.", config.times)
     stage = page_stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
@@ -86,6 +90,7 @@ def sections(material: Material, inputs: Mapping[str, Path]) -> list[Section]:
         facts(material),
         metrics(material),
         differences_to_first(material),
+        None if material.by_kind is None else Section(BY_KIND, by_kind_blocks(material.by_kind)),
         lists(material),
         levels(material) if any(name in material.levels for name in material.recommended) else None,
         None if material.reference is None else published(material, material.reference),
@@ -123,6 +128,8 @@ def _metrics(material: Material) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for name, evaluation in material.evaluations.items():
         entry = evaluation.to_json()
+        if material.by_kind is not None:
+            entry["slices"] = [part.to_json(name) for part in material.by_kind.parts]
         if name in material.levels:
             entry["levels"] = material.levels[name].to_json()
         seeds = len(material.everyone[name].system.runs)

@@ -4,7 +4,7 @@ Comparisons and reports both read runs here. A row's value is its mean over the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import pandas as pd
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.ranked import FILE, KIND, Ranked, runs_at
-from minionerec.metrics.ranking import Estimate, estimate, ranking_metrics
-from minionerec.metrics.statistics import PairedDifference, paired_differences
+from minionerec.metrics.ranking import Estimate, ranking_metrics
+from minionerec.metrics.seeds import estimate_seeds, seed_differences
+from minionerec.metrics.statistics import PairedDifference
 
 _ABOUT = ("parameters", "recipe")
 
@@ -120,25 +121,16 @@ def estimates(
     system: System, level: str, metrics: Sequence[str], seed: int = 0, resamples: int = 2000
 ) -> dict[str, Estimate]:
     """Mean, 95 % interval over rows and, of several seeds, standard deviation of each metric."""
-    values = system.values(level, metrics)
-    found = estimate(_by_row(values), seed, resamples)
-    if len(system.runs) == 1:
-        return found
-    return {name: replace(found[name], sd=float(values[name].mean(1).std(ddof=1))) for name in metrics}
+    return estimate_seeds(system.values(level, metrics), seed, resamples)
 
 
 def differences(
     system: System, first: System, level: str, metrics: Sequence[str], seed: int = 0, resamples: int = 2000
 ) -> dict[str, PairedDifference]:
     """How far a system lies from another on the same rows, for each metric."""
-    mine, theirs = (_by_row(each.values(level, metrics)) for each in (system, first))
-    return paired_differences(mine, theirs, seed, resamples)
+    return seed_differences(system.values(level, metrics), first.values(level, metrics), seed, resamples)
 
 
 def opposite(found: PairedDifference) -> PairedDifference:
     """The same difference with the two systems in the other order."""
     return PairedDifference(0.0 - found.difference, 0.0 - found.high, 0.0 - found.low, found.p)
-
-
-def _by_row(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: table.mean(0) for name, table in values.items()}

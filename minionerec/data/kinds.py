@@ -1,0 +1,147 @@
+"""Kinds of rows: what a row asks for, as far as its history, its target, training and times tell."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from minionerec.data.corpus import Corpus
+from minionerec.data.sequences import Split
+from minionerec.data.times import RowTimes, row_times
+
+RARE = 5  # training targets of a rare item at most
+NOT_FOLLOWED = "did not"
+SAME, LATER = "same moment", "later"
+FOLLOWED, REVERSED = "target followed the newest item in training", "newest item followed the target in training"
+WHOSE: Mapping[tuple[str, str], str] = {
+    ("time", SAME): "whose target has the time of the newest history item",
+    ("time", LATER): "whose target came later than the newest history item",
+    ("pair", FOLLOWED): "whose target stood right after the newest history item somewhere in training",
+    ("pair", NOT_FOLLOWED): "whose target never stood right after the newest history item in training",
+    ("reverse", REVERSED): "whose newest history item stood right after the target somewhere in training",
+    ("reverse", NOT_FOLLOWED): "whose newest history item never stood right after the target in training",
+    ("repeat", "target is in the history"): "whose target is in the history",
+    ("repeat", "is not"): "whose target is not in the history",
+    ("target", "cold"): "whose target is no target in training",
+    ("target", "rare"): f"whose target is one in at most {RARE} training rows",
+    ("target", "frequent"): f"whose target is one in more than {RARE} training rows",
+    ("history", "none"): "without a history",
+    ("history", "1-2"): "with a history of 1 or 2 items",
+    ("history", "3-5"): "with a history of 3 to 5 items",
+    ("history", "6-9"): "with a history of 6 to 9 items",
+    ("history", "10 and more"): "with a history of 10 items or more",
+    ("user", "in training"): "of users who are in training",
+    ("user", "new"): "of users who are not in training",
+}
+"""Group and kind to how a sentence goes on after "rows"; kinds in the order of tables."""
+
+Kinds = Mapping[str, Mapping[str, np.ndarray]]
+
+
+class AskedRows(Protocol):
+    """Rows of one split, such as `minionerec.rankers.lists.Rows`."""
+
+    @property
+    def users(self) -> Sequence[str]:
+        """The user of each row."""
+
+    @property
+    def histories(self) -> Sequence[np.ndarray]:
+        """The item indices of each row's history, oldest first."""
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The item index of each row's target: int (R,)."""
+
+
+def row_kinds(
+    data: Corpus | Split, rows: AskedRows, split: str, times: RowTimes | None
+) -> dict[str, dict[str, np.ndarray]]:
+    """Which rows are of which kind.
+
+    Args:
+        data: The corpus, or what a protocol made of the data: where training is looked up.
+        rows: The R rows of the split.
+        split: Its name. Of "train" only those groups are given that do not look training up, where each row would find
+            itself.
+        times: When targets and newest history items were; None leaves the group `time` out.
+
+    Returns:
+        Group to kind to bool (R,); the kinds of a group (`WHOSE` explains them) share out the rows of which they are
+        known. A row without history is of no kind of `pair` and `reverse`, one of unknown times of none of `time`.
+    """
+    items = _flat(rows.histories)
+    lengths = np.array([len(history) for history in rows.histories], dtype=np.int64)
+    targets = np.asarray(rows.targets, dtype=np.int64)
+    groups: dict[str, dict[str, np.ndarray]] = {}
+    if times is not None:
+        groups["time"] = {SAME: times.same, LATER: times.later}
+    if split != "train":
+        some, size = lengths > 0, len(data.popularity())
+        newest = np.full(len(targets), -1, dtype=np.int64)
+        newest[some] = items[np.cumsum(lengths)[some] - 1]
+        pairs = neighbours(data, size)
+        followed, turned = np.isin(newest * size + targets, pairs), np.isin(targets * size + newest, pairs)
+        groups["pair"] = {FOLLOWED: some & followed, NOT_FOLLOWED: some & ~followed}
+        groups["reverse"] = {REVERSED: some & turned, NOT_FOLLOWED: some & ~turned}
+    held = np.bincount(np.repeat(np.arange(len(targets)), lengths)[items == np.repeat(targets, lengths)])
+    repeated = np.pad(held, (0, len(targets) - len(held))) > 0
+    groups["repeat"] = {"target is in the history": repeated, "is not": ~repeated}
+    if split != "train":
+        often = data.popularity()[targets]
+        groups["target"] = {"cold": often == 0, "rare": (often > 0) & (often <= RARE), "frequent": often > RARE}
+    groups["history"] = {kind: within(lengths) for kind, within in _LENGTHS.items()}
+    if split != "train":
+        known = set(data.users("train") if isinstance(data, Split) else data.train["user"])
+        trained = np.array([user in known for user in rows.users], dtype=bool)
+        groups["user"] = {"in training": trained, "new": ~trained}
+    return groups
+
+
+def read_kinds(
+    data: Corpus | Split, rows: AskedRows, split: str, times: Path | None
+) -> dict[str, dict[str, np.ndarray]]:
+    """`row_kinds` by the times that the data have, or else a file of times, if any.
+
+    Raises:
+        DataError: If the file is malformed or about other rows.
+    """
+    return row_kinds(data, rows, split, row_times(data, split, times))
+
+
+_LENGTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": lambda lengths: lengths == 0,
+    "1-2": lambda lengths: (lengths >= 1) & (lengths <= 2),
+    "3-5": lambda lengths: (lengths >= 3) & (lengths <= 5),
+    "6-9": lambda lengths: (lengths >= 6) & (lengths <= 9),
+    "10 and more": lambda lengths: lengths >= 10,
+}
+
+
+def neighbours(data: Corpus | Split, size: int) -> np.ndarray:
+    """The ordered pairs of items that stood next to each other in training: int64 (P,), earlier · size + later.
+
+    Args:
+        data: A corpus, whose training histories and targets count, or what a protocol made of the data.
+        size: Number of items, N.
+    """
+    if isinstance(data, Split):
+        before, after = data.windows.histories.astype(np.int64) - 1, data.windows.targets.astype(np.int64) - 1
+        kept = (before >= 0) & (after >= 0)
+        found = before[kept] * size + after[kept]
+        return np.unique(found)
+    histories = data.train["history"].tolist()
+    lengths = np.array([len(history) for history in histories], dtype=np.int64)
+    items, ends = _flat(histories), np.cumsum(lengths)
+    inside = np.ones(max(len(items) - 1, 0), dtype=bool)
+    inside[(ends - 1)[(ends > 0) & (ends < len(items))]] = False  # from one row's newest item to the next row's oldest
+    some = lengths > 0
+    pairs = items[:-1][inside] * size + items[1:][inside]
+    last = items[ends[some] - 1] * size + data.train["target"].to_numpy(np.int64)[some]
+    return np.unique(np.concatenate([pairs, last]))
+
+
+def _flat(histories: Sequence[np.ndarray]) -> np.ndarray:
+    """The items of all histories, one after another: int64."""
+    return np.concatenate([np.zeros(0, np.int64), *histories]).astype(np.int64)

@@ -1,0 +1,187 @@
+"""Metrics by kind of row as parts of a page: a table, differences, and what they say, for reports and comparisons."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, SAME, WHOSE, Kinds
+from minionerec.metrics.seeds import seed_differences
+from minionerec.metrics.slices import FEWEST, Kind, Part, alike, list_kinds, measure_kinds
+from minionerec.metrics.statistics import PairedDifference
+from minionerec.metrics.tables import MANY, MISSING
+from minionerec.reports.cells import difference_cell, estimate_cell, signed
+from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Table
+from minionerec.reports.systems import System
+
+TITLE = "By kind of row"
+_CONCENTRATED = (("time", SAME), ("pair", FOLLOWED))  # kinds of which it is told how much of a metric they hold
+_RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # and the others of their groups
+
+
+@dataclass(frozen=True)
+class ByKind:
+    """What recommenders reach by kind of row.
+
+    Attributes:
+        metric: The metric that pages show.
+        whole: Its mean over all rows for each recommender, in the order of tables.
+        parts: All figures, kind by kind.
+        alike: Groups in which all rows are of one kind, with that kind.
+        between: Takes a kind and two names; gives the paired difference of the metric, the first minus the second.
+    """
+
+    metric: str
+    whole: Mapping[str, float]
+    parts: Sequence[Part]
+    alike: Mapping[str, str]
+    between: Callable[[Kind, str, str], PairedDifference]
+
+
+def headline_of(metrics: Sequence[str]) -> str:
+    """The metric that is shown by kind: NDCG@10, or else the last NDCG@K, or else the last of all."""
+    return next((name for name in ("NDCG@10", *reversed(metrics)) if name in metrics and "NDCG" in name), metrics[-1])
+
+
+def measure_by_kind(
+    systems: Sequence[System], kinds: Kinds, level: str, metrics: Sequence[str], seed: int, resamples: int
+) -> ByKind:
+    """Measure systems of the same rows by kind of row."""
+    metric = headline_of(metrics)
+    values = {system.name: system.values(level, metrics) for system in systems}
+
+    def between(kind: Kind, name: str, other: str) -> PairedDifference:
+        mine, theirs = ({metric: values[each][metric][:, kind.where]} for each in (name, other))
+        return seed_differences(mine, theirs, seed, resamples)[metric]
+
+    whole = {name: float(of[metric].mean()) for name, of in values.items()}
+    parts = measure_kinds(list_kinds(kinds), values, seed, resamples)
+    return ByKind(metric, whole, parts, alike(kinds), between)
+
+
+def by_kind_blocks(found: ByKind) -> list[Block]:
+    """What the kinds say, a table of the metric, one of the differences from the first, and how to read them."""
+    names = list(found.whole)
+    blocks: list[Block] = [Bullets(sentences)] if (sentences := say(found)) else []
+    values = {
+        name: [estimate_cell(part.estimates.get(name, {}).get(found.metric)) for part in found.parts] for name in names
+    }
+    blocks += _tables(found.metric, found.parts, values)
+    if len(names) > 1:
+        gaps = {
+            name: [difference_cell(part.against.get(name, {}).get(found.metric)) for part in found.parts]
+            for name in names[1:]
+        }
+        blocks += _tables(f"{found.metric} minus {names[0]}", found.parts, gaps)
+    return [*blocks, Paragraph(_note(found))]
+
+
+def say(found: ByKind) -> list[str]:
+    """How much of the metric a few kinds hold, and whether the order of recommenders changes with the kind."""
+    if not any(part.estimates for part in found.parts):
+        return []
+    sentences = [_concentration(found, group, kind) for group, kind in _CONCENTRATED]
+    return [sentence for sentence in [*sentences, _order(found)] if sentence]
+
+
+def _concentration(found: ByKind, group: str, kind: str) -> str:
+    """What share of the first recommender's metric comes from the rows of one kind, and what the others are worth."""
+    first, metric = next(iter(found.whole)), found.metric
+    of_group = {part.kind.name: part for part in found.parts if part.kind.group == group and part.estimates}
+    if kind not in of_group or len(of_group) < 2 or not found.whole[first]:
+        return ""
+    part, other = of_group.pop(kind), next(iter(of_group.values()))
+    held = part.kind.share * part.estimates[first][metric].mean / found.whole[first]
+    here, there = (each.estimates[first][metric] for each in (part, other))
+    return (
+        f"{100 * held:.0f} % of the {metric} of {_quoted(first)} comes from {100 * part.kind.share:.0f} % of the rows, "
+        f"those {WHOSE[group, kind]}: it is {here.mean:.4f} there, and {there.mean:.4f} "
+        f"[{there.low:.4f}, {there.high:.4f}] on those {WHOSE[group, other.kind.name]}."
+    )
+
+
+def _order(found: ByKind) -> str:
+    """Where another than the best of all rows is ahead of it."""
+    if len(found.whole) < 2:
+        return ""
+    best = max(found.whole, key=found.whole.__getitem__)
+    ahead = []
+    for part in found.parts:
+        means = {name: of[found.metric].mean for name, of in part.estimates.items()}
+        leader = max(means, key=means.__getitem__, default=best)
+        if leader != best:
+            gap = found.between(part.kind, leader, best)
+            if gap.low > 0:
+                whose = WHOSE[part.kind.group, part.kind.name]
+                ahead.append(
+                    f"on rows {whose} {_quoted(leader)} is ahead of it by {gap.difference:.4f} "
+                    f"[{signed(gap.low)}, {signed(gap.high)}]"
+                )
+    opening = f"Over all rows {_quoted(best)} has the highest {found.metric}"
+    if ahead:
+        return f"{opening}; {'; '.join(ahead)}."
+    return f"{opening}, and no kind of row shows another ahead of it.{_lead_lost(found, best)}"
+
+
+def _lead_lost(found: ByKind, best: str) -> str:
+    """Where the lead over the next, which all rows show, is not to be seen: among what concentration leaves over."""
+    next_best = max((name for name in found.whole if name != best), key=found.whole.__getitem__)
+    everything = Kind("", "", np.ones_like(found.parts[0].kind.where))
+    if found.between(everything, best, next_best).low <= 0:
+        return ""
+    lost = []
+    for part in found.parts:
+        kind = part.kind
+        if part.estimates and (kind.group, kind.name) in _RESTS:
+            gap = found.between(kind, best, next_best)
+            if gap.low <= 0:
+                interval = f"{signed(gap.difference)} [{signed(gap.low)}, {signed(gap.high)}]"
+                lost.append(f"{WHOSE[kind.group, kind.name]}, {interval}")
+    return f" No lead over the next, {_quoted(next_best)}, can be shown on rows {' or '.join(lost)}." if lost else ""
+
+
+def _tables(title: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> list[Block]:
+    """One table with a row a kind; with many recommenders one a group, with a row a recommender."""
+    groups = list(dict.fromkeys(part.kind.group for part in parts))
+    if len(columns) > MANY:
+        return [_group_table(title, group, parts, columns) for group in groups]
+    rows: list[list[str | Cell]] = []
+    for place, part in enumerate(parts):
+        kind = part.kind
+        label = kind.group if place == 0 or parts[place - 1].kind.group != kind.group else ""
+        cells = [of[place] for of in columns.values()]
+        rows.append([label, kind.name, f"{kind.rows:,}", f"{100 * kind.share:.0f} %", *cells])
+    return [Table([title, "", "rows", "share", *columns], rows, text_columns=2)] if rows else []
+
+
+def _group_table(title: str, group: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> Table:
+    places = [place for place, part in enumerate(parts) if part.kind.group == group]
+    rows: list[list[str | Cell]] = [["rows", *(_rows_cell(parts[place].kind) for place in places)]]
+    rows += [[name, *(of[place] for place in places)] for name, of in columns.items()]
+    return Table([f"{title}, {group}", *(parts[place].kind.name for place in places)], rows)
+
+
+def _rows_cell(kind: Kind) -> Cell:
+    return Cell(f"{kind.rows:,}", f"{100 * kind.share:.0f} %")
+
+
+def _note(found: ByKind) -> str:
+    """How to read the tables."""
+    groups = {part.kind.group for part in found.parts}
+    said = ["Means with 95 % bootstrap intervals over the rows of each kind; differences are paired row by row."]
+    if "time" in groups:
+        said.append("Time: that of the target beside that of the newest item of the history, as the data give it.")
+    if "pair" in groups or "reverse" in groups:
+        said.append("Pair and reverse: whether the newest item and the target stood next to each other in training.")
+    if "target" in groups:
+        said.append("A cold target is no target in training, a rare one in up to 5 rows.")
+    if "history" in groups:
+        said.append("History: the number of its items.")
+    said += [f"All rows are of one kind in {group}: {kind}." for group, kind in found.alike.items()]
+    if any(not part.estimates for part in found.parts):
+        said.append(f"{MISSING}: fewer than {FEWEST} rows, of which nothing is said.")
+    return " ".join(said)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if len(name.split()) > 1 else name

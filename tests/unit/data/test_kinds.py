@@ -1,0 +1,124 @@
+"""Kinds of rows: each group shares out the rows, and says what the plain reading of the rows says."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, read_kinds, row_kinds
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.sequences import Sequences
+from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.rankers.lists import Rows
+
+N = 6
+
+
+def table(rows):
+    return pd.DataFrame(
+        {
+            "user": [user for user, _, _ in rows],
+            "history": [np.array(history, dtype=np.int32) for _, history, _ in rows],
+            "target": np.array([target for _, _, target in rows], dtype=np.int32),
+        }
+    )
+
+
+def corpus_of(train, test):
+    items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "", "description": ""})
+    return Corpus(items, table(train), table(test), table(test), "none", 10)
+
+
+TRAIN = [("ann", [0], 1), ("ann", [0, 1], 2), ("bob", [], 3), ("bob", [3], 1), ("cleo", [4, 0], 1)]
+TEST = [("ann", [0, 1, 2], 1), ("bob", [3, 1], 0), ("dora", [], 2), ("dora", [5, 4], 0), ("eve", [1, 5], 5)]
+
+
+def of(kinds, group, kind):
+    return np.flatnonzero(kinds[group][kind]).tolist()
+
+
+def test_kinds_of_a_corpus_by_hand():
+    corpus = corpus_of(TRAIN, TEST)
+    times = RowTimes(np.array([5, 5, 5, NO_TIME, 7]), np.array([5, 4, NO_TIME, 3, 7]))
+    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", times)
+    assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([0, 4], [1])
+    assert (of(kinds, "pair", FOLLOWED), of(kinds, "pair", NOT_FOLLOWED)) == ([3], [0, 1, 4])  # 4, 0 in cleo's history
+    assert of(kinds, "reverse", REVERSED) == [0, 1]  # 1, 2 and 0, 1; the other way round in the rows
+    assert of(kinds, "repeat", "target is in the history") == [0, 4]
+    assert of(kinds, "target", "cold") == [1, 3, 4]
+    assert of(kinds, "target", "rare") == [0, 2]
+    assert [of(kinds, "history", kind) for kind in ("none", "1-2", "3-5")] == [[2], [1, 3, 4], [0]]
+    assert of(kinds, "user", "new") == [2, 3, 4]
+
+
+def test_a_frequent_target_is_one_of_more_than_five_rows():
+    corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [("u", [0], 1), ("u", [0], 2)])
+    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", None)
+    assert (of(kinds, "target", "rare"), of(kinds, "target", "frequent")) == ([0], [1])
+    assert "time" not in kinds
+
+
+def test_training_rows_are_not_looked_up_in_training():
+    corpus = corpus_of(TRAIN, TEST)
+    assert list(row_kinds(corpus, Rows.of(corpus, "train"), "train", None)) == ["repeat", "history"]
+
+
+def test_every_kind_can_be_told_in_a_sentence():
+    corpus = corpus_of(TRAIN, TEST)
+    times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
+    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", times)
+    assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
+
+
+users = st.lists(st.lists(st.integers(1, N), min_size=5, max_size=9), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(users, st.sampled_from("ab"), st.integers(2, 4))
+def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len):
+    """Whatever the protocol and its longest history: pairs are those of the users' training items."""
+    if protocol == "b":
+        sequences = sequences * 5  # a 5-core
+    lengths = [len(items) for items in sequences]
+    catalogue = pd.DataFrame({"item_id": [str(n) for n in range(N)], "title": "", "description": ""})
+    data = Sequences(
+        np.concatenate(sequences).astype(np.int32),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        [f"u{n}" for n in range(len(sequences))],
+        catalogue,
+    )
+    split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(data)
+    rows = Rows.of(split, "test")
+    kinds = row_kinds(split, rows, "test", None)
+    trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item
+    pairs = {pair for items in trained for pair in pairwise(items)}
+    plain = [(history[-1], target) in pairs for history, target in zip(rows.histories, rows.targets, strict=True)]
+    turned = [(target, history[-1]) in pairs for history, target in zip(rows.histories, rows.targets, strict=True)]
+    held = [target in history for history, target in zip(rows.histories, rows.targets, strict=True)]
+    assert kinds["pair"][FOLLOWED].tolist() == plain
+    assert kinds["reverse"][REVERSED].tolist() == turned
+    assert kinds["repeat"]["target is in the history"].tolist() == held
+    assert kinds["user"]["in training"].all()
+    for of in kinds.values():
+        assert (np.sum(list(of.values()), axis=0) == 1).all()
+
+
+def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
+    corpus = corpus_of(TRAIN, TEST)
+    file = tmp_path / "times.csv"
+    lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
+    file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
+    rows = Rows.of(corpus, "test")
+    assert of(read_kinds(corpus, rows, "test", file), "time", LATER) == [1, 3, 4]
+    assert "time" not in read_kinds(corpus, rows, "test", None)
+
+
+@pytest.mark.parametrize("rows", [[], [("u", [], 1)]])
+def test_training_without_pairs(rows):
+    corpus = corpus_of([("u", [], 0), *rows], [("u", [0], 1), ("v", [], 0)])
+    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", None)
+    assert of(kinds, "pair", NOT_FOLLOWED) == [0]
