@@ -10,9 +10,9 @@ import pandas as pd
 
 from minionerec.core.errors import DataError
 from minionerec.preference.config import ANSWERS
+from minionerec.preference.files import answer_times, read_answers, read_features, require_files
 
 TOO_MANY = 0.05
-_KEYS = ("comparison_id", "user_id", "item_a", "item_b")
 
 
 @dataclass(frozen=True)
@@ -61,96 +61,6 @@ class Comparisons:
         return replace(self, **columns, time=None if self.time is None else self.time[rows])
 
 
-def require_files(comparisons: str | Path, features: str | Path) -> None:
-    """Check that both files are there.
-
-    Raises:
-        DataError: Naming the one that is not.
-    """
-    for path, what in (
-        (Path(features), "--features an npz or parquet file"),
-        (Path(comparisons), "--comparisons a csv, parquet or jsonl file"),
-    ):
-        if not path.is_file():
-            raise DataError(f"{path}: no such file. Give {what}.")
-
-
-def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
-    """Item ids and their vectors, float32 (N, D).
-
-    Raises:
-        DataError: If the file is missing or a pickle, ids repeat, or vectors differ in width or hold NaN or infinity.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                items, rows = arrays["item_id"].astype(str).tolist(), list(arrays["features"])
-        elif path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-            items, rows = table["item_id"].astype(str).tolist(), list(table["vector"])
-        else:
-            raise DataError(f"{path}: features must be .npz or .parquet (pickles are not read). Convert the file.")
-    except (KeyError, ValueError, OSError) as error:
-        raise DataError(
-            f"{path}: expected item_id and features (npz, no objects) or item_id and vector (parquet): {error}."
-        ) from None
-    widths = [np.size(row) for row in rows]
-    if not rows or len(items) != len(rows) or len(set(items)) < len(items):
-        raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
-    for item, row, width in zip(items, rows, widths, strict=True):
-        if width != widths[0]:
-            raise DataError(f"{path}: item {item!r} has {width} numbers, item {items[0]!r} has {widths[0]}. Mend it.")
-        if not np.isfinite(row).all():
-            raise DataError(f"{path}: item {item!r} has NaN or infinity among its features. Remove or mend it.")
-    return items, np.stack(rows).astype(np.float32)
-
-
-def _text(value: Any) -> str:
-    """A cell as text: missing is "", whole floats lose their point (a column with gaps turns 2 into 2.0)."""
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return ""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-
-
-def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    try:
-        if path.suffix == ".csv":
-            table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        elif path.suffix == ".jsonl":
-            table = pd.read_json(path, lines=True, dtype=False, convert_dates=False)
-        elif path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-        else:
-            raise DataError(f"{path}: expected .csv, .parquet or .jsonl. Convert the file.")
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}).") from None
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise DataError(
-            f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, table))}. Rename or set targets."
-        )
-    for name in columns:
-        table[name] = [_text(value) for value in table[name]]
-    return table
-
-
-def _times(table: pd.DataFrame, path: Path) -> np.ndarray | None:
-    if "timestamp" not in table:
-        return None
-    numbers = pd.to_numeric(table["timestamp"], errors="coerce")
-    if numbers.isna().any():
-        numbers = pd.to_datetime(table["timestamp"], errors="coerce", utc=True, format="ISO8601")
-        if numbers.isna().any():
-            bad = int(np.flatnonzero(numbers.isna())[0])
-            raise DataError(
-                f"{path}, row {bad + 1}: timestamp {table['timestamp'].iloc[bad]!r} is neither a number nor an ISO "
-                "date. Mend it or remove the column."
-            )
-        return numbers.astype("int64").to_numpy(np.float64)
-    return numbers.to_numpy(np.float64)
-
-
 def read_comparisons(
     comparisons: str | Path, features: str | Path, targets: Sequence[str], label_map: Mapping[str, str]
 ) -> Comparisons:
@@ -175,8 +85,8 @@ def read_comparisons(
     require_files(comparisons, features)
     path = Path(comparisons)
     items, matrix = read_features(features)
-    table = _read_table(path, [*_KEYS, *targets])
-    time = _times(table, path)
+    table, inside = read_answers(path, targets, frozenset(items))
+    time = answer_times(table, path)
     index = {item: place for place, item in enumerate(items)}
     a, b = (table[name].map(index).fillna(-1).to_numpy(np.int64) for name in ("item_a", "item_b"))
     keep, counts = _usable(table, a, b, path, features)
@@ -209,7 +119,7 @@ def read_comparisons(
         y=y,
         pair=pair,
         time=None if time is None else time[place],
-        counts=counts,
+        counts=counts | inside,
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.sources.tables import read_table
+from minionerec.data.source import BadRows
+from minionerec.data.sources.tables import column_of, read_table, rows_with_ids
 from minionerec.recommend.requests import RequestError
 
 logger = get_logger(__name__)
@@ -246,14 +247,16 @@ class Items:
 
 def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
     """The further columns of an items table, in the order of `ids`; nothing where an item has no row."""
-    table = read_table(path)
-    if "item_id" not in table.columns:
-        names = ", ".join(str(name) for name in table.columns)
-        raise DataError(f"{path}: column 'item_id' is missing; it has {names}. Name it item_id.")
-    own: pd.Series = table["item_id"].astype(str).str.strip()
+    bad = BadRows()
+    table = read_table(path, bad)
+    column_of(table, path, "item_id", None)
+    table, lines = rows_with_ids(table, path, ("item_id",), bad, known={"item_id": frozenset(ids)})
+    if lines:
+        logger.info("%s: %d of its lines lie inside quoted cells.", path, lines)
+    own: pd.Series = table["item_id"]
     twice = own[own.duplicated()]
     if len(twice):
-        raise DataError(f"{path}: item {twice.iloc[0]!r} is there twice; give each item one row.")
+        raise DataError(f"{path}: item {shown(twice.iloc[0])} is there twice; give each item one row.")
     table.index = pd.Index(own)
     known = table.index.isin(ids)
     if not known.all():
@@ -261,6 +264,8 @@ def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
     missing = len(ids) - int(known.sum())
     if missing:
         logger.info("%s: %d of the catalogue's %d items have no row and meet no condition.", path, missing, len(ids))
+    for name in table.columns:
+        column_of(table, path, str(name), None)
     further = [name for name in table.columns if name not in ("item_id", "title", "description")]
     rows = table.reindex(pd.Index(ids))
     return {str(name): Column.of(rows[name]) for name in further}

@@ -157,7 +157,7 @@ def split_cells(text: str, separator: str, *, quotes: bool = True) -> Iterator[l
         quotes: Whether cells may be quoted.
     """
     csv.field_size_limit(sys.maxsize)
-    quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    for cells in csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting):
+    lines = io.StringIO(text, newline="")
+    for cells in csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE):
         if len(cells) > 1 or (cells and (cells[0].strip() or not cells[0])):
             yield cells

@@ -1,6 +1,7 @@
 """Reader of any two tables: items and interactions, each csv, tsv or parquet."""
 
 import os
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -55,21 +56,59 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-def column_of(table: pd.DataFrame, path: Path, name: str, flag: str) -> pd.Series:
+def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
     """A column of a table.
 
+    Args:
+        table: The table, from `read_table`.
+        path: Its file, for messages.
+        name: The column.
+        flag: The flag that names another column; None where the name is fixed.
+
     Raises:
-        DataError: If it is missing, naming the flag that names another, or there twice.
+        DataError: If it is missing or there twice.
     """
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.columns)
-        raise DataError(f"{path}: column {name!r} is missing; it has {columns}. Name the right one with --{flag}.")
+        remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
+        raise DataError(f"{path}: column {name!r} is missing; it has {columns}. {remedy}.")
     file: TextFile | None = table.attrs.get("file")
     names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]
     if (list(table.columns) if name not in names else names).count(name) > 1:
         raise DataError(f"{path}: column {name!r} is there twice. Name each column once.")
     column: pd.Series = table[name]
     return column
+
+
+def rows_with_ids(
+    table: pd.DataFrame,
+    path: Path,
+    ids: tuple[str, ...],
+    bad: BadRows,
+    *,
+    time: str | None = None,
+    known: Mapping[str, Collection[str]] | None = None,
+) -> tuple[pd.DataFrame, int]:
+    """The rows of a table that swallow no others and have an id in each of some columns.
+
+    Args:
+        table: The table, from `read_table`.
+        path: Its file, for messages.
+        ids: Columns of ids; theirs come as texts.
+        bad: Counts the other rows.
+        time: As in `drop_swallowing`.
+        known: As in `drop_swallowing`.
+
+    Returns:
+        The rows with the index that they had; how many lines lie inside their cells.
+
+    Raises:
+        DataError: If there are such rows, as far as `bad` does not allow them.
+    """
+    table, lines = drop_swallowing(table, path, ids, time, bad, known=known)
+    for name in ids:
+        table = _drop_without_id(table, name, path, bad)
+    return table, lines
 
 
 def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> pd.DataFrame:
@@ -205,9 +244,7 @@ def parse_tables(
     table, path = interactions
     for name, flag in ((user_column, "user_column"), (item_column, "item_column"), (time_column, "time_column")):
         column_of(table, path, name, flag)
-    table, lines = drop_swallowing(table, path, (user_column, item_column), time_column, bad)
-    for name in (user_column, item_column):
-        table = _drop_without_id(table, name, path, bad)
+    table, lines = rows_with_ids(table, path, (user_column, item_column), bad, time=time_column)
     times, right, ticks = parse_times(table, time_column, path, bad)
     table, times = table[right], times[right]
     item_index = pd.Index(found_items["item_id"]).get_indexer(pd.Index(table[item_column]))
@@ -251,8 +288,7 @@ def _parse_items(
     column_of(table, path, description_column, "description_column")
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
-    table, lines = drop_swallowing(table, path, (item_column,), None, bad)
-    table = _drop_without_id(table, item_column, path, bad)
+    table, lines = rows_with_ids(table, path, (item_column,), bad)
     ids = table[item_column]
     twice = ids.duplicated()
     if twice.any():

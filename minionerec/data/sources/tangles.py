@@ -1,6 +1,7 @@
 """Rows whose quotes swallow other rows: found before anything is dropped in silence."""
 
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,13 @@ _TIME = re.compile(r"\s*([-+]?\d+(\.\d*)?([eE][-+]?\d+)?|\d{4}-\d\d.*)\s*")
 
 
 def drop_swallowing(
-    table: pd.DataFrame, path: Path, ids: tuple[str, ...], time: str | None, bad: BadRows
+    table: pd.DataFrame,
+    path: Path,
+    ids: tuple[str, ...],
+    time: str | None,
+    bad: BadRows,
+    *,
+    known: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[pd.DataFrame, int]:
     """Leave out the rows whose quoted cells hold other rows; each counts as the lines that it covers.
 
@@ -25,6 +32,8 @@ def drop_swallowing(
         ids: Columns of ids: a quoted cell of one that spans lines has swallowed what follows.
         time: Column of times; where it is given, a line inside a cell that would be a row by itself has been swallowed.
         bad: Counts the lines.
+        known: Column → the ids that there are, where they are known: a line inside a cell that has all cells of a row,
+            with such ids, has been swallowed, too.
 
     Returns:
         The rows that stay; how many lines lie inside their cells.
@@ -33,7 +42,7 @@ def drop_swallowing(
     if file is None or not file.tangled or len(file.records) != len(table):
         return table, 0
     spanning = np.flatnonzero(file.records.spans > 1)
-    lost = [(int(row), why) for row in spanning if (why := _swallows(file, int(row), ids, time))]
+    lost = [(int(row), why) for row in spanning if (why := _swallows(file, int(row), ids, time, known or {}))]
     if lost:
         row, why = lost[0]
         first, span = file.line(row), int(file.records.spans[row])
@@ -49,7 +58,9 @@ def drop_swallowing(
     return table.drop(index=table.index[sorted(gone)]), inside
 
 
-def _swallows(file: TextFile, row: int, ids: tuple[str, ...], time: str | None) -> str:
+def _swallows(
+    file: TextFile, row: int, ids: tuple[str, ...], time: str | None, known: Mapping[str, Collection[str]]
+) -> str:
     """Why a row that spans lines must have swallowed some; "" where it need not have."""
     text = file.text(row)
     cells = next(split_cells(text, file.separator), [])
@@ -57,13 +68,16 @@ def _swallows(file: TextFile, row: int, ids: tuple[str, ...], time: str | None) 
         cell = "".join(cells[place : place + 1]) if (place := _place(file, name)) is not None else ""
         if "\n" in cell or "\r" in cell:
             return f"column {name!r} is {shown(cell, 40)}"
-    if time is None or time not in file.header:
-        return ""
     for line in text.splitlines()[1:]:
         inner = next(split_cells(line, file.separator), [])
-        whole = len(inner) == len(file.header) and _TIME.fullmatch(inner[file.header.index(time)])
-        if whole and all(inner[file.header.index(name)].strip() for name in ids if name in file.header):
-            return f"the row holds {shown(line, 40)}, which is a row itself"
+        if len(inner) == len(file.header):
+            row_of = dict(zip(file.header, (cell.strip() for cell in inner), strict=True))
+            timed = (
+                time in row_of and bool(_TIME.fullmatch(row_of[time])) and all(row_of.get(name, "-") for name in ids)
+            )
+            listed = bool(known) and all(row_of.get(name) in values for name, values in known.items())
+            if timed or listed:
+                return f"the row holds {shown(line, 40)}, which is a row itself"
     return ""
 
 

@@ -1,5 +1,6 @@
 """The preference component's data contract and splits: what is read, counted, refused, and what leaks."""
 
+import json
 import subprocess
 import sys
 
@@ -127,12 +128,50 @@ def test_refusals(tmp_path):
         read(tmp_path, [("u1", "x", "i1", "a"), ("u1", "i0", "y", "b"), *good])
     with pytest.raises(DataError, match=r"no usable answer is left of .*'ties': 1"):
         read(tmp_path, [("u1", "i0", "i1", "tie")])
-    with pytest.raises(DataError, match=r"no column 'brave'"):
+    with pytest.raises(
+        DataError, match=r"column 'brave' is missing; it has .*smart\. Name the right one with --targets"
+    ):
         read_comparisons(write_rows(tmp_path / "r.csv", good), write_features(tmp_path / "f.npz"), ["brave"], {})
-    with pytest.raises(DataError, match=r"row 1: timestamp 'soon' is neither"):
+    with pytest.raises(DataError, match=r"row 1, column 'timestamp': 'soon' is not a number"):
         read(tmp_path, good, timestamp="soon")
     with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
         read_comparisons(tmp_path / "nothing.csv", write_features(tmp_path / "f.npz"), ["smart"], {})
+    with pytest.raises(DataError, match=r"row 2, column 'timestamp': .* looks like milliseconds since 1970"):
+        read(tmp_path, good * 3, timestamp=[1_500_000_000, 1_500_000_000_000, 1_500_000_001])
+
+
+def test_no_comparison_is_swallowed_or_lost(tmp_path):
+    """A quote that swallows rows, a line that is no object, a key twice: errors; honest quotes are read as they are."""
+    features = write_features(tmp_path / "f.npz")
+    rows = [f"c{n},u{n % 3},i{n % 5},i{n % 5 + 1},{'ab'[n % 2]},ok" for n in range(12)]
+    header = "comparison_id,user_id,item_a,item_b,smart,comment\n"
+
+    def said(lines, name="rows.csv"):
+        (tmp_path / name).write_text(header * name.endswith("csv") + "\n".join(lines))
+        return read_comparisons(tmp_path / name, features, ["smart"], {})
+
+    honest = [*rows[:3], 'c3,u0,i3,i4,b,"well, if\na little ""late"""', *rows[4:]]
+    assert said(honest).counts == {**said(rows).counts, "lines_inside_cells": 1}
+    for opening, closing, why in (
+        ('c3,u0,i3,i4,b,"ok', 'c5,u2,i0,i1,b,ok"', "the row holds 'c4,u1,i4,i5,a,ok', which is a row itself"),
+        ('"c3,u0,i3,i4,b,ok', 'c5,u2,i0,i1,b,"ok', "column 'comparison_id' is"),
+        ('c3,u0,i3,i4,"b,ok', 'c5,u2,i0,i1,b",ok', "column 'smart' is"),
+    ):
+        torn = [*rows[:3], opening, rows[4], closing, *rows[6:]]
+        with pytest.raises(DataError, match=f"rows.csv, line 5: {why}"):
+            said(torn)
+    good = [json.dumps({**dict(zip(header.strip().split(","), row.split(","), strict=True))}) for row in rows]
+    assert said(good, "rows.jsonl").counts == said(rows).counts
+    for bad, why in (
+        ("[1]", "a JSON list, expected an object"),
+        (good[2].replace("comment", "smart"), "the key 'smart' is there twice"),
+        ("[" * 100_000, "nested too deep"),
+        (good[2][:-3], "line 4"),
+    ):
+        with pytest.raises(DataError, match=rf"rows\.jsonl, line 4: .*{why if why != 'line 4' else ''}"):
+            said([*good[:3], bad, *good[3:]], "rows.jsonl")
+    with pytest.raises(DataError, match="half of a character"):
+        said([*good[:3], good[3].replace("u0", "\\ud800")], "rows.jsonl")
 
 
 def test_features_are_refused(tmp_path):
@@ -147,6 +186,11 @@ def test_features_are_refused(tmp_path):
     pd.DataFrame({"item_id": ["a", "b"], "vector": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "mixed.parquet")
     with pytest.raises(DataError, match=r"item 'b' has 1 numbers, item 'a' has 2"):
         read_features(tmp_path / "mixed.parquet")
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "nan.npz").read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"torn\.npz: expected item_id and features .*zip"):
+        read_features(tmp_path / "torn.npz")
+    with pytest.raises(DataError, match=r"large\.npz: row 2 holds 1e\+30, but values are at most 1e\+12"):
+        read_features(write_features(tmp_path / "large.npz", cells={(2, 0): 1e30}))
     np.savez(tmp_path / "twice.npz", item_id=np.array(["a", "a"]), features=np.ones((2, 3)))
     with pytest.raises(DataError, match=r"2 vectors for 1 distinct items"):
         read_features(tmp_path / "twice.npz")
