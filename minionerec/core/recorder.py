@@ -3,10 +3,11 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from minionerec.core.artefacts import read_json, read_manifest, write_text_atomic
 from minionerec.core.errors import ArtefactError
@@ -21,8 +22,29 @@ logger = get_logger(__name__)
 KEPT_FILE = "record.json"
 """What an unfinished run had recorded, in its folder."""
 
-_PAUSE = 1.0
-"""Seconds between two writes of what an unfinished run has recorded."""
+
+class Clock(Protocol):
+    """Who wants to know what a long computation is at: a stage at work (`minionerec.core.stage.Work`), or nobody."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count what is done inside for a phase."""
+
+    def reached(self, step: int) -> None:
+        """Hear how much is safe from a kill: at the beginning, and whenever it is more."""
+
+
+class NoClock:
+    """Nobody wants to know."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count nothing."""
+        return nullcontext()
+
+    def reached(self, step: int) -> None:
+        """Hear nothing."""
+
+
+NOBODY = NoClock()
 
 
 class Recorder:
@@ -39,11 +61,11 @@ class Recorder:
         self._started = _now()
         self._seconds: dict[str, float] = {}
         self._phases: list[str] = []
-        self._kept_at = -_PAUSE
         self._done = not is_main_process()
         self._commit = source_commit() if is_main_process() else None
         self._before = _kept(folder) if is_main_process() else None
-        self.resumed_from = None if self._before is None else 0
+        self._resumed_from = None if self._before is None else 0
+        self._reached = self._warned = False
         self.batch: Batch | None = None
 
     @contextmanager
@@ -56,7 +78,13 @@ class Recorder:
         finally:
             self._turn()
             self._phases.pop()
-            self.keep()
+
+    def reached(self, step: int) -> None:
+        """Hear how much is safe from a kill; what is told first is what the run went on from."""
+        if not self._reached and (step or self._before is not None):
+            self._resumed_from = step
+        self._reached = True
+        self.keep()
 
     def _turn(self) -> None:
         """Give the time since the last turn to the innermost phase."""
@@ -77,7 +105,7 @@ class Recorder:
             ended=_now(),
             seconds=seconds,
             parts=1,
-            resumed_from=self.resumed_from,
+            resumed_from=self._resumed_from,
             machine=this_machine(),
             processes=world_size(),
             batch=self.batch,
@@ -87,16 +115,10 @@ class Recorder:
         found = found if self._before is None else _together(self._before, found)
         return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
 
-    def keep(self, now: bool = False) -> None:
-        """Write what is recorded so far into the folder of the unfinished run, where there is one.
-
-        Args:
-            now: Whether also within a second of the last time.
-        """
-        if self._done or not (now or time.monotonic() - self._kept_at >= _PAUSE) or not self._folder.is_dir():
-            return
-        self._kept_at = time.monotonic()
-        self._write(self._folder / KEPT_FILE, None)
+    def keep(self) -> None:
+        """Write what is recorded so far into the folder of the unfinished run, where there is one."""
+        if not self._done and self._folder.is_dir():
+            self._write(self._folder / KEPT_FILE, None)
 
     def finish(self) -> None:
         """Write the record beside the finished artefact."""
@@ -107,7 +129,7 @@ class Recorder:
             logger.warning("%s: is no run record, so that of this run is not written. Move it away.", path)
         else:
             self._write(path, self._output)
-        self.keep(now=True)
+        self.keep()
         self._done = True
 
     def _write(self, path: Path, artefact: Path | None) -> None:
@@ -118,7 +140,9 @@ class Recorder:
                 said["artefact"] = read_manifest(artefact)[DIGEST]
             write_text_atomic(path, json.dumps(said, indent=1) + "\n")
         except Exception as error:
-            logger.warning("%s: the run record cannot be written (%s). The run itself goes on.", path, error)
+            if not self._warned:
+                logger.warning("The run goes on without its record: %s", error)
+            self._warned = True
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ An artefact holds nothing that differs between two runs of the same thing; the r
 what, by which command. It is not hashed, no input, and no part of freshness, and a run never fails for its sake.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
@@ -106,6 +107,13 @@ class RunRecord:
 def record_path(output: Path) -> Path:
     """Where the record of an artefact lies: beside it."""
     return output.with_name(f"{output.name}.record.json")
+
+
+def tidy_record(output: Path) -> None:
+    """Remove what a kill left of the writing of an artefact's record."""
+    path = record_path(output)
+    with contextlib.suppress(OSError):
+        path.with_name(f".{path.name}.writing").unlink(missing_ok=True)
 
 
 def read_run_record(output: Path) -> RunRecord | None:

@@ -54,7 +54,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone
 from minionerec.core.recorder import Recorder
-from minionerec.core.records import Batch
+from minionerec.core.records import Batch, tidy_record
 from minionerec.core.settings import StageConfig, deciding_settings, growing_settings, input_kinds
 
 logger = get_logger(__name__)
@@ -135,6 +135,7 @@ class Stage:
     def _tidy(self) -> None:
         """Remove what a run left half removed that was killed after its last write."""
         remove_old(self.output)
+        tidy_record(self.output)
         if self.partial.is_dir() and not (self.partial / RECORD_FILE).is_file():
             shutil.rmtree(self.partial, ignore_errors=True)
 
@@ -184,7 +185,7 @@ class Stage:
             wait_for_everyone()
         finally:
             if recorder is not None:
-                recorder.keep(now=True)
+                recorder.keep()
             lock.release()
 
     def _check_output(self) -> None:
@@ -293,6 +294,7 @@ class Work:
             self.stage.record()  # a run that goes on may have grown
             wait_for_everyone()
             self._open = True
+        self.recorder.keep()
         return self.stage.partial
 
     def phase(self, name: str) -> AbstractContextManager[None]:
@@ -306,9 +308,13 @@ class Work:
         """Say for the run record what a step is made of: examples at a time, how often, and in all processes."""
         self.recorder.batch = Batch(per_device, accumulation, total)
 
-    def tell_resumed(self, step: int) -> None:
-        """Say for the run record how much was done already when the run began: steps, epochs, parts."""
-        self.recorder.resumed_from = step
+    def reached(self, step: int) -> None:
+        """Say how much is safe in the folder: when the run begins, and whenever it is more.
+
+        Args:
+            step: Steps, epochs or parts; what is said first is what the run went on from.
+        """
+        self.recorder.reached(step)
 
     @contextmanager
     def finish(

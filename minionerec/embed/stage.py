@@ -59,11 +59,13 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
     if (manifest := stage.current()) is not None:
         return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
-        corpus = Corpus.load(stage.inputs["corpus"])
+        with work.phase("load"):
+            corpus = Corpus.load(stage.inputs["corpus"])
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
         cache = config.cache or f"{stage.output}.cache"
-        vectors = make_vectors(corpus, replace(config, cache=cache), counts)
+        with work.phase("embed"):
+            vectors = make_vectors(corpus, replace(config, cache=cache), counts)
         with work.finish(seed=config.seed, counts=counts) as place:
             np.save(place / VECTORS_FILE, vectors, allow_pickle=False)
             write_text_atomic(place / ITEMS_FILE, json.dumps(corpus.items["item_id"].astype(str).tolist()) + "\n")

@@ -7,7 +7,7 @@ many processes there are, so that the results are the same to the last bit. Work
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from minionerec.core.artefacts import package_versions, read_json, write_text_at
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.core.recorder import NOBODY, Clock
 from minionerec.decoding.decoder import Decode, length_batches
 
 logger = get_logger(__name__)
@@ -35,6 +36,7 @@ def decode_in_shards(
     decode: Decode,
     device: torch.device,
     description: str = "recommending",
+    clock: Clock = NOBODY,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decode prompts, each process its share, and merge the shards of all.
 
@@ -47,18 +49,21 @@ def decode_in_shards(
         decode: Ranks SIDs for the prompts at some places.
         device: Where it decodes.
         description: Label of the progress bar, which counts this process's prompts.
+        clock: Who hears how many shards are finished: of all processes to begin with, then with this one's.
 
     Returns:
         SID numbers int64 (R, K) and scores float32 (R, K), in prompt order; the same in every process.
     """
-    if is_main_process():
-        _open_folder(folder, device, batch_size)
+    kept = _open_folder(folder, device, batch_size) if is_main_process() else 0
+    clock.reached(kept)
     wait_for_everyone()
     batches = length_batches(prompts, read_json(folder / BATCHES_FILE)["batch_size"])
     shards = [list(part) for part in np.array_split(np.arange(len(batches)), min(len(batches), MOST_SHARDS))]
     mine = range(process_rank(), len(shards), world_size())
     todo = [number for number in mine if not _shard(folder, number).is_file()]
-    _decode_shards(folder, width, batches, {number: shards[number] for number in todo}, decode, description)
+    mine_left = {number: shards[number] for number in todo}
+    for written in _decode_shards(folder, width, batches, mine_left, decode, description):
+        clock.reached(kept + written)
     wait_for_everyone()
     all_sids = np.empty((len(prompts), width), dtype=np.int64)
     all_scores = np.empty((len(prompts), width), dtype=np.float32)
@@ -76,12 +81,12 @@ def _decode_shards(
     shards: dict[int, list[int]],
     decode: Decode,
     description: str,
-) -> None:
-    """Decode this process's shards one after another, and write each when its last batch is done."""
+) -> Iterator[int]:
+    """Decode this process's shards one after another, write each when its last batch is done, and count them."""
     mine = [(number, batch) for number, members in shards.items() for batch in members]
     left = {number: len(members) for number, members in shards.items()}
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    done, start = 0, time.perf_counter()
+    done, written, start = 0, 0, time.perf_counter()
     for number, batch in progress(mine, description, unit="rows", size=lambda pair: len(batches[pair[1]])):
         sids, scores = decode(batches[batch])
         found.append((_widened(sids, width, -1), _widened(scores, width, -np.inf)))
@@ -90,13 +95,15 @@ def _decode_shards(
         if left[number] == 0:
             _write_shard(_shard(folder, number), *(np.concatenate(part) for part in zip(*found, strict=True)))
             found = []
+            written += 1
+            yield written
     if done:
         seconds = time.perf_counter() - start
         logger.info("Decoded %s distinct prompts in %.1f s: %.1f rows/s.", f"{done:,}", seconds, done / seconds)
 
 
-def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> None:
-    """Keep the shards that can be gone on from, and say how prompts are batched."""
+def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> int:
+    """Keep the shards that can be gone on from, say how prompts are batched, and count what is kept."""
     made_by = {"device": device.type, "versions": package_versions()}
     try:
         before = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
@@ -107,12 +114,13 @@ def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], in
         kept = sum(_is_whole(file) for file in shards)
         if kept:
             logger.info("Going on from %d finished shard(s) in %s.", kept, folder)
-        return
+        return kept
     if shards:
         logger.info("%s holds shards of another device or other versions of libraries; beginning anew.", folder)
     for file in shards:
         file.unlink()
     write_text_atomic(folder / BATCHES_FILE, json.dumps({**made_by, "batch_size": batch_size()}, indent=1) + "\n")
+    return 0
 
 
 def _is_whole(file: Path) -> bool:

@@ -17,11 +17,13 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import Decode
+from minionerec.evaluation.by_kind import format_measured, measure_lists
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.shards import decode_in_shards
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
+from minionerec.metrics.slices import Part
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.floors import make_floors
@@ -117,15 +119,20 @@ def run_eval(config: EvalConfig) -> EvalResult:
             there.
         DataError: If a user's own ranker does not give what it should.
     """
-    stage = Stage(config)
+    stage = Stage(config, settings=config.deciding())
     if stage.current() is None:
         with stage.work() as work:
-            task = _load(config, stage.inputs)
-            answer = _answer(task, config, work)
+            with work.phase("load"):
+                task = _load(config, stage.inputs)
+            with work.phase("search"):
+                answer = _answer(task, config, work)
             if is_main_process() and answer is not None:
-                evaluations = _measure(task, answer.predictions, config)
+                with work.phase("measure"):
+                    lists = _with_floors(task, answer.predictions, config)
+                    evaluations = _measure(task, lists, config)
+                    parts = _by_kind(task, lists, config, stage.inputs)
                 with work.finish(seed=config.seed, counts=_counts(task, answer, evaluations, config)) as place:
-                    _write(place, task, answer, evaluations, config)
+                    _write(place, task, answer, evaluations, parts, config)
     return EvalResult.load(stage.output)
 
 
@@ -189,6 +196,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
                 batch_size,
                 decode,
                 torch.device(ranker.bundle.model.device),
+                clock=work,
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
@@ -200,12 +208,28 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     return _Answer(predictions, [", ".join(sids[item] for item in history) for history in rows.histories], None)
 
 
-def _measure(task: _Task, predictions: Predictions, config: EvalConfig) -> dict[str, Evaluation]:
-    """Metrics of the ranker, and of the floors where what was seen may be recommended, as they do."""
+def _with_floors(task: _Task, predictions: Predictions, config: EvalConfig) -> dict[str, Predictions]:
+    """The ranker's lists, and those of the floors where what was seen may be recommended, as they do."""
     lists = {task.name: predictions}
     if config.seen == "keep":
         for name, floor in make_floors(task.corpus, task.table).items():
             lists[name] = rank_rows(floor, task.rows, config.beams, table=task.table)
+    return lists
+
+
+def _by_kind(
+    task: _Task, lists: Mapping[str, Predictions], config: EvalConfig, inputs: Mapping[str, Path]
+) -> list[Part] | None:
+    """Metrics by kind of row, where they are wanted."""
+    if not config.slices:
+        return None
+    return measure_lists(
+        lists, task.corpus, config.split, inputs.get("times"), config.ks, config.seed, config.resamples
+    )
+
+
+def _measure(task: _Task, lists: Mapping[str, Predictions], config: EvalConfig) -> dict[str, Evaluation]:
+    """Metrics of the ranker and the floors."""
     return {
         name: evaluate_predictions(
             found,
@@ -234,10 +258,15 @@ def _counts(task: _Task, answer: _Answer, evaluations: Mapping[str, Evaluation],
 
 
 def _write(
-    place: Path, task: _Task, answer: _Answer, evaluations: Mapping[str, Evaluation], config: EvalConfig
+    place: Path,
+    task: _Task,
+    answer: _Answer,
+    evaluations: Mapping[str, Evaluation],
+    parts: Sequence[Part] | None,
+    config: EvalConfig,
 ) -> None:
     """Write the files of the artefact."""
-    metrics = {
+    metrics: dict[str, Any] = {
         "split": config.split,
         "split_rule": task.corpus.split,
         "beams": config.beams,
@@ -252,6 +281,10 @@ def _write(
     )
     levels = ["item"] if task.table is None else ["sid", "item"]
     tables = [format_metrics_table(evaluations, level, "" if number else title) for number, level in enumerate(levels)]
+    if parts is not None:
+        for name, entry in metrics["recommenders"].items():
+            entry["slices"] = [part.to_json(name) for part in parts]
+        tables.append(format_measured(parts, list(evaluations), config.ks))
     answer.predictions.to_frame().to_parquet(place / FILE, index=False)
     if task.table is not None:
         write_published_json(place / JSON_FILE, answer.predictions, answer.asked)

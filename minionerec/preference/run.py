@@ -113,10 +113,13 @@ def fit_and_measure(config: PreferenceConfig, job: Job) -> None:
 
         torch.set_num_threads(1)
     with threadpool_limits(1), job_stage(config, job).work() as work:
-        data = _read(config, work.stage.inputs)
+        with work.phase("load"):
+            data = _read(config, work.stage.inputs)
         folds = split_rows(data, job.unit, job.seed)
-        fitted = fit_model(config, job.model, data, folds, job.seed)
-        results, table = score_run(config, job, data, folds, fitted)
+        with work.phase("train"):
+            fitted = fit_model(config, job.model, data, folds, job.seed)
+        with work.phase("measure"):
+            results, table = score_run(config, job, data, folds, fitted)
         _write(work, fitted, results, table, folds)
 
 

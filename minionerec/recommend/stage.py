@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.core.recorder import NOBODY, Clock
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.rankers.language import Search
@@ -83,8 +84,9 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
     with stage.work() as work:
         next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # a mistake leaves no folder behind
         folder = work.folder
-        parts = _answer_parts(config, stage.inputs, folder)
-        wait_for_everyone()
+        with work.phase("search"):
+            parts = _answer_parts(config, stage.inputs, folder, work)
+            wait_for_everyone()
         if is_main_process():
             with work.finish(counts=counts) as place, pq.ParquetWriter(place / FILE, SCHEMA) as writer:
                 for number in range(parts):
@@ -104,8 +106,10 @@ def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recomme
     )
 
 
-def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path) -> int:
+def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NOBODY) -> int:
     """Answer this process's parts that are missing, and say how many there are of all."""
+    kept = len(list(folder.glob("part-*.parquet")))
+    clock.reached(kept)
     path = inputs["histories"]
     rows = count_histories(path)
     parts = None if rows is None else -(-rows // config.rows_at_once)
@@ -120,6 +124,8 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
         lists = _answered(recommender, config, path, start, part)
         _write_part(_part(folder, number), [row["user"] for row in part], lists, recommender)
         done, spent = done + len(part), spent + time.perf_counter() - begin
+        kept += 1
+        clock.reached(kept)
     if done:
         logger.info("Answered %s histories in %.1f s: %.1f rows/s.", f"{done:,}", spent, done / spent)
     return number + 1

@@ -57,7 +57,8 @@ def run_preference_study(config: PreferenceConfig) -> PreferenceStudy:
     check_files(config)
     stage = study_stage(config)
     with stage.work() as work:
-        result = run_preference(config, on_run=lambda: work.folder)  # from the first run on the settings are held
+        with work.phase("runs"):
+            result = run_preference(config, on_run=lambda: work.folder)  # from the first run on the settings are held
         counts: dict[str, object] = {"runs": len(result.jobs)}
         with work.finish(counts=counts) as place:
             for job in _shown(config, result.jobs):

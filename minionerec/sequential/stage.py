@@ -115,7 +115,8 @@ def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bo
         return False
     with stage.work() as work:
         started = time.perf_counter()
-        data = given()
+        with work.phase("load"):
+            data = given()
         model = data.build(config.model, run.protocol.max_len, run.seed)
         wanted = TrainSettings(
             epochs=config.epochs,
@@ -126,7 +127,8 @@ def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bo
             all_positions=config.all_positions,
             seed=run.seed,
         )
-        done = fit(model, data.split, run.protocol, wanted, work.folder / STATE_FILE, device)
+        work.tell_batch(wanted.batch_size, 1, wanted.batch_size)
+        done = fit(model, data.split, run.protocol, wanted, work.folder / STATE_FILE, device, work)
         counts = {
             **data.split.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -147,12 +149,15 @@ def _predict(run: SeedRun, given: Callable[[], Given], device: torch.device) -> 
     if stage.current() is not None:
         return
     with stage.work() as work:
-        data = given()
-        model = load_sequential(run.model.output).to(device)
-        ranked = rank_splits(model, data.split, protocol.seen, device, data.table)
-        metrics = measure(ranked, protocol, config.resamples)
-        length = min(config.list_length, data.split.num_items)
-        lists = list_predictions(model, data.split, "test", protocol.seen, device, length, data.table)
+        with work.phase("load"):
+            data = given()
+            model = load_sequential(run.model.output).to(device)
+        with work.phase("search"):
+            ranked = rank_splits(model, data.split, protocol.seen, device, data.table)
+            length = min(config.list_length, data.split.num_items)
+            lists = list_predictions(model, data.split, "test", protocol.seen, device, length, data.table)
+        with work.phase("measure"):
+            metrics = measure(ranked, protocol, config.resamples)
         counts = {"rows": len(lists), "split": "test", "beams": length}
         with work.finish(seed=run.seed, counts=counts) as place:
             lists.to_frame().to_parquet(place / LISTS_FILE, index=False)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
+from minionerec.core.recorder import NOBODY, Clock
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split
 from minionerec.metrics.ranking import ranking_metrics
@@ -136,6 +137,7 @@ def fit(
     settings: TrainSettings,
     place: Path,
     device: torch.device,
+    clock: Clock = NOBODY,
 ) -> Progress:
     """Train until the protocol says stop; the model ends with the weights of its best epoch.
 
@@ -149,6 +151,7 @@ def fit(
         settings: How to optimise.
         place: File of the state; its folder exists.
         device: Where to compute.
+        clock: Who counts the seconds of training and validation, and hears of finished epochs.
 
     Returns:
         The finished training.
@@ -166,11 +169,14 @@ def fit(
     if place.is_file():
         done, best_weights = _read_state(place, model, optimizer)
         logger.info("Going on after epoch %d.", done.epoch - 1)
+    clock.reached(done.epoch)
     stopper = protocol.stopper()
     stopper.best, stopper.worse = done.best, done.worse
     while done.epoch < settings.epochs and not stopper.stop:
-        loss = train_epoch(model, split, optimizer, settings, done.epoch)
-        figures = _validate(model, split, protocol, device)
+        with clock.phase("train"):
+            loss = train_epoch(model, split, optimizer, settings, done.epoch)
+        with clock.phase("validate"):
+            figures = _validate(model, split, protocol, device)
         if stopper.update(figures[protocol.monitor]):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -178,6 +184,7 @@ def fit(
         done.history.append({"epoch": done.epoch, "loss": loss, **figures})
         done.epoch, done.best, done.worse = done.epoch + 1, stopper.best, stopper.worse
         _write_state(place, model, optimizer, done, best_weights)
+        clock.reached(done.epoch)
     model.load_state_dict(best_weights)
     return done
 

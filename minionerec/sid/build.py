@@ -66,13 +66,17 @@ def run_build_sids(config: SidConfig) -> SidResult:
         report = read_json(stage.output / REPORT_FILE)
         return SidResult(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
     with stage.work() as work:
-        corpus = Corpus.load(stage.inputs["corpus"])
-        given = Given(corpus, config, stage.inputs, {})
-        made = MAKERS[config.method](given)
-        resolution = resolve(made, config)
+        with work.phase("load"):
+            corpus = Corpus.load(stage.inputs["corpus"])
+        given = Given(corpus, config, stage.inputs, {}, work)
+        with work.phase("quantise"):
+            made = MAKERS[config.method](given)
+        with work.phase("resolve"):
+            resolution = resolve(made, config)
         table = SidTable(resolution.codes, given.item_ids)
         books = made.quantiser.codebooks if made.quantiser else None
-        report = sid_report(config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts)
+        with work.phase("measure"):
+            report = sid_report(config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts)
         counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
         with work.finish(seed=config.seed, counts=counts) as place:
             table.save_index(place / INDEX_FILE)

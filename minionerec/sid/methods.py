@@ -11,6 +11,7 @@ import numpy as np
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
+from minionerec.core.recorder import Clock
 from minionerec.data.corpus import Corpus
 from minionerec.embed.fitted import FittedTexts
 from minionerec.embed.vectors import make_vectors
@@ -53,12 +54,14 @@ class Given:
         config: The stage's settings.
         inputs: Name to path of what the stage reads.
         counts: Gets what is counted on the way.
+        clock: Who counts the seconds of encoding texts.
     """
 
     corpus: Corpus
     config: SidConfig
     inputs: Mapping[str, Path]
     counts: dict[str, Any]
+    clock: Clock
 
     @property
     def item_ids(self) -> list[str]:
@@ -67,7 +70,8 @@ class Given:
 
     def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
         """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
-        return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
+        with self.clock.phase("embed"):
+            return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
 
 
 def _make_published(given: Given) -> Made:

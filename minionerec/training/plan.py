@@ -41,11 +41,15 @@ class StepPlan:
         accumulation: Micro-batches an optimiser step.
         steps_per_epoch: Optimiser steps an epoch; a last incomplete one counts.
         eval_steps: Optimiser steps between two validations.
+        per_device: Examples (or prompts) a device computes at a time.
+        total: Those of an optimiser step, over all devices.
     """
 
     accumulation: int
     steps_per_epoch: int
     eval_steps: int
+    per_device: int
+    total: int
 
 
 def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
@@ -65,7 +69,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
     processes = world_size()
     accumulation = accumulation_steps(total, per_device, processes, what)
     steps = math.ceil(count / total)
-    plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)))
+    plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
     kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
     logger.info(
         "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",

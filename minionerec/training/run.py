@@ -16,7 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainingArguments
+from transformers.trainer_callback import TrainerState
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
@@ -35,6 +36,17 @@ from minionerec.training.trainer import RankingEvaluation, early_stopping, repla
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)
+
+
+class _Reached(TrainerCallback):
+    """Tells the stage at work of every checkpoint."""
+
+    def __init__(self, work: Work):
+        self.work = work
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A checkpoint is whole."""
+        self.work.reached(state.global_step)
 
 
 class TrainingRun:
@@ -65,6 +77,7 @@ class TrainingRun:
         found = newest_whole_checkpoint(self.folder)
         if found is not None:
             logger.info("Going on from %s.", found)
+        self.work.reached(0 if found is None else int(found.rpartition("-")[2]))
         return found
 
     def load_corpus(self) -> Corpus:
@@ -74,6 +87,7 @@ class TrainingRun:
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """What the trainer is told (`trainer_arguments`); of a refit without validation."""
+        self.work.tell_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
         return found if self.refit is None else without_validation(found)
 
@@ -88,8 +102,11 @@ class TrainingRun:
         the others still read.
         """
         replace_printer(trainer)
-        trainer.train(resume_from_checkpoint=self.checkpoint)
-        wait_for_everyone()
+        trainer.clock = self.work
+        trainer.add_callback(_Reached(self.work))
+        with self.work.phase("train"):
+            trainer.train(resume_from_checkpoint=self.checkpoint)
+            wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
         """Write the best model, see `finish_run`; of a refit the last one, see `finish_refit`."""

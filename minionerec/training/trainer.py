@@ -11,6 +11,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.core.log import get_logger
+from minionerec.core.recorder import NOBODY, Clock
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import plain_model
 from minionerec.training.refit import StopAt
@@ -28,10 +29,12 @@ class RankingEvaluation(Trainer):
     Attributes:
         validation: What is ranked, set before training; nothing if None.
         measures_loss: Whether evaluations also measure the trainer's own loss.
+        clock: Who counts the seconds of validation.
     """
 
     validation: ValidationSet | None = None
     measures_loss = True
+    clock: Clock = NOBODY
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
@@ -58,6 +61,17 @@ class RankingEvaluation(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Run the trainer's own evaluation (where it measures a loss) and add the ranking metrics to it."""
+        with self.clock.phase("validate"):
+            return self._evaluated(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+
+    def _evaluated(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None,
+        ignore_keys: list[str] | None,
+        metric_key_prefix: str,
+    ) -> EvalLoopOutput:
         if self.measures_loss:
             output = super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix

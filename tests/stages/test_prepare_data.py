@@ -89,7 +89,8 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
     with pytest.raises(DataError, match=r"bought\.csv, line 42, column 'item_id': item '77' is not in"):
         run_prepare(PrepareConfig(**tables, output=str(out)))
     assert files_of(out) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "bought.csv", "items.csv", "out"]
+    left = [".out.lock", "bought.csv", "items.csv", "out", "out.record.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
 @pytest.mark.parametrize(

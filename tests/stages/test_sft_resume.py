@@ -73,7 +73,7 @@ def test_more_epochs_go_on_from_a_finished_run(tmp_path):
 def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
     make_inputs(tmp_path)
     run_sft(sft_config(tmp_path, epochs=1, keep_state=False))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".sft.lock", "corpus", "sft", "sids"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".sft.lock", "corpus", "sft", "sft.record.json", "sids"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from minionerec.embed.ready import load_vector_artefact
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.rewards.combined import WeightedRewards
 from minionerec.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
-from minionerec.training.arguments import trainer_arguments
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
@@ -141,7 +140,7 @@ def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: PromptRows) ->
     names = "prompts_per_step and prompts_per_device"
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     return GRPOConfig(
-        **trainer_arguments(config, plan, "ndcg", run.folder),
+        **run.arguments(plan, "ndcg"),
         max_steps=config.max_steps,
         per_device_train_batch_size=config.prompts_per_device * config.generations,
         per_device_eval_batch_size=config.generations,
