@@ -137,6 +137,8 @@ def load_bundle(
     model.generation_config = clean_generation_config(tokenizer)
     verify_code_tokens(tokenizer, own)
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
+    if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
+        raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({wrong}). {_REMEDY}")
     return Bundle(replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), longest, path)
 
 

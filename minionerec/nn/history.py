@@ -133,6 +133,16 @@ class PairCounts(nn.Module):
         rows = np.repeat(np.arange(len(self.totals)), np.diff(counted.offsets))
         self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.counts, len(self.totals))))
 
+    def flaw(self) -> str | None:
+        """What is wrong with counts that were read from a file; None where they can be looked up."""
+        offsets, followers = self.offsets, self.followers
+        ends = offsets[0].item() == 0 and offsets[-1].item() == len(followers)
+        if not ends or bool((offsets[1:] < offsets[:-1]).any()):
+            return f"the offsets of its counts do not part {len(followers)} counts among {len(self.totals)} items"
+        if len(followers) and not 0 <= int(followers.min()) <= int(followers.max()) < len(self.totals):
+            return f"its counts name items beyond the {len(self.totals)} that there are"
+        return None
+
     @torch.no_grad()
     def places(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.nn.history import PairCounts
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models import build_model
 from minionerec.sequential.seeds import MODEL_KIND
@@ -53,6 +54,9 @@ def load_sequential(path: str | Path) -> SequentialModel:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
+    wrong = next((said for part in model.modules() if isinstance(part, PairCounts) and (said := part.flaw())), None)
+    if wrong is not None:
+        raise ArtefactError(f"{place / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
     return model.eval()
 
 

@@ -13,10 +13,14 @@ from support.small_shop import copied, sign, spoil_manifest, stage
 
 from minionerec.backbone.build import load_pretrained
 from minionerec.backbone.bundle import load_bundle
+from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
+from minionerec.data.transitions import Transitions
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.sid_trie import check
-from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.models import build_model
+from minionerec.sequential.saved import load_sequential, save_sequential
+from minionerec.sequential.seeds import MODEL_KIND
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 
 EVIL = """
@@ -207,6 +211,55 @@ def test_a_configuration_of_another_model_is_refused(shop, tmp_path, model, chan
     refused(lambda: load_bundle(place), "config.json: differs from manifest.json")
     sign(place)
     refused(lambda: load_bundle(place), str(place))
+
+
+def put(place, value):
+    """A change of tensors: one number of one of them is another."""
+
+    def change(tensors, name):
+        values = tensors[name].clone()
+        values.view(-1)[place] = value
+        return {**tensors, name: values}
+
+    return change
+
+
+INDICES = [
+    ("pairs.followers", put(3, 2**31 - 1)),
+    ("pairs.followers", put(0, -1)),
+    ("pairs.offsets", put(0, 1)),
+    ("pairs.offsets", put(-1, 10**6)),
+    ("pairs.offsets", put(4, 10**6)),
+    ("pairs.offsets", put(4, -(2**60))),
+    ("code_rows", put(0, 4)),
+    ("code_rows", put(-1, -1)),
+    ("codes", put(0, 2**31 - 1)),
+    ("codes", put(-1, -1)),
+    ("code_tokens", put(0, 10**12)),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), INDICES, ids=lambda part: part if isinstance(part, str) else "")
+def test_numbers_that_name_rows_stay_within_them(shop, tmp_path, name, change):
+    file = copied(shop, tmp_path / "shop") / "catalogue/model.safetensors"
+    save_file(change(load_file(file), name), file, metadata={"format": "pt"})
+    sign(file.parent)
+    refused(lambda: load_bundle(file.parent), "index.json", "Train it again")
+
+
+@pytest.mark.parametrize(("name", "change"), [part for part in INDICES if part[0].startswith("pairs")])
+def test_counts_of_a_sequential_model_stay_within_its_items(tmp_path, name, change):
+    model = build_model("causal", num_items=5, max_len=4, hidden_size=8, reach=2, num_transitions=6, num_heads=2)
+    counted = Transitions(np.array([0, 2, 3, 3, 5, 6]), np.arange(6, dtype=np.int32) % 5, np.ones(6, np.float32))
+    model.pairs.set(counted)
+    hyper = {"hidden_size": 8, "reach": 2, "num_transitions": 6, "num_heads": 2}
+    with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as place:
+        save_sequential(model, "causal", hyper, place)
+    assert load_sequential(tmp_path / "model").pairs.flaw() is None
+    file = tmp_path / "model/model.safetensors"
+    save_file(change(load_file(file), name), file)
+    sign(tmp_path / "model")
+    refused(lambda: load_sequential(tmp_path / "model"), "model.safetensors: ", "its counts", "Train it again")
 
 
 def test_a_command_says_it_in_one_line(shop, tmp_path):

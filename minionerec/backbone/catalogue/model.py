@@ -74,6 +74,21 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
+    def flaw(self, codes: np.ndarray) -> str | None:
+        """What is wrong with a model that was read from files; None where nothing is.
+
+        Args:
+            codes: int (S, L), the distinct SIDs that it should speak.
+        """
+        if not np.array_equal(self.codes.cpu().numpy(), codes):
+            return "its SIDs are others"
+        if self.config.code_vectors:
+            most, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
+            fits = len(most) == len(sizes) and all(row < size for row, size in zip(most, sizes, strict=True))
+            if not fits or int(self.code_rows.min()) < 0:
+                return "its SIDs name code vectors that it does not have"
+        return None if self.pairs is None else self.pairs.flaw()
+
     def each_tower(self) -> Iterator[Tower]:
         """The towers, one after another."""
         for tower in self.towers:
