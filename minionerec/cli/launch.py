@@ -92,6 +92,26 @@ def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> 
 
 
 @contextmanager
+def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A stage that was just started, at work by itself: the head of a process group, which takes no signal of ours.
+
+    Args:
+        words: What follows the name of Python's interpreter.
+        threads: CPU threads of its process.
+        log: An open file for what it prints and says.
+    """
+    with _found_deepspeed_file(list(words)) as found:
+        yield subprocess.Popen(
+            [sys.executable, *found],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=stage_environment(threads),
+            start_new_session=True,
+        )
+
+
+@contextmanager
 def _found_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
     """The same words; where a launch file names a DeepSpeed file that is not here but is shipped, with its place."""
     if "--config_file" not in words:

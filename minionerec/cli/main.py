@@ -8,11 +8,14 @@ from minionerec.cli.pipeline import run_pipeline
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
 from minionerec.cli.serving import run_serve
 from minionerec.cli.stages import STAGES
+from minionerec.cli.study import SUMMARY as STUDY
+from minionerec.cli.study import run_study
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError
 
 _OWN = {
     "run": "Run the stages of a recipe, e.g. minionerec run demo",
+    "study": f"{STUDY}, e.g. minionerec study language_model",
     "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
     "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
@@ -80,6 +83,8 @@ def dispatch() -> None:
         _run(sys.argv[0])
     elif name == "recipes":
         _recipes(sys.argv[0])
+    elif name == "study":
+        run_study(sys.argv[0])
     elif name == "doctor":
         run_doctor(sys.argv[0])
     elif name == "serve":

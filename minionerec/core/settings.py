@@ -229,7 +229,6 @@ def parse_settings(
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
         SystemExit: After `--help`.
     """
-    known = {each.name: each for each in fields(config_class)}  # type: ignore[arg-type]
     given = vars(_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
@@ -239,13 +238,28 @@ def parse_settings(
     hints = typing.get_type_hints(config_class)
     if file is not None:
         file = str(find_path(file))
-        for key, value in read_yaml(file).items():
-            if key not in known:
-                raise ConfigError(f"{file}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
-            values[key] = convert(value, hints[key], f"{file}: {key}")
+        values = typed_values(config_class, read_yaml(file), file)
     for key, value in given.items():
         values[key] = convert(value, hints[key], f"--{key}")
     return config_class(**values)
+
+
+def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a YAML mapping says of some settings of a configuration, each as the type that it has.
+
+    Args:
+        config_class: The configuration's dataclass.
+        values: Setting to value.
+        where: The file, or the place in one, for messages.
+
+    Raises:
+        ConfigError: On an unknown key, or a value that does not fit.
+    """
+    hints, known = typing.get_type_hints(config_class), [each.name for each in fields(config_class)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
+    return {key: convert(value, hints[key], f"{where}: {key}") for key, value in values.items()}
 
 
 def load_settings(config_class: type[C], path: str | Path) -> C:
