@@ -18,7 +18,8 @@ from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
-from minionerec.metrics.statistics import paired_bootstrap, paired_differences
+from minionerec.metrics.seeds import seed_differences
+from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.reports import plots, systems
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
@@ -137,9 +138,9 @@ def test_sentences_say_what_the_paired_differences_say(shop, monkeypatch):
 
     def count(mine, theirs, *settings):
         asked.append(list(mine))
-        return paired_differences(mine, theirs, *settings)
+        return seed_differences(mine, theirs, *settings)
 
-    monkeypatch.setattr(systems, "paired_differences", count)
+    monkeypatch.setattr(systems, "seed_differences", count)
     result = run_report(config(ceiling="ceiling.json"))
     values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
     gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
@@ -200,6 +201,8 @@ def test_item_recommenders_get_their_sids_from_the_table(shop):
     bare.save("bare", config={"beams": 20}, inputs={})
     run_report(config(predictions={"A": "sft", "B": "bare"}))
     kept = json.loads(Path("report/metrics.json").read_text())
+    assert {tuple(gap) for part in kept["B"]["slices"] for gap in part.pop("against").values()} == {(0, 0, 0, 1)}
+    assert not any(part.pop("against") for part in kept["A"]["slices"])
     assert kept["A"] == kept["B"]
 
 

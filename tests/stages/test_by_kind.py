@@ -1,0 +1,305 @@
+"""Metrics by kind of row in reports, comparisons, level analyses and evaluations, as a user asks for them."""
+
+import json
+import logging
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.evaluation import config as eval_config
+from support.pages import Page
+from support.paths import ROOT
+from support.runs import write_run
+
+from minionerec.core.artefacts import read_json, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.published_json import write_published_json
+from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
+from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.reports.compare import run_compare
+from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
+from minionerec.reports.levels import run_levels
+from minionerec.reports.report import run_report
+from minionerec.sid.table import SidTable
+
+N, ROWS = 40, 120
+LATE = np.arange(ROWS) % 3 == 0
+
+
+def rows_of(rng, count):
+    return pd.DataFrame(
+        {
+            "user": [f"u{n}" for n in range(count)],
+            "history": [rng.integers(0, N, rng.integers(1, 6)).astype(np.int32) for _ in range(count)],
+            "target": rng.integers(0, N, count).astype(np.int32),
+        }
+    )
+
+
+def lists(rows, table, ranks):
+    """Lists of twelve items with the target at the given place."""
+    items = []
+    for target, rank in zip(rows["target"], ranks, strict=True):
+        others = [item for item in range(N) if item != target][:11]
+        items.append([*others[: rank - 1], int(target), *others[rank - 1 :]])
+    return Predictions(
+        rows["user"].tolist(),
+        rows["target"].to_numpy(np.int32),
+        [table.sids[target] for target in rows["target"]],
+        items,
+        [[table.sids[item] for item in row] for row in items],
+        [[-float(place) for place in range(12)] for _ in items],
+    )
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A model that is good where the target is of the same moment, and one that is good where it came later."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "thing", "description": ""})
+    corpus = Corpus(items, rows_of(rng, 200), rows_of(rng, 40), rows_of(rng, ROWS), "global time 8:1:1", 10)
+    corpus.save("corpus", config={}, inputs={})
+    table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 8], axis=1), items["item_id"])
+    with write_artefact("sids", "sids", config={}, inputs={"corpus": "corpus"}) as place:
+        table.save_index(place / "index.json")
+    places = rng.integers(1, 4, ROWS)
+    for name, ranks in (("batch", np.where(LATE, places + 6, places)), ("later", np.where(LATE, places, places + 3))):
+        made = lists(corpus.test, table, ranks)
+        made.save(name, config={}, inputs={}, counts={"beams": 12, "split": "test"})
+        write_published_json(f"{name}.json", made, ["?"] * ROWS)
+    lines = [f"test,{row},{1000 + late},1000" for row, late in enumerate(LATE.astype(int))]
+    Path("times.csv").write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
+    return corpus
+
+
+RUNS = {"batch": "batch", "later one": "later"}
+
+
+def report(**changes):
+    settings = {"corpus": "corpus", "sids": "sids", "predictions": RUNS, "output": "report", "resamples": 100}
+    return ReportConfig(**{**settings, "examples": 0, **changes})
+
+
+def values(name, ranks=sid_ranks):
+    return ranking_metrics(ranks(Predictions.load(name)), [10])["NDCG@10"]
+
+
+def part_of(parts, group, kind):
+    return next(part for part in parts if (part["group"], part["kind"]) == (group, kind))
+
+
+def section_of(markdown, title="## By kind of row"):
+    return markdown.partition(title)[2].partition("\n## ")[0]
+
+
+def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
+    result = run_report(report(times="times.csv"))
+    kept = json.loads(Path("report/metrics.json").read_text())
+    part = part_of(kept["later one"]["slices"], "time", "later")
+    mine, first = values("later"), values("batch")
+    assert (part["rows"], part["share"]) == (40, pytest.approx(1 / 3))
+    assert part["metrics"]["NDCG@10"][:2] == [pytest.approx(mine[LATE].mean()), None]
+    assert set(part["metrics"]) == {"HR@10", "NDCG@10"}
+    gap = paired_bootstrap(mine[LATE], first[LATE], 0, 100)
+    assert part["against"]["NDCG@10"] == pytest.approx(list(gap))
+    assert part_of(kept["popularity"]["slices"], "time", "later")["rows"] == 40  # floors are measured too
+    text = section_of(result.markdown.read_text())
+    low, high = part_of(kept["batch"]["slices"], "time", "later")["metrics"]["NDCG@10"][2:]
+    share = 100 * first[~LATE].sum() / first.sum()
+    assert (
+        f"* {share:.0f} % of the NDCG@10 of batch comes from 67 % of the rows, those whose target has the time of the "
+        f"newest history item: it is {first[~LATE].mean():.4f} there, and {first[LATE].mean():.4f} [{low:.4f}, "
+        f"{high:.4f}] on those whose target came later than the newest history item."
+    ) in text
+    assert "Over all rows batch has the highest NDCG@10; on rows whose target came later than the newest" in text
+    assert f'"later one" is ahead of it by {gap.difference:.4f} [+{gap.low:.4f}, +{gap.high:.4f}]' in text
+    assert "| time | same moment | 80 | 67 % |" in text and "|  | later | 40 | 33 % |" in text
+    assert "same moment" in Page(result.html.read_text()).text
+
+
+def test_without_times_the_other_kinds_are_shown(shop, caplog):
+    with caplog.at_level(logging.WARNING):
+        result = run_report(report(times="nowhere.csv"))
+    assert "nowhere.csv: no such file; the report does not tell rows apart by time" in caplog.text
+    kept = json.loads(Path("report/metrics.json").read_text())
+    groups = list(dict.fromkeys(part["group"] for part in kept["batch"]["slices"]))
+    assert groups == ["pair", "reverse", "repeat", "target", "history"]
+    text = section_of(result.markdown.read_text())
+    assert "All rows are of one kind in user: in training." in text  # u0 to u119, as the training rows
+    few = part_of(kept["batch"]["slices"], "repeat", "target is in the history")
+    assert few["rows"] < 30 and few["metrics"] == {}
+    assert f"| repeat | target is in the history | {few['rows']} |" in text and "fewer than 30 rows" in text
+    assert run_report(report(times="nowhere.csv")).up_to_date
+    Path("times.csv").rename("nowhere.csv")
+    assert not run_report(report(times="nowhere.csv")).up_to_date
+    assert run_report(report(times="nowhere.csv")).up_to_date
+
+
+def test_a_report_without_kinds(shop):
+    assert "By kind" not in run_report(report(slices=False)).markdown.read_text()
+    assert "slices" not in json.loads(Path("report/metrics.json").read_text())["batch"]
+    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
+        report(slices=False, times="times.csv")
+
+
+def test_a_lead_that_the_first_sight_rows_alone_make(shop):
+    """Over all rows the first is ahead, on later rows it is not: said, with the difference."""
+    table = SidTable.load_index("sids", shop.items["item_id"].tolist())
+    ranks = sid_ranks(Predictions.load("batch"))
+    other = lists(shop.test, table, np.where(LATE, ranks, ranks + 2))
+    other.save("other", config={}, inputs={}, counts={"beams": 12})
+    markdown = run_report(report(predictions={"batch": "batch", "other": "other"}, times="times.csv"))
+    text = section_of(markdown.markdown.read_text())
+    assert "Over all rows batch has the highest NDCG@10, and no kind of row shows another ahead of it." in text
+    assert (
+        "No lead over the next, other, can be shown on rows whose target came later than the newest history item, "
+        "+0.0000 [+0.0000, +0.0000]."
+    ) in text
+
+
+def test_many_recommenders_stand_below_one_another(shop):
+    predictions = {f"m{number}": "batch" for number in range(8)}
+    text = section_of(run_report(report(predictions=predictions, times="times.csv")).markdown.read_text())
+    assert "| NDCG@10, time | same moment | later |" in text
+    assert "| rows | 80 67 % | 40 33 % |" in text.replace("<br>", " ")
+
+
+def compare(**changes):
+    settings = {"runs": RUNS, "level": "sid", "metrics": ["NDCG@10", "HR@10"], "resamples": 100}
+    return CompareConfig(**{**settings, "slices": True, "corpus": "corpus", **changes})
+
+
+def test_a_comparison_by_kind(shop):
+    result = run_compare(compare(times="times.csv", output="table"))
+    lines = result.splits["test"]
+    part = part_of(lines[1]["slices"], "time", "same moment")
+    assert part["metrics"]["NDCG@10"][0] == pytest.approx(values("later")[~LATE].mean())
+    assert part["against"]["HR@10"][0] == 0.0
+    assert "## By kind of row: test rows, sid level" in result.markdown
+    assert "| NDCG@10 minus batch |  | rows | share | later one |" in result.markdown
+    assert read_json(Path("table/comparison.json"))["test"][0]["slices"] == lines[0]["slices"]
+    assert set(read_json(Path("table/manifest.json"))["inputs"]) == {"corpus", "times", "runs batch", "runs later one"}
+    plain = run_compare(compare(slices=False, corpus=""))
+    assert "slices" not in plain.splits["test"][0] and "By kind" not in plain.markdown
+
+
+def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    sequences = [" ".join([f"u{user}", *(f"i{item}" for item in rng.integers(0, 30, 8))]) for user in range(70)]
+    Path("data.txt").write_text("\n".join(sequences) + "\n")
+    split = read_split("data.txt", PROTOCOLS["a"])
+    ranks = rng.integers(1, 20, (2, 70))
+    write_run(Path("runs"), ranks, split.targets("test"), valid=False)
+    settings = {"runs": {"mine": "runs"}, "level": "item", "corpus": "data.txt"}
+    line = run_compare(compare(**settings, protocol="a")).splits["test"][0]
+    part = part_of(line["slices"], "pair", "did not")
+    histories, targets = split.histories("test"), split.targets("test")
+    pairs = {pair for items in histories for pair in pairwise(items[:-1])}
+    where = np.array([(items[-1], target) not in pairs for items, target in zip(histories, targets, strict=True)])
+    assert part["rows"] == where.sum()
+    found = np.stack([ranking_metrics(row, [10])["NDCG@10"][where] for row in ranks])
+    assert part["metrics"]["NDCG@10"][:2] == [pytest.approx(found.mean()), pytest.approx(found.mean(1).std(ddof=1))]
+    Path("data.txt").write_text("\n".join(sequences[1:]) + "\n")
+    with pytest.raises(ArtefactError, match=r"mine: its 70 test rows are not the 69 of data\.txt \(protocol a\)"):
+        run_compare(compare(**settings, protocol="a"))
+
+
+def test_what_kinds_in_a_comparison_need(shop):
+    with pytest.raises(ConfigError, match="slices is true, but corpus is empty"):
+        compare(corpus="")
+    with pytest.raises(ConfigError, match="corpus is 'corpus', but slices is false; leave corpus out"):
+        compare(slices=False)
+    with pytest.raises(ConfigError, match=r"items is 'titles\.json', but a corpus has its own titles"):
+        compare(items="titles.json")
+    with pytest.raises(ArtefactError, match=r"nowhere\.csv: no such file"):
+        run_compare(compare(times="nowhere.csv"))
+
+
+def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
+    words = ["--slices", "--corpus", "corpus", "--times", "times.csv"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "calc_level.py"), "--predictions", "batch", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    head = next(line for line in lines if line.startswith("Cumulative accuracy by kind of row"))
+    assert head.split()[-8:] == ["@1", "L1", "@1", "L1+L2", "@10", "L1", "@10", "L1+L2"]
+    exact = ranking_metrics(sid_ranks(Predictions.load("batch")), [1, 10])
+    later = next(line for line in lines if line.strip().startswith("later")).split()
+    assert later[1:4] == ["40", "33.3", "%"]
+    assert later[5] == f"{exact['HR@1'][LATE].mean():.4f}" and later[7] == f"{exact['HR@10'][LATE].mean():.4f}"
+
+
+def test_levels_of_a_published_file_by_kind(shop):
+    found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", times="times.csv", json=True))
+    parts = json.loads(found.lines()[0])["slices"]
+    exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
+    assert part_of(parts, "time", "same moment")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
+    assert part_of(parts, "time", "same moment")["rows"] == 80
+    with pytest.raises(DataError, match=r"later\.json: its 120 rows are not the 40 valid rows of corpus"):
+        run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", split="valid"))
+    content = read_json(Path("later.json"))
+    Path("turned.json").write_text(json.dumps(content[1:] + content[:1]))
+    with pytest.raises(DataError, match=r"turned\.json: row \d+ .*The rows are in another order"):
+        run_levels(LevelsConfig(path="turned.json", slices=True, corpus="corpus"))
+    with pytest.raises(ConfigError, match="slices is true, but corpus is empty; give --corpus"):
+        LevelsConfig(path="later.json", slices=True)
+    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
+        LevelsConfig(path="later.json", times="times.csv")
+
+
+MINE = """
+from minionerec.rankers.protocol import Ranking
+
+class First:
+    def __init__(self, corpus):
+        self.items = list(range(corpus.n_items))
+
+    def rank(self, histories, k, allowed=None):
+        return Ranking([self.items[:k]] * len(histories), [[-float(place) for place in range(k)]] * len(histories))
+"""
+
+
+def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own_first.py").write_text(MINE)
+    rows = Corpus.load(made / "corpus").rows("test")
+    lines = [f"test,{row},{9 if row < 35 else 8},8" for row in range(40)]
+    Path("times.csv").write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
+    asked = {"ranker": "own_first.First", "beams": 4, "ks": [1, 4]}
+    plain = run_eval(eval_config(made, **asked, output=str(tmp_path / "eval")))
+    assert "slices" not in plain.metrics["recommenders"]["own_first.First"]
+    assert "slices" not in read_json(tmp_path / "eval" / "manifest.json")["settings"]  # an earlier evaluation stands
+    wanted = eval_config(made, **asked, slices=True, times="times.csv", output=str(tmp_path / "eval"))
+    assert not wanted.up_to_date()
+    result = run_eval(wanted)
+    assert wanted.up_to_date()
+    parts = result.metrics["recommenders"]["own_first.First"]["slices"]
+    later = part_of(parts, "time", "later")
+    exact = ranking_metrics(item_ranks(Predictions.load(result.output)), [4])
+    assert later["rows"] == 35 and set(later["metrics"]) == {"HR@1", "HR@4", "NDCG@1", "NDCG@4"}
+    assert later["metrics"]["NDCG@4"][0] == pytest.approx(exact["NDCG@4"][:35].mean())
+    gap = part_of(result.metrics["recommenders"]["popularity"]["slices"], "time", "later")["against"]["HR@4"][0]
+    popular = result.metrics["recommenders"]["popularity"]
+    assert gap == pytest.approx(
+        part_of(popular["slices"], "time", "later")["metrics"]["HR@4"][0] - exact["HR@4"][:35].mean()
+    )
+    table = result.table.partition("NDCG@4 by kind of row")[2]
+    assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
+    assert table.splitlines()[2].startswith("time     same moment") and " 5 " in table.splitlines()[2]
+    assert len(rows) == 40
+    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
+        eval_config(made, times="times.csv")
