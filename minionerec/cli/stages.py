@@ -167,6 +167,13 @@ STAGES = {
             shown=True,
         ),
         StageSpec(
+            "experiment-log",
+            "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
+            "gaps.",
+            "minionerec.reports.experiment_log.config:ExperimentLogConfig",
+            "minionerec.reports.experiment_log.stage:run_experiment_log",
+        ),
+        StageSpec(
             "recommend",
             "Recommend for a file of histories, any number of them.",
             "minionerec.recommend.config:RecommendConfig",

@@ -21,6 +21,7 @@ _MAKERS = {
     "predictions": "eval-beam or train-sequential",
     "comparison": "compare",
     "report": "report",
+    "experiment_log": "experiment-log",
     "recommendations": "recommend",
     "export": "export",
     "preference_study": "train-preference",

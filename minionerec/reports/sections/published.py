@@ -19,8 +19,8 @@ from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
 from minionerec.reports.sections.ranking import READING
 
 DOUBT = (
-    f"{DOUBTFUL} marks a published NDCG that cannot be right beside its hit rates: a row that is hit between two cut-offs "
-    "k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
+    f"{DOUBTFUL} marks a published NDCG that cannot be right beside its hit rates: a row that is hit between two "
+    "cut-offs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
 )
 
 

@@ -1,0 +1,228 @@
+"""One data set of the log: its stages measured on the same rows, and what they come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.core.places import find_path
+from minionerec.data.protocols import ROWS
+from minionerec.metrics.levels import LevelAnalysis
+from minionerec.metrics.ranking import Estimate
+from minionerec.reports.config import ReportConfig
+from minionerec.reports.experiment_log.config import EntrySetting, ExperimentLogConfig
+from minionerec.reports.experiment_log.gaps import Gap, SettingLine, Value, gaps_to, setting_lines
+from minionerec.reports.experiment_log.lineage import RL, Lineage, Training, trace
+from minionerec.reports.experiment_log.rules import Step
+from minionerec.reports.experiment_log.trainings import our_settings
+from minionerec.reports.material import Material, gather
+from minionerec.reports.reference import ReferenceRow
+from minionerec.reports.systems import differences
+
+ONE_BY_ONE = 4
+"""Stages that are each compared with the one before; of more, all are compared with the first."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set of the log.
+
+    Attributes:
+        setting: What the settings say of it.
+        material: Its finished stages, measured.
+        lineages: Label of each stage, pending ones too, to what it comes from.
+        trainings: All trainings behind the stages, each once, the first first.
+        steps: Paired differences between stages.
+    """
+
+    setting: EntrySetting
+    material: Material
+    lineages: Mapping[str, Lineage]
+    trainings: Sequence[Training]
+    steps: Sequence[Step]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.setting.name
+
+    @property
+    def level(self) -> str:
+        """The reading of a hit that its tables show first: "sid" or "item"."""
+        return self.material.readings[0]
+
+    @property
+    def protocol(self) -> str:
+        """How its rows were split."""
+        ground = self.material.ground
+        return ground.title if ground.protocol.name == ROWS else ground.protocol.title
+
+    @property
+    def names(self) -> list[str]:
+        """HR and NDCG at every cut-off, in the order of tables."""
+        return [f"{kind}@{k}" for kind in ("HR", "NDCG") for k in self.material.ks]
+
+    @property
+    def finished(self) -> list[str]:
+        """Labels of the stages that are measured."""
+        return list(self.material.recommended)
+
+    @property
+    def compared(self) -> str:
+        """The stage that is set beside the published headline: the last finished one of RL, else the last."""
+        own = {label: self.lineages[label].own for label in self.finished}
+        return next((label for label in reversed(own) if (t := own[label]) and t.kind == RL), self.finished[-1])
+
+    @property
+    def levels(self) -> dict[str, LevelAnalysis]:
+        """Hit rates by level of the finished stages that have them."""
+        return {label: self.material.levels[label] for label in self.finished if label in self.material.levels}
+
+    def estimates(self, stage: str, level: str | None = None) -> Mapping[str, Estimate]:
+        """The metrics of a stage, in one reading."""
+        return self.material.evaluations[stage].metrics(level or self.level)
+
+    @property
+    def headline(self) -> ReferenceRow | None:
+        """The published row that the compared stage is set beside."""
+        reference = self.material.reference
+        return None if reference is None else next(row for row in reference.rows if row.name == reference.headline)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The compared stage beside the headline; empty without published figures."""
+        return [] if self.headline is None else gaps_to(self.headline, self.estimates(self.compared))
+
+    @property
+    def counterparts(self) -> dict[str, tuple[ReferenceRow, list[Gap]]]:
+        """Each stage that has a published row of its own, beside it; the headline's stage is left out."""
+        reference, found = self.material.reference, {}
+        for label in self.finished if reference else ():
+            for row in reference.own_counterparts(label) if reference else ():
+                if not (label == self.compared and row == self.headline):
+                    found[label] = row, gaps_to(row, self.estimates(label))
+        return found
+
+    @property
+    def setting_lines(self) -> list[SettingLine]:
+        """The settings of the headline's source beside ours."""
+        reference, row = self.material.reference, self.headline
+        if reference is None or row is None:
+            return []
+        return setting_lines(reference.settings.get(row.group, {}), self.our_settings)
+
+    @property
+    def our_settings(self) -> dict[str, Value]:
+        """Ours, of the compared stage."""
+        table, lineage = self.material.table, self.lineages[self.compared]
+        width = self.material.recommended[self.compared].system.width
+        search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or "unknown"
+        return {
+            **our_settings(lineage.trainings),
+            "protocol": self.protocol,
+            "sids": "none" if table is None else f"{sid_method(self.setting.sids)}, {table.levels} levels",
+            "hits": "the SID of the target" if self.level == "sid" else "the target itself",
+            "decoder": "full ranking" if width is None else _DECODERS.get(search, search),
+            **({} if width is None else {"beams": width}),
+        }
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know of this entry's numbers."""
+        found = [
+            f"{self.name}: {label} is pending." for label, lineage in self.lineages.items() if not lineage.predictions
+        ]
+        for label, lineage in self.lineages.items():
+            if lineage.predictions and not lineage.trainings and not lineage.missing:
+                found.append(f"{self.name}: the predictions of {label} name no checkpoint.")
+            found += [
+                f"{self.name}: {place}, which {label} was made from, is not there as it was; its settings are left out."
+                for place in lineage.missing
+            ]
+        reference = self.material.reference
+        for row, metric in reference.doubtful if reference else ():
+            found.append(f"{self.name}: the published {metric} of {row.name}, {row.shown(metric)}, cannot be right.")
+        return found
+
+
+_DECODERS = {
+    "beam": "constrained beam search, nothing drawn",
+    "exact": "exact search of the catalogue",
+    "stock": "constrained beam search of transformers, nothing drawn",
+}
+
+
+def sid_method(sids: str) -> str:
+    """How a table of SIDs was made, as its manifest says it."""
+    place = find_path(sids)
+    return str(read_manifest(place)["config"].get("method", "unknown")) if is_artefact(place) else "unknown"
+
+
+def gather_entry(setting: EntrySetting, config: ExperimentLogConfig) -> Entry:
+    """Measure the finished stages of one data set, and find what all of them come from.
+
+    Raises:
+        ArtefactError: If an input is missing, or the inputs do not belong together.
+        ConfigError: If no stage is finished, or a K is larger than the lists of some stage.
+        DataError: If a file is malformed.
+    """
+    if not setting.finished:
+        first = next(iter(setting.stages.values())).predictions
+        raise ConfigError(
+            f"entries: {setting.name}: none of its stages has predictions, {first} among them. Finish one, or leave "
+            "the entry out."
+        )
+    material = gather(_report_config(setting, config))
+    lineages = {label: trace(label, stage) for label, stage in setting.stages.items()}
+    return Entry(setting, material, lineages, _trainings(lineages), _steps(material, config))
+
+
+def _report_config(setting: EntrySetting, config: ExperimentLogConfig) -> ReportConfig:
+    return ReportConfig(
+        corpus=setting.corpus,
+        items=setting.items,
+        protocol=setting.protocol,
+        sids=setting.sids,
+        predictions={label: str(stage.predictions) for label, stage in setting.finished.items()},
+        output=str(Path(config.output)),
+        split=setting.split,
+        ks=config.ks,
+        reference=setting.reference or None,
+        seed=config.seed,
+        resamples=config.resamples,
+    )
+
+
+def _trainings(lineages: Mapping[str, Lineage]) -> list[Training]:
+    """All trainings once, by place; each under the name of the stage whose predictions are its own."""
+    names = {own.path.absolute(): label for label, lineage in lineages.items() if (own := lineage.own) is not None}
+    found: dict[Path, Training] = {}
+    for lineage in lineages.values():
+        for training in lineage.trainings:
+            place = training.path.absolute()
+            found.setdefault(place, replace(training, name=names.get(place, training.name)))
+    return list(found.values())
+
+
+def _steps(material: Material, config: ExperimentLogConfig) -> list[Step]:
+    labels = list(material.recommended)
+    pairs = pairwise(labels) if len(labels) <= ONE_BY_ONE else ((labels[0], label) for label in labels[1:])
+    names = [f"{kind}@{k}" for kind in ("HR", "NDCG") for k in material.ks]
+    found = []
+    for before, after in pairs:
+        first, second = (material.recommended[label].system for label in (before, after))
+        gaps = differences(second, first, material.readings[0], names, config.seed, config.resamples)
+        found.append(Step(after, before, gaps))
+    return found
+
+
+def pending(setting: EntrySetting) -> dict[str, Any]:
+    """How far each unfinished stage is, for the question whether a log is up to date."""
+    found = {}
+    for label in setting.stages.keys() - setting.finished.keys():
+        trainings = trace(label, setting.stages[label]).trainings
+        found[label] = [list(training.progress or ()) for training in trainings]
+    return dict(sorted(found.items()))

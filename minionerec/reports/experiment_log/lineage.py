@@ -1,0 +1,211 @@
+"""From predictions back to the trainings behind them, by the manifests that each stage leaves."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, to_plain
+from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.core.records import read_run_record
+from minionerec.metrics.ranked import runs_at
+from minionerec.reports.experiment_log.config import StageSetting
+
+logger = get_logger(__name__)
+
+SFT, RL, CATALOGUE, SEQUENTIAL, OTHER = "sft", "rl", "catalogue", "sequential", "other"
+_MARKS = {"prompts_per_step": RL, "teacher_share": SFT, "towers": CATALOGUE}
+"""A setting that only one kind of training has → that kind."""
+_BEFORE = ("checkpoint", "model", "teacher")
+_LOGS = ("training_log.json", "history.json")
+_STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training behind a stage.
+
+    Attributes:
+        name: What the log calls it: the stage whose predictions are its own, else the name of its directory.
+        kind: "sft", "rl", "catalogue", "sequential" or "other".
+        path: Where its checkpoint lies, or will lie.
+        settings: What decided it, by name.
+        counts: What its manifest counts; empty for an unfinished one.
+        log: The rows of its training log, in order.
+        seed: Its seed.
+        record: Its run record as plain values; None where there is none.
+        progress: Of an unfinished run, its optimiser steps so far and in all, as far as they are known; None of a
+            finished one.
+        before: Names of inputs → their fingerprints.
+    """
+
+    name: str
+    kind: str
+    path: Path
+    settings: Mapping[str, Any]
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    log: Sequence[Mapping[str, Any]] = ()
+    seed: int | None = None
+    record: Mapping[str, Any] | None = None
+    progress: tuple[int | None, int | None] | None = None
+    before: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What a stage's predictions come from.
+
+    Attributes:
+        label: The stage.
+        predictions: Manifest of the predictions (of the first seed); None while they are pending.
+        seeds: The seeds of its runs.
+        record: Run record of the predictions.
+        trainings: What was trained for it, the first first.
+        missing: Inputs that are not there any more as they were.
+    """
+
+    label: str
+    predictions: Mapping[str, Any] | None
+    seeds: Sequence[int]
+    record: Mapping[str, Any] | None
+    trainings: Sequence[Training]
+    missing: Sequence[str]
+
+    @property
+    def own(self) -> Training | None:
+        """The training that its predictions are of."""
+        return self.trainings[-1] if self.trainings and self.trainings[-1].name == self.label else None
+
+
+def trace(label: str, stage: StageSetting) -> Lineage:
+    """Walk from a stage's predictions to all trainings behind them.
+
+    Raises:
+        ArtefactError: If the predictions are none.
+    """
+    if not stage.finished:
+        found = unfinished(label, stage.checkpoint)
+        return Lineage(label, None, (), None, [] if found is None else [found], ())
+    places = runs_at(stage.predictions)
+    manifest = read_manifest(places[0])
+    trainings, missing = _back(places[0], label)
+    seeds = [read_manifest(place)["seed"] for place in places]
+    return Lineage(label, manifest, seeds, _record(places[0]), trainings, missing)
+
+
+def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
+    """The trainings behind an artefact, the first first, and inputs that are not there as they were."""
+    found: dict[Path, Training] = {}
+    missing, queue = [], [(place, 0)]
+    while queue:
+        artefact, depth = queue.pop(0)
+        for name, record in read_manifest(artefact)["inputs"].items():
+            if name not in _BEFORE:
+                continue
+            there = _find(artefact, record)
+            if there is None:
+                missing.append(record["path"])
+            elif there not in found:
+                found[there] = _training(there, label if depth == 0 else there.name)
+                queue.append((there, depth + 1))
+    return list(found.values())[::-1], missing
+
+
+def _find(artefact: Path, record: Mapping[str, str]) -> Path | None:
+    """Where an input lies: at its path, or at that path from one of the folders above the artefact that read it."""
+    for root in (Path(), *artefact.absolute().parents):
+        place = root / record["path"]
+        if is_artefact(place):
+            try:
+                if fingerprint(place) == record["sha256"]:
+                    return place
+            except MinioneRecError:
+                continue
+    return None
+
+
+def _training(place: Path, name: str) -> Training:
+    manifest = read_manifest(place)
+    settings = manifest.get("settings") or manifest["config"]
+    return Training(
+        name=name,
+        kind=_kind(str(manifest["kind"]), settings),
+        path=place,
+        settings=settings,
+        counts=manifest["counts"],
+        log=_log(place),
+        seed=manifest["seed"],
+        record=_record(place),
+        before={key: record["sha256"] for key, record in manifest["inputs"].items()},
+    )
+
+
+def _kind(kind: str, settings: Mapping[str, Any]) -> str:
+    if kind == "sequential_model":
+        return SEQUENTIAL
+    return next((found for mark, found in _MARKS.items() if mark in settings), OTHER)
+
+
+def _log(place: Path) -> list[dict[str, Any]]:
+    for name in _LOGS:
+        if (place / name).is_file():
+            rows = read_json(place / name)
+            return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return []
+
+
+def _record(output: Path) -> dict[str, Any] | None:
+    found = read_run_record(output)
+    return None if found is None else dict(to_plain(found))
+
+
+def unfinished(label: str, checkpoint: str) -> Training | None:
+    """A training that is under way: its settings, and how far it is; None where nothing lies there."""
+    output = Path(checkpoint)
+    if checkpoint and is_artefact(output):
+        return _training(output, label)
+    folder = output.with_name(f"{output.name}.partial") if checkpoint else None
+    if folder is None or not (folder / "run.json").is_file():
+        return None
+    try:
+        began = read_json(folder / "run.json")
+        settings, before = dict(began["settings"]), dict(began["inputs"])
+    except (ArtefactError, KeyError, TypeError, ValueError):
+        logger.warning("%s: does not say what the unfinished run was begun with; it is shown as pending.", folder)
+        return None
+    return Training(label, _kind("checkpoint", settings), output, settings, progress=_progress(folder), before=before)
+
+
+def _progress(folder: Path) -> tuple[int | None, int | None]:
+    """Steps done and steps in all, by the newest checkpoint of an unfinished run."""
+    states = sorted(folder.glob(f"checkpoint-*/{_STATE}"), key=lambda file: int(file.parent.name.split("-")[-1]))
+    if not states:
+        return None, None
+    try:
+        state = json.loads(states[-1].read_text(encoding="utf-8"))
+        return int(state["global_step"]), int(state["max_steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def changes(training: Training, earlier: Training) -> dict[str, tuple[Any, Any]] | None:
+    """The settings in which a training differs from an earlier one of its kind, as (then, now); None of another kind.
+
+    What it was begun from counts as a setting.
+    """
+    if training.kind != earlier.kind or training.kind == OTHER:
+        return None
+    names = [*earlier.settings, *(name for name in training.settings if name not in earlier.settings)]
+    found = {
+        name: (earlier.settings.get(name), training.settings.get(name))
+        for name in names
+        if earlier.settings.get(name) != training.settings.get(name)
+    }
+    inputs = sorted({*earlier.before, *training.before})
+    for name in inputs:
+        then, now = earlier.before.get(name), training.before.get(name)
+        if then != now:
+            found[f"input {name}"] = (then and then[:16], now and now[:16])
+    return found

@@ -1,0 +1,280 @@
+"""Trainings in the words of a log: their settings with the arithmetic of batches, and how they went."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from minionerec.reports.experiment_log.gaps import Value, shown_setting
+from minionerec.reports.experiment_log.lineage import CATALOGUE, RL, SEQUENTIAL, SFT, Training
+
+NOT_RECORDED = "not recorded"
+TITLES = {SFT: "SFT", RL: "RL (GRPO)", CATALOGUE: "catalogue model", SEQUENTIAL: "sequential model"}
+Lines = list[tuple[str, str]]
+
+
+def parameters(training: Training) -> Lines:
+    """The settings of a training that a reader asks for, as (name, value)."""
+    return _PARAMETERS.get(training.kind, _all_settings)(training)
+
+
+def _sft(training: Training) -> Lines:
+    s = training.settings
+    lines = [
+        ("Base model", backbone(training)),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} examples a step"),
+        ("Micro batch", f"{shown_setting(s.get('device_batch_size'))} examples a device"),
+        ("Gradient accumulation", _accumulation(training, s.get("batch_size"), s.get("device_batch_size"))),
+        *_rates(training),
+        ("Cut-off", f"prompts keep their last {shown_setting(s.get('max_prompt_length'))} tokens"),
+        ("Tasks", shown_setting(s.get("tasks"))),
+        ("Best checkpoint by", shown_setting(s.get("select_by"))),
+    ]
+    if "teacher" in training.before:
+        lines.append(("Teacher's share of the loss", shown_setting(s.get("teacher_share"))))
+    if s.get("lora_rank"):
+        lines.append(("LoRA rank", shown_setting(s["lora_rank"])))
+    return lines
+
+
+def _rl(training: Training) -> Lines:
+    s = training.settings
+    prompts, group, device = s.get("prompts_per_step"), s.get("generations"), s.get("prompts_per_device")
+    sampled = "1, without replacement" if s.get("rollouts") == "sampling" else "none: the best beams, nothing is drawn"
+    sync = "no"
+    if s.get("sync_reference"):
+        sync = f"every {shown_setting(s.get('sync_steps'))} steps, {shown_setting(s.get('sync_share'))} of the policy"
+    return [
+        ("Per-device batch", f"{_times(device, group)} completions ({shown_setting(device)} prompts x {group})"),
+        ("Gradient accumulation", _accumulation(training, prompts, device)),
+        (
+            "Effective batch",
+            f"{_times(prompts, group)} completions ({shown_setting(prompts)} prompts x {group})",
+        ),
+        *_rates(training),
+        ("Generations a prompt", shown_setting(group)),
+        ("Beta (KL penalty)", shown_setting(s.get("beta"))),
+        ("Temperature", sampled),
+        ("Reward", shown_setting(s.get("rewards"))),
+        ("Rollouts", shown_setting(s.get("rollouts"))),
+        ("Loss", shown_setting(s.get("loss"))),
+        ("Reference follows the policy", sync if s.get("beta") else "no reference"),
+        ("Processes", _processes(training)),
+    ]
+
+
+def _times(count: Any, by: Any) -> str:
+    return shown_setting(count * by) if isinstance(count, int) and isinstance(by, int) else NOT_RECORDED
+
+
+def _catalogue(training: Training) -> Lines:
+    s = training.settings
+    towers = s.get("towers")
+    shape = f"{towers} tower{'' if towers == 1 else 's'} of {shown_setting(s.get('layers'))} layers, width "
+    lines = [
+        ("Model", f"{shape}{shown_setting(s.get('hidden_size'))}{_size(training)}"),
+        ("Objective", shown_setting(s.get("objective"))),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} windows a step"),
+        ("Gradient accumulation", _accumulation(training, s.get("batch_size"), s.get("device_batch_size"))),
+        *_rates(training),
+        ("Dropout, weight decay", f"{shown_setting(s.get('dropout'))}, {shown_setting(s.get('weight_decay'))}"),
+        ("Item vectors", shown_setting(s.get("vectors"))),
+        ("Weight of newer rows", shown_setting(s.get("recency"))),
+    ]
+    if s.get("objective") not in (None, "likelihood"):
+        lines += [("Generations", shown_setting(s.get("generations"))), ("Beta", shown_setting(s.get("beta")))]
+    return lines
+
+
+def _sequential(training: Training) -> Lines:
+    s = training.settings
+    stop = s.get("stop_after")
+    return [
+        ("Model", f"{shown_setting(s.get('model'))}{_size(training)}"),
+        ("Hyper-parameters", shown_hyper(s.get("hyper"))),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} rows a step"),
+        ("Learning rate", f"{shown_setting(s.get('learning_rate'))} (constant)"),
+        (
+            "Epochs, at most",
+            shown_setting(s.get("epochs")) + (f" (stops after {stop} worse ones)" if stop else ""),
+        ),
+        ("Longest history", shown_setting(s.get("max_len"))),
+        ("Best epoch by", shown_setting(s.get("monitor"))),
+    ]
+
+
+def shown_hyper(hyper: Any) -> str:
+    """Hyper-parameters as "name = value"; "the model's own" where none was changed."""
+    if not isinstance(hyper, Mapping) or not hyper:
+        return "the model's own"
+    return ", ".join(f"{name} = {shown_setting(value)}" for name, value in hyper.items())
+
+
+def _all_settings(training: Training) -> Lines:
+    return [(name, shown_setting(value)) for name, value in training.settings.items()]
+
+
+_PARAMETERS: dict[str, Callable[[Training], Lines]] = {
+    SFT: _sft,
+    RL: _rl,
+    CATALOGUE: _catalogue,
+    SEQUENTIAL: _sequential,
+}
+
+
+def _rates(training: Training) -> Lines:
+    s = training.settings
+    warmup = s.get("warmup") or 0
+    warm = "" if not warmup else f", warm-up {shown_setting(warmup)} {'of all steps' if warmup < 1 else 'steps'}"
+    patience = f"stops after {s['patience']} validations without a better one" if s.get("patience") else "no early stop"
+    return [
+        ("Learning rate", f"{shown_setting(s.get('learning_rate'))} ({shown_setting(s.get('schedule'))}{warm})"),
+        ("Epochs, at most", f"{shown_setting(s.get('epochs'))} ({patience})"),
+    ]
+
+
+def _accumulation(training: Training, total: Any, device: Any) -> str:
+    """How often a device computes before a step, with its arithmetic, e.g. "16 (1,024 / 16 / 4 processes)"."""
+    if not isinstance(total, int) or not isinstance(device, int) or device < 1:
+        return NOT_RECORDED
+    processes = (training.record or {}).get("processes")
+    if not isinstance(processes, int) or processes < 1:
+        return f"{NOT_RECORDED} ({total:,} / {device:,} / processes)"
+    noun = "process" if processes == 1 else "processes"
+    return f"{total // (device * processes):,} ({total:,} / {device:,} / {processes} {noun})"
+
+
+def _processes(training: Training) -> str:
+    found = (training.record or {}).get("processes")
+    return NOT_RECORDED if found is None else f"{found:,}"
+
+
+def _size(training: Training) -> str:
+    count = training.counts.get("parameters")
+    return f", {count:,} parameters" if isinstance(count, int) else ""
+
+
+def backbone(training: Training) -> str:
+    """The language model that an SFT began with."""
+    s = training.settings
+    if s.get("model") != "scratch":
+        return f"{shown_setting(s.get('model'))}{_size(training)}"
+    return f"from scratch: {s.get('layers')} layers, width {s.get('hidden_size')}{_size(training)}"
+
+
+def outcome(training: Training) -> Lines:
+    """How a training went, as (name, value): where it stopped, its best validation, losses, time and machine."""
+    if training.progress is not None:
+        done, of = training.progress
+        where = f"step {done:,} of {of:,}" if done is not None and of is not None else "no checkpoint yet"
+        return [("Status", f"in progress, {where}"), ("Results", "pending")]
+    lines = [*_stopped(training), *_best(training)]
+    losses = [row for row in training.log if isinstance(row.get("loss"), float)]
+    if losses:
+        lines.append(("Last training loss", f"{losses[-1]['loss']:.4g}"))
+    if training.seed is not None:
+        lines.append(("Seed", str(training.seed)))
+    return [*lines, *recorded(training.record)]
+
+
+def _stopped(training: Training) -> Lines:
+    """The epoch of the last step, and whether it came before the last that was allowed."""
+    steps, epochs = training.counts.get("steps"), training.settings.get("epochs")
+    reached = max((row["epoch"] for row in training.log if isinstance(row.get("epoch"), int | float)), default=None)
+    lines = [("Steps", f"{steps:,}")] if isinstance(steps, int) else []
+    if training.kind == SEQUENTIAL:
+        reached = training.counts.get("epochs", reached)
+    if isinstance(reached, int | float) and isinstance(epochs, int | float):
+        early = " (stopped early)" if reached < epochs - 1e-6 else ""
+        lines.append(("Epochs", f"{reached:.4g} of {shown_setting(epochs)}{early}"))
+    return lines
+
+
+def _best(training: Training) -> Lines:
+    """The best validation, and that of the lowest validation loss."""
+    lines: Lines = []
+    best, step = training.counts.get("best"), training.counts.get("best_step")
+    validations = [row for row in training.log if isinstance(row.get("eval_loss"), float)]
+    if validations:
+        lowest = min(validations, key=lambda row: row["eval_loss"])
+        lines.append(("Lowest validation loss", f"{lowest['eval_loss']:.4f} at epoch {lowest.get('epoch', 0):.4g}"))
+    if isinstance(best, Mapping):
+        values = ", ".join(f"{name.removeprefix('eval_').upper()} {value:.4f}" for name, value in _ranked(best))
+        at = next((row.get("epoch") for row in training.log if row.get("step") == step), None)
+        where = f"step {shown_setting(step)}" + ("" if at is None else f", epoch {at:.4g}")
+        start = " (the checkpoint it began from)" if step == 0 else ""
+        lines.append(("Best validation", f"{values or 'no ranking metric'} at {where}{start}"))
+    if "best_epoch" in training.counts:
+        lines.append(("Best validation", f"epoch {training.counts['best_epoch']}"))
+    return lines
+
+
+def _ranked(best: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
+    return [(name, value) for name, value in best.items() if "@" in name and isinstance(value, float)]
+
+
+def recorded(record: Mapping[str, Any] | None) -> Lines:
+    """What a run record says: time, machine, memory, command."""
+    if record is None:
+        return [("Duration", NOT_RECORDED), ("Machine", NOT_RECORDED)]
+    seconds = dict(record["seconds"])
+    phases = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items() if name != "all")
+    parts = record.get("parts", 1)
+    lines = [
+        ("Duration", duration(seconds["all"]) + (f" ({phases})" if phases else "")),
+        ("Started", f"{record['started']}" + (f", in {parts} parts" if parts > 1 else "")),
+        ("Machine", machine(record["machine"])),
+    ]
+    for key, name in (("peak_memory_bytes", "Most memory"), ("peak_gpu_memory_bytes", "Most GPU memory")):
+        if record.get(key):
+            lines.append((name, f"{record[key] / 2**30:.1f} GiB"))
+    if record.get("commit"):
+        lines.append(("Commit", str(record["commit"])))
+    return lines
+
+
+def machine(found: Mapping[str, Any]) -> str:
+    """Processor, cores and GPUs in words."""
+    cards = [str(card["name"]) for card in found.get("gpus", ())]
+    gpus = ", ".join(f"{cards.count(name)} x {name}" for name in dict.fromkeys(cards))
+    return f"{gpus + '; ' if gpus else ''}{found['processor']}, {found['cores']} cores, {found['threads']} threads"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> duration(4.2), duration(95), duration(5000), duration(34200)
+        ('4.2 s', '1 min 35 s', '1 h 23 min', '9 h 30 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
+
+
+def our_settings(trainings: Sequence[Training]) -> dict[str, Value]:
+    """What the trainings behind a stage say of the settings that published figures are compared by."""
+    found: dict[str, Value] = {}
+    for training in trainings:
+        s = training.settings
+        if training.kind == RL:
+            group, prompts = s.get("generations"), s.get("prompts_per_step")
+            found |= {"rl_epochs": s.get("epochs", ""), "rl_learning_rate": s.get("learning_rate", "")}
+            found |= {"rl_generations": group or "", "rl_beta": s.get("beta", "")}
+            found |= {"rl_batch": _times(prompts, group), "rl_reward": shown_setting(s.get("rewards"))}
+        else:
+            names = ("epochs", "learning_rate", "schedule", "batch_size")
+            found |= {name.removesuffix("_size"): s[name] for name in names if name in s}
+            if training.kind == SEQUENTIAL:
+                found["schedule"] = "constant"
+            found["backbone"] = _method(training)
+    return found
+
+
+def _method(training: Training) -> str:
+    if training.kind == SFT:
+        name = str(training.settings.get("model"))
+        return backbone(training) if name == "scratch" else name.rpartition("/")[2]
+    if training.kind == SEQUENTIAL:
+        return f"{shown_setting(training.settings.get('model'))}{_size(training)}"
+    return f"{TITLES.get(training.kind, training.kind)}{_size(training)}"

@@ -1,0 +1,268 @@
+"""The experiment log: the published log's tables to the digit, its errors mended, and every part from artefacts."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.pages import Page
+from support.published_log import GOLDEN, write_published
+from support.runs import lists_of, write_run
+from support.trained_shop import GRPO, write_trained
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.settings import load_settings
+from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.reports.cells import MINUS
+from minionerec.reports.experiment_log.config import ExperimentLogConfig
+from minionerec.reports.experiment_log.stage import NAME, run_experiment_log
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The log of both published data sets, from lists with their rates; Industrial has a stage that is pending."""
+    folder = tmp_path_factory.mktemp("published")
+    entries = {"Industrial": write_published(folder, "industrial"), "Office": write_published(folder, "office")}
+    entries["Industrial"]["stages"]["RL (3 epochs)"] = str(folder / "not_there")
+    config = ExperimentLogConfig(entries=entries, output=str(folder / "log"), resamples=100)
+    return run_experiment_log(config).output
+
+
+def tables(markdown):
+    """(section, caption, header, rows) of every table; cells without their notes."""
+    section = caption = ""
+    found, header = [], None
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            cells = [re.sub(r" ?\[.*", "", cell).strip().strip("*") for cell in line.strip("| ").split(" | ")]
+            if header is None:
+                header, rows = cells, []
+                found.append((section, caption, header, rows))
+            elif not set(cells[0]) <= set(":- "):
+                rows.append(cells)
+            continue
+        header = None
+        section = line.removeprefix("## ") if line.startswith("## ") else section
+        caption = line or caption
+    return found
+
+
+def golden_lines(markdown):
+    """Our tables in the form of the golden file."""
+    lines = []
+    for section, caption, header, rows in tables(markdown):
+        name = section.partition(":")[0]
+        if header[0] == "Stage" and "semantic ID" in caption:
+            lines += [[name, "stage", *row] for row in rows]
+        elif caption.endswith("against MiniOneRec (paper)."):
+            lines += [[name, "gap", *row[:5]] for row in rows]
+        elif header[0] == "K":
+            stage, kind = caption.split(":")[0].split(", ")
+            lines += [[name, kind, stage, *row] for row in rows]
+        elif header[0] == "Drop-off at K = 1":
+            lines += [[name, "drop-off", *row] for row in rows]
+        elif section == "Across data sets":
+            kind = "metric" if header[0] == "Metric" else "level"
+            lines += [["Across", kind, *row] for row in rows if row[0] != "Gap"]
+    return sorted(" | ".join(cell.replace(MINUS, "-").replace(" → ", "→") for cell in line) for line in lines)
+
+
+def test_tables_are_those_of_the_published_log_to_the_digit(published):
+    ours = golden_lines((published / f"{NAME}.md").read_text(encoding="utf-8"))
+    theirs = GOLDEN.read_text(encoding="utf-8").splitlines()
+    assert len(theirs) == 82
+    assert ours == sorted(line.replace(" → ", "→") for line in theirs)
+
+
+def test_the_published_logs_errors_are_mended(published):
+    content = json.loads((published / f"{NAME}.json").read_text(encoding="utf-8"))
+    low, high = content["cross"]["gap_range"]["Industrial"]
+    assert (round(100 * low, 1), round(100 * high, 1)) == (-15.5, -12.0)
+    markdown = (published / f"{NAME}.md").read_text(encoding="utf-8")
+    assert f"| **Gap** | **{MINUS}12.0 % to {MINUS}15.5 %** | **{MINUS}0.2 % to {MINUS}4.8 %** | — | — |" in markdown
+    said = {name: {each["rule"]: each for each in entry["observations"]} for name, entry in content["entries"].items()}
+    assert said["Office"]["stage pattern"]["numbers"]["fall"] == ["HR@10", "HR@20", "HR@50"]
+    text = said["Office"]["stage pattern"]["text"]
+    assert f"9 of 12 metrics rise and 3 fall: HR@10 ({MINUS}0.0014), HR@20 ({MINUS}0.0066)" in text
+    assert said["Industrial"]["stage pattern"]["numbers"]["fall"] == []
+    for name in said:  # what sampling from fewer codes looks like
+        assert said[name]["sharpening"]["numbers"]["k"] == 50
+    assert "about halves" in said["Industrial"]["halving"]["text"]
+    assert "about halves" not in said["Office"]["halving"]["text"]
+    assert said["Industrial"]["verdict"]["text"].startswith("All 6 figures of MiniOneRec (paper) lie outside")
+    rules = [(each["rule"], each["text"].split()[0]) for each in content["cross"]["insight"]]
+    assert rules[-2:] == [("uniform", "Industrial"), ("flat", "Office")]
+
+
+def test_published_rows_have_their_best_in_bold_and_their_doubtful_cells_marked(published):
+    markdown = (published / f"{NAME}.md").read_text(encoding="utf-8")
+    lines = {line.split(" | ")[0].strip("| "): line for line in markdown.splitlines() if "| paper |" in line}
+    assert "0.1255 ✗" in lines["S-DPO"] and "0.0960 ✗" in lines["TIGER"]
+    assert "**0.1340**" in next(
+        line for line in markdown.splitlines() if line.startswith("| V-STAR") and "0.134" in line
+    )
+    assert "**0.1255" not in markdown
+
+
+def test_a_pending_stage_is_a_dash(published):
+    content = json.loads((published / f"{NAME}.json").read_text(encoding="utf-8"))
+    assert content["entries"]["Industrial"]["stages"]["RL (3 epochs)"] is None
+    assert "Industrial: RL (3 epochs) is pending." in content["warnings"]
+    assert read_manifest(published)["counts"] == {"entries": 2, "stages": 5, "pending": 1}
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_trained(Path())
+
+
+def config(entry, **changes):
+    return ExperimentLogConfig(**{"entries": {"Shop": entry}, "output": "log", "resamples": 100, **changes})
+
+
+def read(place="log"):
+    return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
+
+
+def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
+    result = run_experiment_log(config(trained))
+    shop = read()["entries"]["Shop"]
+    told = shop["sft"]["SFT"]
+    assert told["parameters"]["Gradient accumulation"] == "16 (1,024 / 16 / 4 processes)"
+    assert told["parameters"]["Learning rate"] == "0.0003 (cosine, warm-up 20 steps)"
+    assert told["parameters"]["Epochs, at most"] == "10 (stops after 3 validations without a better one)"
+    assert told["outcome"]["Epochs"] == "6.5 of 10 (stopped early)"
+    assert told["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
+    assert told["outcome"]["Duration"] == "50 min 0 s (train 48 min 20 s, validate 1 min 30 s)"
+    assert told["outcome"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
+    told = shop["rl"]["RL"]
+    assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
+    assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
+    assert told["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
+    assert told["outcome"]["Duration"] == "not recorded"
+    assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")
+    assert shop["setup"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
+    lines = {line.pop("name"): line for line in shop["settings"]}
+    assert lines["Backbone"] == {"paper": "unknown", "ours": "Qwen2.5-1.5B-Instruct", "differs": False}
+    assert lines["Split and protocol"]["differs"]
+    hypothesis = next(each for each in shop["observations"] if each["rule"] == "hypothesis")
+    assert list(hypothesis["numbers"]["differ"]) == ["Split and protocol"]
+    html = (result.output / f"{NAME}.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert len(page.ids) == len(set(page.ids)) and "http" not in html
+    assert "Shop: level by level" in " ".join(page.text)
+
+
+def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
+    folder = Path("grpo_3.partial")
+    (folder / "checkpoint-1823").mkdir(parents=True)
+    settings = {**GRPO, "epochs": 3.0}
+    inputs = {name: record["sha256"] for name, record in read_manifest("grpo")["inputs"].items()}
+    (folder / "run.json").write_text(json.dumps({"settings": settings, "inputs": inputs}))
+    state = {"global_step": 1823, "max_steps": 2475}
+    (folder / "checkpoint-1823" / "trainer_state.json").write_text(json.dumps(state))
+    trained["stages"]["RL (3 epochs)"] = {"predictions": "eval_grpo_3", "checkpoint": "grpo_3"}
+    assert run_experiment_log(config(trained)).up_to_date is False
+    shop = read()["entries"]["Shop"]
+    changed = [{"training": "RL (3 epochs)", "from": "RL", "changed": {"epochs": [2.0, 3.0]}}]
+    assert shop["changes"] == changed
+    told = shop["rl"]["RL (3 epochs)"]["outcome"]
+    assert told == {"Status": "in progress, step 1,823 of 2,475", "Results": "pending"}
+    markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert "| epochs | 2 | 3 |" in markdown
+    assert "| RL (3 epochs) | — | — |" in markdown
+    before = Path("log", f"{NAME}.md").read_bytes()
+    assert config(trained).up_to_date() and run_experiment_log(config(trained)).up_to_date
+    assert Path("log", f"{NAME}.md").read_bytes() == before
+    (folder / "checkpoint-1823" / "trainer_state.json").write_text(json.dumps({**state, "global_step": 2000}))
+    assert not config(trained).up_to_date()
+    assert run_experiment_log(config(trained)).up_to_date is False
+    assert "step 2,000 of 2,475" in Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+
+
+def test_equal_inputs_give_equal_bytes_and_the_paths_of_entries_decide_nothing(trained):
+    run_experiment_log(config(trained))
+    first = {file: Path("log", file).read_bytes() for file in (f"{NAME}.md", f"{NAME}.html", f"{NAME}.json")}
+    run_experiment_log(config(trained, output="again"))
+    assert {file: Path("again", file).read_bytes() for file in first} == first
+
+
+def test_what_is_not_there_any_more_is_said(trained):
+    Path("sft", "training_log.json").write_text("[]")
+    Path("sft", "manifest.json").unlink()
+    run_experiment_log(config(trained))
+    found = read()
+    assert "Shop: sft, which SFT was made from, is not there as it was; its settings are left out." in found["warnings"]
+    assert found["entries"]["Shop"]["sft"] == {}
+    assert list(found["entries"]["Shop"]["rl"]) == ["RL"]
+
+
+def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lines = [" ".join([f"u{user}", *(f"i{(user + step) % 30:02d}" for step in range(8))]) for user in range(60)]
+    Path("data.txt").write_text("\n".join(lines) + "\n")
+    targets = read_split("data.txt", PROTOCOLS["b"], "").targets("test")
+    for name, most in (("sasrec", 12), ("fearec", 28), *((f"other {n}", 25) for n in range(3))):
+        ranks = rng.integers(1, most, (2, len(targets)))
+        write_run(Path(name), ranks, targets, lists=[lists_of(found, targets, 10, 30) for found in ranks])
+    entry = {"corpus": "data.txt", "protocol": "b", "reference": "beauty"}
+    entry["stages"] = {"SASRec": "sasrec", "FEARec": "fearec", **{f"other {n}": f"other {n}" for n in range(3)}}
+    run_experiment_log(config(entry))
+    shop = read()["entries"]["Shop"]
+    assert shop["levels"] == {} and shop["stages"]["SASRec"]["reading"] == "item"
+    assert set(shop["stages"]["SASRec"]["sd"]) >= {"HR@10"}
+    assert list(shop["other_trainings"]) == ["SASRec", "FEARec", "other 0", "other 1", "other 2"]
+    assert {step["before"] for step in shop["differences"]} == {"SASRec"}
+    assert set(shop["counterparts"]) == {"SASRec", "FEARec"}
+    assert shop["setup"]["Split"] == "B: 5-core, last two out, seen items kept"
+    markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert "level by level" not in markdown and "Across data sets" not in markdown
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({}, "entries is empty"),
+        ({"A": "corpus"}, "entries: A is 'corpus'; expected a mapping with corpus, items"),
+        ({"A": {"corpus": "c"}}, "entries: A: stages is missing"),
+        ({"A": {"corpus": "c", "stages": {}}}, "entries: A: stages is missing"),
+        ({"A": {"corpus": "c", "stages": ["x"]}}, "entries: A: stages is .*expected a mapping of label to directory"),
+        ({"A": {"corpus": "c", "stages": {"S": 3}}}, "entries: A: stages: S is 3; expected a mapping with predictions"),
+        ({"A": {"corpus": "c", "stages": {"S": {"checkpoint": "x"}}}}, "stages: S: predictions is missing"),
+        ({"A": {"corpus": "c", "stages": {"S": {"predictions": "x", "chekpoint": "y"}}}}, "unknown key 'chekpoint'"),
+        (
+            {"A": {"corpus": "c", "stages": {"S": "x"}, "split": "dev"}},
+            "unknown split 'dev'; known: train, valid",
+        ),
+        ({"A": {"corpus": "c", "stages": {"S": "x"}, "sids": 4}}, "entries: A: sids is 4; expected a text"),
+        ({"A": {"corpus": "c", "stages": {"S": "x"}, "sid": "s"}}, "entries: A: unknown key 'sid'; known: corpus"),
+    ],
+)
+def test_mistakes_in_entries_are_named(entries, message):
+    with pytest.raises(ConfigError, match=message):
+        ExperimentLogConfig(entries=entries, output="log")
+
+
+def test_an_entry_without_a_finished_stage_is_refused(trained):
+    trained["stages"] = {"SFT": "nowhere"}
+    with pytest.raises(ConfigError, match="Shop: none of its stages has predictions, nowhere among them"):
+        run_experiment_log(config(trained))
+    with pytest.raises(ConfigError, match="unknown reference 'moon'"):
+        run_experiment_log(config({**trained, "reference": "moon"}))
+    with pytest.raises(ArtefactError, match="no_corpus"):
+        run_experiment_log(config({**trained, "stages": {"SFT": "eval_sft"}, "corpus": "no_corpus"}))
+
+
+def test_settings_come_from_a_file(trained):
+    Path("log.yaml").write_text(
+        "entries:\n  Shop:\n    corpus: corpus\n    sids: sids\n    stages: {SFT: eval_sft}\n"
+        "output: log\nresamples: 50\nks: [5, 1]\n"
+    )
+    result = run_experiment_log(load_settings(ExperimentLogConfig, "log.yaml"))
+    assert read()["entries"]["Shop"]["paper"] == {}
+    assert list(read()["entries"]["Shop"]["stages"]["SFT"]["intervals"])[:4] == ["HR@1", "HR@5", "NDCG@1", "NDCG@5"]
+    assert result.lines()[-1] == f"log: log/{NAME}.html (and .md, .json)"

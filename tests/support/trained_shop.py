@@ -1,0 +1,102 @@
+"""A small shop with an SFT and RL from it, as their stages would have left them, made by hand."""
+
+import json
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.records import record_path
+from minionerec.data.corpus import Corpus
+from minionerec.metrics.predictions import Predictions
+from minionerec.sid.table import SidTable
+
+N = 40
+SFT = {"teacher_share": 0.7, "model": "org/Qwen2.5-1.5B-Instruct", "batch_size": 1024, "device_batch_size": 16}
+SFT |= {"learning_rate": 3e-4, "schedule": "cosine", "warmup": 20, "epochs": 10.0, "patience": 3}
+SFT |= {"max_prompt_length": 512, "tasks": {"next_sid": 1.0}, "select_by": "loss"}
+GRPO = {"prompts_per_step": 64, "prompts_per_device": 4, "generations": 16, "beta": 1e-3, "rollouts": "sampling"}
+GRPO |= {"rewards": {"ranking": 1.0}, "sync_reference": True, "sync_steps": 512, "sync_share": 0.6, "loss": "grpo"}
+GRPO |= {"learning_rate": 1e-5, "schedule": "cosine", "warmup": 0.03, "epochs": 2.0, "patience": 0}
+RECORD = {
+    "command": ["minionerec", "sft"],
+    "commit": "abc123",
+    "started": "2030-01-31T12:00:00Z",
+    "ended": "2030-01-31T12:50:00Z",
+    "seconds": {"all": 3000.0, "train": 2900.0, "validate": 90.0},
+    "resumed_from": None,
+    "machine": {
+        "processor": "Some CPU",
+        "cores": 32,
+        "threads": 8,
+        "memory_bytes": 2**36,
+        "gpus": [{"name": "A40", "memory_bytes": 2**35}] * 4,
+    },
+    "processes": 4,
+    "peak_memory_bytes": 2**31,
+}
+
+
+def make_rows(rng, count):
+    """Rows with made-up histories and targets."""
+    histories = [rng.integers(0, N, rng.integers(1, 6)).astype(np.int32) for _ in range(count)]
+    targets = rng.integers(0, N, count).astype(np.int32)
+    return pd.DataFrame({"user": [f"u{n}" for n in range(count)], "history": histories, "target": targets})
+
+
+def make_predictions(rng, rows, table, share):
+    """Lists of twenty items in which a share of the targets stands among the first eight."""
+    items = []
+    for target in rows["target"]:
+        row = rng.permutation(N)[:20].tolist()
+        if rng.random() < share:
+            row.insert(int(rng.integers(0, 8)), int(target))
+        items.append(list(dict.fromkeys(row))[:20])
+    sids = [[table.sids[item] for item in row] for row in items]
+    scores = [[-float(place) for place in range(len(row))] for row in items]
+    targets = rows["target"].to_numpy(np.int32)
+    return Predictions(rows["user"].tolist(), targets, [table.sids[target] for target in targets], items, sids, scores)
+
+
+def checkpoint(place, settings, counts, inputs, log):
+    """What a training leaves, but for its weights."""
+    with write_artefact(place, "checkpoint", config=settings, inputs=inputs, counts=counts, seed=42) as fresh:
+        (fresh / "training_log.json").write_text(json.dumps(log))
+
+
+def write_trained(folder):
+    """Corpus, SIDs, checkpoints of SFT (with a run record) and RL (without), and predictions of both.
+
+    Returns:
+        The entry's settings.
+    """
+    rng = np.random.default_rng(0)
+    ids = [f"i{n}" for n in range(N)]
+    items = pd.DataFrame({"item_id": ids, "title": ids, "description": [""] * N})
+    corpus = Corpus(items, make_rows(rng, 100), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
+    corpus.save(folder / "corpus", config={}, inputs={})
+    table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 4], axis=1), ids)
+    with write_artefact(folder / "sids", "sids", config={"method": "published"}) as place:
+        table.save_index(place / "index.json")
+    steps = [(39 * n, n / 2, 2.0 - n / 20, 1.6 + abs(n - 10) / 50) for n in range(1, 14)]
+    log = [{"step": step, "epoch": epoch, "loss": loss, "eval_loss": found} for step, epoch, loss, found in steps]
+    checkpoint(folder / "sft", SFT, {"parameters": 1_500_000_000, "steps": 507, "best_step": 390, "best": {}}, {}, log)
+    log = [{"step": 0, "epoch": 0, "eval_ndcg@10": 0.1}]
+    log.append({"step": 1650, "epoch": 2.0, "loss": 0.01, "eval_ndcg@10": 0.11})
+    counts = {"best_step": 1650, "best": {"eval_ndcg@10": 0.11}, "steps": 1650}
+    checkpoint(folder / "grpo", GRPO, counts, {"checkpoint": folder / "sft"}, log)
+    record_path(folder / "sft").write_text(json.dumps(RECORD))
+    for name, share in (("sft", 0.4), ("grpo", 0.6)):
+        make_predictions(rng, corpus.test, table, share).save(
+            folder / f"eval_{name}",
+            config={"beams": 20, "search": "beam", "seen": "keep"},
+            inputs={"checkpoint": folder / name},
+            counts={"split": "test"},
+        )
+    stages = {"SFT": str(folder / "eval_sft"), "RL": str(folder / "eval_grpo")}
+    return {
+        "corpus": str(folder / "corpus"),
+        "sids": str(folder / "sids"),
+        "stages": stages,
+        "reference": "industrial",
+    }
