@@ -12,11 +12,13 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.places import find_path
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import row_kinds
 from minionerec.embed.texts import item_texts
 from minionerec.embed.tfidf import tfidf_svd
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.floors import FOLLOWED, make_floors
 from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.lists import Rows
 from minionerec.rankers.protocol import Ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
@@ -175,8 +177,9 @@ class Case:
 
     def unseen(self, split: str) -> np.ndarray:
         """Which of those rows have a target that is not in their history: bool (R,)."""
-        pairs = zip(self.targets(split).tolist(), self.after.rows(split)["history"], strict=True)
-        return self.cold(split) & np.array([target not in history for target, history in pairs])
+        kinds = row_kinds(self.after, Rows.of(self.after, split), split, None)
+        found: np.ndarray = self.cold(split) & kinds["repeat"]["is not"]
+        return found
 
     def lists(self, system: str, split: str, start: str = "neighbours") -> Lists:
         """What an extended checkpoint ranks, kept in a file."""

@@ -10,19 +10,18 @@ later day than the history's newest item are shown too.
 """
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.commands import run_command
 from minionerec.core.log import progress
+from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
+from minionerec.data.times import row_times
 from minionerec.decoding.trie import Trie
 from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
@@ -75,14 +74,11 @@ def values_of(scores: torch.Tensor, hits: torch.Tensor) -> np.ndarray:
     return torch.stack([hit @ gains, hit.sum(1)]).numpy()
 
 
-def later_rows(split: str) -> np.ndarray | None:
-    """Which rows have a target of a later day than the history's newest item; None without the file."""
-    file = Path(os.environ.get("MINIONEREC_DATA", "")) / "Amazon/times/Industrial_and_Scientific.times.csv"
-    if not file.is_file():
-        return None
-    times = pd.read_csv(file).query("split == @split").sort_values("row")
-    later: np.ndarray = (times["timestamp"] > times["previous_timestamp"]).to_numpy()
-    return later
+def later_rows(corpus: Corpus, split: str) -> np.ndarray | None:
+    """Which rows have a target of a later day than the history's newest item; None where that is not known."""
+    file = find_path("$MINIONEREC_DATA/Amazon/times/Industrial_and_Scientific.times.csv")
+    times = row_times(corpus, split, file if file.is_file() else None)
+    return None if times is None else times.later
 
 
 def main() -> None:
@@ -106,7 +102,7 @@ def main() -> None:
         hits = sids == torch.from_numpy(targets)[:, None]
         for share, values in found.items():
             values.append(values_of((1 - share) * known + share * said, hits))
-    later = later_rows(args.split)
+    later = later_rows(corpus, args.split)
     for name, rows in (("all rows", None), ("later rows", later)):
         if rows is None and name != "all rows":
             sys.stdout.write("later rows: no file of days (data/README.md)\n")
