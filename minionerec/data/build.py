@@ -1,7 +1,7 @@
 """From a source to a corpus: filter, order, make rows, split, check, count, and write in bounded memory."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import pandas as pd
 import pyarrow as pa
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.audit import OrderAudit, audit_visits
 from minionerec.data.checks import check_filled, check_global_time
 from minionerec.data.corpus import SPLITS, Corpus, write_tables
 from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
-from minionerec.data.names import QUIRKS, SPLIT_NAMES
+from minionerec.data.names import QUIRKS, SPLIT_NAMES, TIES
 from minionerec.data.source import Source
 from minionerec.data.splits import (
     Rows,
@@ -22,8 +23,10 @@ from minionerec.data.splits import (
     global_time_split,
     leave_last_out_split,
     row_table,
+    shuffled_ties,
     stable_order,
 )
+from minionerec.data.times import TIME_COLUMNS, whole_seconds
 from minionerec.data.units import check_unit
 
 WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
@@ -44,6 +47,7 @@ class BuiltCorpus:
         split: Name of the split for result tables.
         max_history: Most items that a history holds.
         counts: Numbers for the manifest.
+        audit: What the source's own order says of ties.
     """
 
     items: pd.DataFrame
@@ -54,28 +58,30 @@ class BuiltCorpus:
     split: str
     max_history: int
     counts: Mapping[str, Any]
+    audit: OrderAudit
 
     def batches(self, split: str) -> Iterator[pa.Table]:
-        """The rows of one split as tables of `user`, `history` and `target`, at most `BATCH` rows each."""
+        """The rows of one split as tables with the columns of `Corpus.train`, at most `BATCH` rows each."""
         chosen = np.flatnonzero(self.labels == SPLITS.index(split))
         for start in range(0, len(chosen), BATCH):
             part = chosen[start : start + BATCH]
             rows = self.rows.take(part)
             values, borders = rows.flat_histories()
-            yield pa.table(
-                {
-                    "user": self.user_ids.take(pa.array(self.users[part])),
-                    "history": pa.ListArray.from_arrays(pa.array(borders, pa.int32()), pa.array(values)),
-                    "target": pa.array(rows.by_user[rows.ends]),
-                }
-            )
+            columns = {
+                "user": self.user_ids.take(pa.array(self.users[part])),
+                "history": pa.ListArray.from_arrays(pa.array(borders, pa.int32()), pa.array(values)),
+                "target": pa.array(rows.by_user[rows.places]),
+            }
+            if (times := rows.times) is not None:
+                columns |= dict(zip(TIME_COLUMNS, (pa.array(times.time), pa.array(times.previous)), strict=True))
+            yield pa.table(columns)
 
     def corpus(self) -> Corpus:
         """The same as the tables that every later stage reads."""
         tables = {}
         for split in SPLITS:
             parts = [part.to_pandas() for part in self.batches(split)]
-            empty = row_table([], [], np.empty(0, dtype=np.int32))
+            empty = row_table([], [], np.empty(0, dtype=np.int32), self.rows.take(np.empty(0, dtype=np.int64)).times)
             tables[split] = pd.concat(parts, ignore_index=True) if parts else empty
         return Corpus(self.items, **tables, split=self.split, max_history=self.max_history, counts=self.counts)
 
@@ -85,7 +91,8 @@ class BuiltCorpus:
 
     def write(self, place: Path) -> None:
         """Write the four parquet files of a corpus into a directory."""
-        write_tables(place, self.items, {split: self.batches(split) for split in SPLITS})
+        tables = {split: self.batches(split) for split in SPLITS}
+        write_tables(place, self.items, tables, timed=self.rows.moments is not None)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class _Visits:
         users: int32 (M,), user number.
         item_index: int32 (M,).
         times: int64 or float64 (M,); None where there are none.
+        moments: int64 (M,), the same in whole seconds; None where they tell no moment.
+        places: int64 (M,), where the source has each.
         user_ids: The user of each number.
     """
 
@@ -104,7 +113,14 @@ class _Visits:
     users: np.ndarray
     item_index: np.ndarray
     times: np.ndarray | None
+    moments: np.ndarray | None
+    places: np.ndarray
     user_ids: pa.Array
+
+    def audit(self) -> OrderAudit:
+        """What their order says of ties."""
+        ids = self.items["item_id"].tolist()
+        return audit_visits(self.users, self.item_index, ids, self.moments, self.places)
 
 
 def build_corpus(
@@ -116,11 +132,13 @@ def build_corpus(
     start: str | None = None,
     end: str | None = None,
     quirks: Collection[str] = (),
+    ties: str = "keep",
+    seed: int = 42,
 ) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make rows and split them.
 
-    Interactions are sorted by time and ties keep the order of the file; where there are no times, the order of the file
-    is the order. Every interaction but a user's first becomes a row. Repeated interactions are kept.
+    Interactions are sorted by time; where there are no times, the order of the file is the order. Every interaction but
+    a user's first becomes a row. Repeated interactions are kept.
 
     Args:
         source: Items and interactions.
@@ -132,23 +150,32 @@ def build_corpus(
         start: First moment of the window, an ISO month, date or time in UTC; open if None.
         end: Last moment, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
+        ties: What becomes of what a user chose at one moment, in one second of the source's times. "keep": as in the
+            file. "shuffle": in an order of chance. "together": one step, none of whose items is in the history of
+            another, so that each row asks what comes at a later moment; a user's first step gives no row. Then no
+            moment is split: the borders of "global_time" move back to the beginning of a moment, and
+            "leave_last_out" takes each user's last step for test and the step before for valid, every item a row.
+        seed: Seed of "shuffle".
 
     Returns:
-        The corpus. Its counts are the source's; `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row;
+        The corpus. Its counts are the source's; `ties` and `order`, the audit of the source's own order
+        (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row;
         `items`; `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and
         of those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
         `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
         `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
-        `truncated_histories`; `users_without_rows` (fewer than two interactions); `window_start_year` where
+        `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `window_start_year` where
         "widen_window" is set.
 
     Raises:
-        ConfigError: If the split or a quirk is unknown or needs times that the source lacks, or a number is out of
-            range.
+        ConfigError: If the split, a quirk or `ties` is unknown or needs times that the source lacks, or a number is out
+            of range.
         DataError: If the filters leave nothing, a split is empty, or the split leaks.
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
+    if ties not in TIES:
+        raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
     check_quirks(quirks, start)
     _check_times(source, split, start, end)
     first, last = (None if text is None else parse_moment(text) for text in (start, end))
@@ -159,21 +186,49 @@ def build_corpus(
             f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
         )
     visits = _in_order(source, kept, only_met=core > 1, published_order="published_order" in quirks)
-    rows = build_rows(visits.users, visits.item_index, max_history)
+    audit = visits.audit()
+    visits = _with_ties(visits, ties, seed, source.where)
+    together = ties == "together"
+    rows = build_rows(visits.users, visits.item_index, max_history, visits.moments, together)
     row_users = visits.users[rows.targets]
-    labels, sizes = _split(visits, rows, row_users, split, source.where)
+    labels, sizes = _split(visits, rows, row_users, split, source.where, together)
     counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
     counts |= _counts(visits.items, visits.item_index, rows, row_users, labels, max_history)
     counts["users_without_rows"] = len(visits.user_ids) - counts["users"]
-    name = SPLIT_NAMES[split]
-    return BuiltCorpus(visits.items, rows, row_users, labels, visits.user_ids, name, max_history, counts)
+    said = {**counts, "ties": ties, "order": audit.counts()}
+    name = SPLIT_NAMES[split] + TIES[ties]
+    return BuiltCorpus(visits.items, rows, row_users, labels, visits.user_ids, name, max_history, said, audit)
+
+
+def _with_ties(visits: _Visits, ties: str, seed: int, where: str) -> _Visits:
+    """The interactions with each user's ties shuffled where that is asked for; else as they are.
+
+    Raises:
+        ConfigError: If something is asked of ties and no moments are known.
+    """
+    if ties == "keep":
+        return visits
+    if visits.moments is None:
+        what = "holds no times" if visits.times is None else "holds times with fractions that are no dates"
+        raise ConfigError(
+            f"ties is {ties!r}, but {where} {what}, so that nobody knows what came at one moment. Set ties to 'keep', "
+            "or give dates or seconds since 1970."
+        )
+    if ties == "together":
+        return visits
+    taken = shuffled_ties(visits.users, visits.moments, seed)
+    return replace(visits, item_index=visits.item_index[taken], places=visits.places[taken])
 
 
 def _split(
-    visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str
+    visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str, together: bool
 ) -> tuple[np.ndarray, dict[str, int]]:
     """The split of each row, int8 (R,), and how many rows each split has; checked for leaks and for empty splits."""
-    labels = global_time_split(len(row_users)) if split == "global_time" else leave_last_out_split(row_users)
+    whole = visits.moments[rows.targets] if together and visits.moments is not None else None
+    if split == "global_time":
+        labels = global_time_split(len(row_users), moments=whole)
+    else:
+        labels = leave_last_out_split(row_users, whole)
     sizes = dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
     check_filled(sizes, where)
     if visits.times is not None and split == "global_time":
@@ -218,10 +273,12 @@ def _in_order(source: Source, kept: np.ndarray, *, only_met: bool, published_ord
         new = np.empty(len(items), dtype=np.int32)
         new[old] = np.arange(len(old))
         items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
+    moments = None
     if times is not None:
         order = order[stable_order(times[order])]
         times = times[order]
-    return _Visits(items, users[order], item_index[order], times, user_ids)
+        moments = whole_seconds(times, 1 if published_order else source.ticks)
+    return _Visits(items, users[order], item_index[order], times, moments, kept[order], user_ids)
 
 
 def check_quirks(quirks: Collection[str], start: str | None) -> None:
@@ -270,7 +327,7 @@ def _counts(
     items: pd.DataFrame, item_index: np.ndarray, rows: Rows, users: np.ndarray, labels: np.ndarray, max_history: int
 ) -> dict[str, int]:
     n_users = int(users.max(initial=-1)) + 1
-    targets = rows.by_user[rows.ends]
+    targets = rows.by_user[rows.places]
     train = labels == 0
     # Places that a training history covers: one more at each begin, one less at each end, summed up.
     covers = np.bincount(rows.begins[train], minlength=len(item_index) + 1)

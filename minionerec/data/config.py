@@ -7,7 +7,16 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, setting
-from minionerec.data.names import AMAZON, FROM_FILES, OPTIONAL_ITEMS, PUBLISHED_HISTORY, QUIRKS, SOURCES, SPLIT_NAMES
+from minionerec.data.names import (
+    AMAZON,
+    FROM_FILES,
+    OPTIONAL_ITEMS,
+    PUBLISHED_HISTORY,
+    QUIRKS,
+    SOURCES,
+    SPLIT_NAMES,
+    TIES,
+)
 
 DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
 """The files of the demo shop."""
@@ -70,6 +79,13 @@ class PrepareConfig(StageConfig):
         "'leave_last_out' (each user's last row test, the one before valid)",
         known=tuple(SPLIT_NAMES),
     )
+    ties: str = setting(
+        "keep",
+        "what becomes of items that a user chose at one moment: 'keep' (as in the file), 'shuffle' (in an order of "
+        "chance) or 'together' (one step: none is in the history of another, and no moment is split)",
+        known=tuple(TIES),
+    )
+    seed: int = setting(42, "seed of ties: shuffle", least=0)
     max_history: int = setting(10, "most items that a history holds; older ones are cut and such rows counted", least=1)
     max_bad_rows: int = setting(
         0, "rows that cannot be used and may be dropped (and counted) before it is an error", least=0
@@ -132,6 +148,11 @@ class PrepareConfig(StageConfig):
             raise ConfigError(
                 f"split is {self.split!r} and max_history {self.max_history}, but source 'published' comes split "
                 f"by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
+            )
+        if self.ties != "keep":
+            raise ConfigError(
+                f"ties is {self.ties!r}, but source 'published' comes as rows, without the times that say what came at "
+                "one moment. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
             )
         for name in FILTERS:
             if value := getattr(self, name):

@@ -71,6 +71,11 @@ class Corpus:
         return rows
 
     @property
+    def together(self) -> bool:
+        """Whether items of one moment are one step, so that several rows of a user may share their history."""
+        return self.counts.get("ties") == "together"
+
+    @property
     def has_times(self) -> bool:
         """Whether the rows of all splits have the columns of times."""
         return all(set(TIME_COLUMNS) <= set(rows) for rows in self.splits().values())

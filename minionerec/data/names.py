@@ -10,6 +10,9 @@ SOURCES = ("demo", "published", *FROM_FILES)
 SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
 """Known ways to split → the name that result tables show."""
 
+TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
+"""What may become of items that a user chose at one moment → what the split's name says of it."""
+
 QUIRKS = {
     "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
     "numbered while walking users in that order, each from old to new",

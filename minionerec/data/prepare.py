@@ -8,9 +8,10 @@ from typing import Any
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
+from minionerec.data.audit import OrderAudit, audit_rows
 from minionerec.data.build import BuiltCorpus, build_corpus
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import Corpus
+from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON
 from minionerec.data.published import published_numbers, read_published_files
@@ -53,15 +54,16 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
     stage = Stage(config)
     if _layout_stands(stage, config) and (manifest := stage.current()) is not None:
         return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
+    corpus: Corpus | BuiltCorpus
     with stage.work() as work:
         if config.source == "published":
-            corpus: Corpus | BuiltCorpus = _take_published(config, stage.inputs)
+            corpus, audit = _take_published(config, stage.inputs)
         else:
-            corpus = _build(config, stage.inputs)
-        with work.finish(counts=corpus.all_counts()) as place:
+            corpus, audit = _build(config, stage.inputs)
+        with work.finish(seed=config.seed if config.ties == "shuffle" else None, counts=corpus.all_counts()) as place:
             corpus.write(place)
     counts = read_manifest(stage.output, "corpus")["counts"]
-    _say(stage.output, counts)
+    _say(stage.output, counts, audit)
     return PrepareResult(stage.output, counts, up_to_date=False)
 
 
@@ -74,12 +76,16 @@ def _layout_stands(stage: Stage, config: PrepareConfig) -> bool:
     )
 
 
-def _say(output: Path, counts: Mapping[str, Any]) -> None:
+def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
     """Log what a corpus holds, and warn of what may surprise."""
     log.info("%s: %s, histories of at most %d items", output, counts["split"], counts["max_history"])
     for name, value in counts.items():
-        if name not in ("split", "max_history"):
+        if isinstance(value, int) and name != "max_history":
             log.info("  %-26s %s", name.replace("_", " "), f"{value:,}")
+    for line in audit.lines():
+        log.info("  %s", line)
+    if counts.get("ties") == "keep" and (warning := audit.warning()):
+        log.warning("%s", warning)
     if counts.get("items_without_title"):
         log.warning(
             "%d of %d items have no title; they can only be told apart by description.",
@@ -95,19 +101,20 @@ def _say(output: Path, counts: Mapping[str, Any]) -> None:
         )
 
 
-def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> Corpus:
-    """The published data as they are; the layout is written anew where that is asked for."""
+def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[Corpus, OrderAudit]:
+    """The published data as they are, and their audit; the layout is written anew where that is asked for."""
     corpus = read_published_files(inputs)
     if config.layout is not None:
         content = read_json(inputs["items"])
         records = [content[item] for item in corpus.items["item_id"]]
         sids = read_index(inputs["layout_index"], corpus.n_items)
         write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
-    return corpus
+    audit = audit_rows(corpus, SPLITS)
+    return replace(corpus, counts={**corpus.counts, "order": audit.counts()}), audit
 
 
-def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> BuiltCorpus:
-    """Any other source, filtered and split; the published layout is written where that is asked for."""
+def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[BuiltCorpus, OrderAudit]:
+    """Any other source, filtered and split, and its audit; the published layout is written where that is asked for."""
     bad = BadRows(config.max_bad_rows)
     built = build_corpus(
         READERS[config.source](config, inputs, bad),
@@ -117,12 +124,14 @@ def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> BuiltCorpus:
         start=config.start,
         end=config.end,
         quirks=config.quirks,
+        ties=config.ties,
+        seed=config.seed,
     )
     if config.layout is not None:
         numbers = {user: number for number, user in enumerate(built.user_ids.to_pylist())}
         sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
         write_layout(config.layout, config.layout_name, built.corpus(), numbers, item_records(built.items), sids)
-    return replace(built, counts={**built.counts, **bad.counts()})
+    return replace(built, counts={**built.counts, **bad.counts()}), built.audit
 
 
 def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:

@@ -1,4 +1,4 @@
-"""Rows from time-ordered interactions, and the two ways to split them: pure functions of arrays."""
+"""Rows from time-ordered interactions, ties among them, and the two ways to split: pure functions of arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.times import TIME_COLUMNS, RowTimes
 
 TRAIN, VALID, TEST = 0, 1, 2
 
@@ -45,26 +46,38 @@ class Rows:
     Attributes:
         targets: int64 (R,), ascending: place of each row's target among the M interactions.
         by_user: int32 (M,), the items, user by user, each user's in the order in which they were chosen.
+        places: int64 (R,): row r's target is `by_user[places[r]]`.
         begins: int64 (R,): row r's history is `by_user[begins[r] : ends[r]]`, oldest first: the user's interactions
-            before the target, the newest `max_history` of them; its target's item is `by_user[ends[r]]`.
-        ends: int64 (R,).
+            before the target, the newest `max_history` of them.
+        ends: int64 (R,), the same as `places` unless what was chosen together is one step.
         truncated: Number of rows whose user has more earlier interactions than the history holds.
+        moments: int64 (M,), the moment of each of `by_user`, None where unknown.
     """
 
     targets: np.ndarray
     by_user: np.ndarray
+    places: np.ndarray
     begins: np.ndarray
     ends: np.ndarray
     truncated: int
+    moments: np.ndarray | None = None
 
     @property
     def histories(self) -> list[np.ndarray]:
         """R int32 arrays of items."""
         return [self.by_user[begin:end] for begin, end in zip(self.begins, self.ends, strict=True)]
 
+    @property
+    def times(self) -> RowTimes | None:
+        """The moments of targets and of the newest items of histories, None where unknown."""
+        if self.moments is None:
+            return None
+        return RowTimes(self.moments[self.places], self.moments[self.ends - 1])
+
     def take(self, chosen: np.ndarray) -> "Rows":
         """Some of the rows, by number; `truncated` stays that of all."""
-        return Rows(self.targets[chosen], self.by_user, self.begins[chosen], self.ends[chosen], self.truncated)
+        places = (self.targets[chosen], self.by_user, self.places[chosen], self.begins[chosen], self.ends[chosen])
+        return Rows(*places, self.truncated, self.moments)
 
     def flat_histories(self) -> tuple[np.ndarray, np.ndarray]:
         """All histories in one array, int32 (total,), and where each begins and the last ends, int64 (R + 1,)."""
@@ -74,44 +87,95 @@ class Rows:
         return self.by_user[places], borders
 
 
-def build_rows(users: np.ndarray, items: np.ndarray, max_history: int) -> Rows:
+def build_rows(
+    users: np.ndarray, items: np.ndarray, max_history: int, moments: np.ndarray | None = None, together: bool = False
+) -> Rows:
     """Turn interactions into (history, target) rows; a user with n interactions gives n - 1 rows.
+
+    With `together` all that a user chose at one moment is one step: its items have the same history, the user's earlier
+    moments, and none is in the history of another. The first step gives no row. A history of more than `max_history`
+    items loses its oldest, which may cut a step in two.
 
     Args:
         users: int (M,), user of each interaction, in the order in which they happened.
         items: int (M,), item of each interaction.
         max_history: Most items that a history holds.
+        moments: int64 (M,), when each happened, never falling; None where unknown.
+        together: Whether the interactions of one user and moment are one step.
 
     Returns:
         The rows, ordered by their target's place.
 
     Raises:
-        ConfigError: If `max_history` is below 1.
+        ConfigError: If `max_history` is below 1, or steps are asked for without moments.
 
     Example:
         >>> rows = build_rows(np.array([0, 1, 0, 0]), np.array([5, 6, 7, 8]), max_history=1)
         >>> rows.targets.tolist(), [history.tolist() for history in rows.histories], rows.truncated
         ([2, 3], [[5], [7]], 1)
+        >>> rows = build_rows(np.zeros(3, int), np.array([5, 7, 8]), 9, moments=np.array([0, 1, 1]), together=True)
+        >>> [history.tolist() for history in rows.histories], rows.by_user[rows.places].tolist()
+        ([[5], [5]], [7, 8])
     """
     if max_history < 1:
         raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
+    if together and moments is None:
+        raise ConfigError("items of one moment are to be one step, but there are no times. Give times, or ties: keep.")
     order = stable_order(users)
-    starts = np.flatnonzero(np.diff(users[order], prepend=-1))
-    first = np.repeat(starts, np.diff(np.append(starts, len(users))))  # (M,) where the user's interactions begin
+    ordered = None if moments is None else moments[order].astype(np.int64)
+    is_first = np.diff(users[order], prepend=-1) != 0
+    first = _run_begins(is_first)  # (M,) where the user's interactions begin
     place = np.arange(len(users))
-    has_history = place > first
-    ends = place[has_history][stable_order(order[has_history])]
+    step = place
+    if together and ordered is not None:
+        step = _run_begins(is_first | (np.diff(ordered, prepend=0) != 0))
+    has_history = step > first
+    places = place[has_history][stable_order(order[has_history])]
+    ends = step[places]
     begins = np.maximum(first[ends], ends - max_history)
     return Rows(
-        targets=order[ends],
+        targets=order[places],
         by_user=items[order].astype(np.int32),
+        places=places,
         begins=begins,
         ends=ends,
         truncated=int((begins > first[ends]).sum()),
+        moments=ordered,
     )
 
 
-def global_time_split(n_rows: int, parts: Sequence[int] = (8, 1, 1)) -> np.ndarray:
+def _run_begins(starts: np.ndarray) -> np.ndarray:
+    """Where the run of each place begins: int64 (M,), from whether each place begins one, bool (M,)."""
+    begins = np.flatnonzero(starts)
+    return np.repeat(begins, np.diff(np.append(begins, len(starts))))
+
+
+def shuffled_ties(users: np.ndarray, moments: np.ndarray, seed: int) -> np.ndarray:
+    """An order of interactions in which each user's choices of one moment are shuffled, and nothing else moves.
+
+    Args:
+        users: int (M,), user of each interaction, in the order in which they happened.
+        moments: int64 (M,), when each happened, never falling.
+        seed: Seed of chance.
+
+    Returns:
+        int64 (M,): the interaction that goes to each place; one of the same user and moment.
+
+    Example:
+        >>> shuffled_ties(np.array([0, 1, 0, 0]), np.array([3, 3, 3, 4]), seed=0).tolist()
+        [2, 1, 0, 3]
+    """
+    order = stable_order(users)
+    starts = (np.diff(users[order], prepend=-1) != 0) | (np.diff(moments[order], prepend=0) != 0)
+    tied = np.flatnonzero(~starts | ~np.append(starts[1:], True))
+    begins = _run_begins(starts)[tied]
+    mixed = tied[np.lexsort((np.random.default_rng(seed).random(len(tied)), begins))]
+    taken = np.arange(len(users))
+    taken[order[tied]] = order[mixed]
+    return taken
+
+
+def global_time_split(n_rows: int, parts: Sequence[int] = (8, 1, 1), moments: np.ndarray | None = None) -> np.ndarray:
     """Cut rows that are already in time order into train, valid and test by position.
 
     Borders are rounded down, as the published data's are. Users are not kept whole: one may first appear in test.
@@ -119,6 +183,8 @@ def global_time_split(n_rows: int, parts: Sequence[int] = (8, 1, 1)) -> np.ndarr
     Args:
         n_rows: Number of rows, R.
         parts: Proportions of train, valid and test.
+        moments: int64 (R,), never falling: where given, a border that would cut a moment in two moves back to the
+            beginning of that moment, so that none lies on both sides.
 
     Returns:
         int8 (R,): 0 train, 1 valid, 2 test.
@@ -126,46 +192,63 @@ def global_time_split(n_rows: int, parts: Sequence[int] = (8, 1, 1)) -> np.ndarr
     Example:
         >>> np.bincount(global_time_split(45_324)).tolist()
         [36259, 4532, 4533]
+        >>> global_time_split(5, (3, 1, 1), moments=np.array([1, 2, 3, 3, 4])).tolist()
+        [0, 0, 1, 1, 2]
     """
-    whole = sum(parts)
+    borders = np.cumsum(parts[:2]) * n_rows // sum(parts)
+    if moments is not None and n_rows:
+        borders = np.searchsorted(moments, moments[borders])
     labels = np.full(n_rows, TEST, dtype=np.int8)
-    labels[: n_rows * (parts[0] + parts[1]) // whole] = VALID
-    labels[: n_rows * parts[0] // whole] = TRAIN
+    labels[: borders[1]] = VALID
+    labels[: borders[0]] = TRAIN
     return labels
 
 
-def leave_last_out_split(users: np.ndarray) -> np.ndarray:
+def leave_last_out_split(users: np.ndarray, moments: np.ndarray | None = None) -> np.ndarray:
     """Each user's last row becomes test, the one before it valid, all earlier ones train.
 
     Args:
         users: int (R,), user of each row, rows in time order.
+        moments: int64 (R,), never falling: where given, all rows of a user's last moment become test, each a row of its
+            own, all of the moment before it valid.
 
     Returns:
-        int8 (R,): 0 train, 1 valid, 2 test. A user with one row has it in test.
+        int8 (R,): 0 train, 1 valid, 2 test. A user with one row, or one moment, has it in test.
 
     Example:
         >>> leave_last_out_split(np.array([4, 7, 4, 4])).tolist()
         [0, 2, 1, 2]
+        >>> leave_last_out_split(np.array([4, 4, 4, 4]), moments=np.array([1, 2, 3, 3])).tolist()
+        [0, 1, 2, 2]
     """
     order = stable_order(users)
     sorted_users = users[order]
-    last = np.diff(sorted_users, append=-1) != 0
-    ends = np.repeat(np.flatnonzero(last), np.diff(np.flatnonzero(last), prepend=-1))  # (R,) user's last place
-    from_end = ends - np.arange(len(users))
+    starts = np.ones(len(users), dtype=bool)
+    if moments is not None:
+        starts = (np.diff(sorted_users, prepend=-1) != 0) | (np.diff(moments[order], prepend=0) != 0)
+    step = np.cumsum(starts)
+    last = np.flatnonzero(np.diff(sorted_users, append=-1) != 0)
+    from_end = np.repeat(step[last], np.diff(last, prepend=-1)) - step  # (R,) steps to the user's last
     labels = np.empty(len(users), dtype=np.int8)
     labels[order] = np.where(from_end == 0, TEST, np.where(from_end == 1, VALID, TRAIN))
     return labels
 
 
-def row_table(users: Sequence[str], histories: Sequence[np.ndarray], targets: np.ndarray) -> pd.DataFrame:
+def row_table(
+    users: Sequence[str], histories: Sequence[np.ndarray], targets: np.ndarray, times: RowTimes | None = None
+) -> pd.DataFrame:
     """The row table of one split.
 
     Args:
         users: R users.
         histories: R int32 arrays of item indices, oldest first.
         targets: int32 (R,), item indices.
+        times: The times of the rows; None where unknown, and then there are no columns of times.
     """
     column = np.empty(len(histories), dtype=object)
     for place, history in enumerate(histories):  # one by one: numpy would stack histories of equal length
         column[place] = history
-    return pd.DataFrame({"user": pd.Series(users, dtype="str"), "history": column, "target": targets})
+    table = {"user": pd.Series(users, dtype="str"), "history": column, "target": targets}
+    if times is not None:
+        table |= dict(zip(TIME_COLUMNS, (times.time, times.previous), strict=True))
+    return pd.DataFrame(table)

@@ -22,11 +22,13 @@ class Window:
         items: int32 (n,), oldest first.
         first_target: Index in `items` of the first item that is a target here; the earlier ones are only read.
         rows: int64 (n,), the row of the split whose target each item is; -1 for items that are no row's.
+        together: Whether earlier items may be of one moment, so that only its own targets may ever be targets.
     """
 
     items: np.ndarray
     first_target: int
     rows: np.ndarray
+    together: bool = False
 
 
 def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
@@ -36,6 +38,9 @@ def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
     first item; where a user has more items, later windows overlap by half a history, so that a target never sees less
     than half of `max_history` items that its row has. With at most `max_history` + 1 items a user is one window, and
     every target sees exactly the history of its row.
+
+    Where items of one moment are one step (`Corpus.together`), rows of one step share their history and do not continue
+    one another: all but one begin a window of their own, and so does the row of the next step.
 
     Returns:
         Windows in the order of each user's first row.
@@ -63,9 +68,18 @@ def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
             while covered < len(items):
                 end = min(start + size, len(items))
                 own = np.array(numbers[start:end], dtype=np.int64)
-                windows.append(Window(np.array(items[start:end], dtype=np.int32), covered - start, own))
+                shown = np.array(items[start:end], dtype=np.int32)
+                windows.append(Window(shown, covered - start, own, corpus.together))
                 covered = end
                 start = max(end - size + step, 0) if end < len(items) else end
+    if corpus.together:
+        logger.info(
+            "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the user's "
+            "row before is no target.",
+            f"{sum(map(len, chains.values())) - len(chains):,}",
+            f"{len(rows):,}",
+            split,
+        )
     return windows
 
 
@@ -73,7 +87,8 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
     """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
 
     They are histories that nobody has, but somebody might (crop and mask of Xie et al., "Contrastive Learning for
-    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target. Windows of two items have no
+    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items of one moment are
+    one step, only those that are targets of the window and have an item before them. Windows of two items have no
     variant but themselves, and those of one item none.
 
     Args:
@@ -91,7 +106,8 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
             kept[-1] = True
             if kept.sum() < 2:
                 kept[-2] = True
-            varied.append(Window(window.items[kept], 1, window.rows[kept]))
+            first = max(1, int(kept[: window.first_target].sum())) if window.together else 1
+            varied.append(Window(window.items[kept], first, window.rows[kept], window.together))
     return varied
 
 

@@ -49,7 +49,7 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
     assert (corpus.split, corpus.max_history) == ("global time 8:1:1", 10)
     for split in SPLITS:
         rows = corpus.rows(split)
-        assert list(rows.columns) == ["user", "history", "target"]
+        assert list(rows.columns) == ["user", "history", "target", "time", "previous_time"]
         assert rows["target"].dtype == np.int32
         assert {history.dtype for history in rows["history"]} == {np.dtype(np.int32)}
 

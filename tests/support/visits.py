@@ -21,5 +21,5 @@ def corpus_rows(corpus):
     return [
         (user, ids[history].tolist(), ids[target])
         for split in SPLITS
-        for user, history, target in corpus.rows(split).itertuples(index=False)
+        for user, history, target in corpus.rows(split)[["user", "history", "target"]].itertuples(index=False)
     ]

@@ -103,7 +103,7 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
     latest = -1
     for split in SPLITS:
         here: dict[str, int] = {}
-        for user, history, target in corpus.rows(split).itertuples(index=False):
+        for user, history, target in corpus.rows(split)[["user", "history", "target"]].itertuples(index=False):
             moments = [order[int(names[item])] for item in history]
             own = order[int(names[target])]
             assert moments == sorted(moments) and moments[-1] < own  # nothing of the future, nothing twice
