@@ -17,6 +17,7 @@ from minionerec.core.artefacts import MANIFEST, changed_file, input_record, is_a
 from minionerec.core.artefacts import read_json as read_record
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.records import read_run_record
 from minionerec.core.settings import StageConfig
 from minionerec.core.stage import RECORD_FILE, Stage
 
@@ -116,7 +117,9 @@ def _state(folder: Path) -> str:
     if changed is not None:
         what = "was changed" if changed.is_file() else "is missing"
         return f"{manifest['kind']}: {changed.relative_to(folder)} {what} since it was written"
-    return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified"
+    record = read_run_record(folder)
+    took = "" if record is None else f", made in {record.seconds['all']:,.1f} s"
+    return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified{took}"
 
 
 def would_do(step: Step) -> str:

@@ -16,6 +16,7 @@ import yaml
 from support.paths import ROOT
 
 from minionerec.cli.main import main
+from minionerec.core.records import read_run_record
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 COMMAND = [sys.executable, "-m", "minionerec.cli"]
@@ -161,7 +162,8 @@ def test_every_stage_writes_what_it_says(shop):
     for name in outputs:
         assert (shop / "runs" / name / "manifest.json").is_file()
     kept = ("sft.finished", "grpo.finished")  # from which more epochs could go on
-    assert left_in(shop / "runs") == sorted((*outputs, *kept))  # nothing half-written
+    records = [f"{name}.record.json" for name in outputs]
+    assert left_in(shop / "runs") == sorted((*outputs, *kept, *records))  # nothing half-written
     predictions = pd.read_parquet(shop / "runs/eval/predictions.parquet")
     test_rows = len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
     assert len(predictions) == 50 * test_rows
@@ -225,6 +227,9 @@ def test_a_killed_training_goes_on_and_ends_the_same(shop):
     ours, whole = digests(output), digests(shop / "runs/sft")
     assert ours["model.safetensors"] == whole["model.safetensors"]
     assert ours["training_log.json"] == whole["training_log.json"]
+    record = read_run_record(output)
+    assert record.parts == 2 and record.resumed_from > 0
+    assert sum(record.seconds[name] for name in ("train", "validate", "write")) < record.seconds["all"]
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(shop):

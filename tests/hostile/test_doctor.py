@@ -1,5 +1,6 @@
 """`minionerec doctor`: what stands, what verifies, what a stage would do and why, and nothing of the user's."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -38,7 +39,9 @@ def test_what_is_installed_and_what_stands(shop):
     for word in ("Python 3.", "torch ", "minionerec ", "CPUs", "memory ", "disk free"):
         assert word in text
     assert line(text, "corpus", "Artefacts").startswith("corpus, ")
-    assert line(text, "corpus", "Artefacts").endswith("MB, verified")
+    assert re.search(r" MB, verified, made in [0-9.]+ s$", line(text, "corpus", "Artefacts"))
+    (shop / "corpus.record.json").unlink()
+    assert line(page(shop), "corpus", "Artefacts").endswith("MB, verified")
     assert line(text, "prepare-data", "Steps") == "up to date"
     assert len(text.splitlines()) < 40
 

@@ -13,6 +13,7 @@ from support.paths import ROOT
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
+from minionerec.core.records import read_run_record
 from minionerec.decoding.fitting import fitting_batch_size
 from minionerec.decoding.trie import Trie
 from minionerec.evaluation import shards
@@ -145,6 +146,10 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
     assert not (tmp_path / "eval.partial").exists()
     for name in ("predictions.parquet", "predictions.json", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (whole / name).read_bytes()
+    records = [read_run_record(place) for place in (whole, found)]
+    assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 4)]
+    for record in records:
+        assert set(record.seconds) == {"all", "load", "search", "measure", "write"}
 
 
 def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thrown_away(made, tmp_path, monkeypatch):

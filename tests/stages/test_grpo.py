@@ -36,6 +36,7 @@ from support.training import (
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
@@ -503,10 +504,13 @@ def dies_and_goes_on(sharpened, tmp_path, count, seed):
     assert totals["step"] == 26
     for place, point in enumerate(random_points(totals, count, seed)):
         mine = tmp_path / str(place)
-        run = partial(stage_in_child, run_grpo, mine, grpo_config(folder, output=str(mine / "grpo")))
+        config = grpo_config(folder, output=str(mine / "grpo"))
+        run = partial(stage_in_child, run_grpo, mine, config)
         run(point)
         run()
         assert same_weights(mine / "grpo", folder / "grpo"), point
+        batch = read_run_record(mine / "grpo").batch  # in prompts, not in completions
+        assert (batch.per_device, batch.total) == (config.prompts_per_device, config.prompts_per_step)
         logs = [json.loads((place / "grpo" / "training_log.json").read_text()) for place in (mine, folder)]
         assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from support.evaluation import made
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.records import read_run_record
 from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
@@ -93,6 +95,8 @@ def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
     monkeypatch.setattr(stage, "_write_part", lambda *given: (again.append(given[0].name), write(*given)))
     assert written(run_recommend(config(made, histories))) == whole
     assert len(parts) == 2 and len(again) == 3 and not set(parts) & set(again)
+    record = read_run_record(Path(config(made, histories).output))
+    assert (record.parts, record.resumed_from) == (2, 2)
 
 
 def test_processes_take_turns(made, histories, monkeypatch):

@@ -15,6 +15,7 @@ from support.paths import ROOT
 from support.processes import stage_in_processes
 from support.training import make_inputs, sft_config
 
+from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
 
 
@@ -50,6 +51,9 @@ def test_two_processes_equal_one(one, tmp_path):
     config = replace(one, output=str(tmp_path / "sft"))
     stage_in_processes(run_sft, config, 2)
     assert_same_run(config, one)
+    records = [read_run_record(Path(place.output)) for place in (one, config)]
+    assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
+    assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
 
 def launch(config, folder):

@@ -29,6 +29,7 @@ from minionerec.backbone.bundle import load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
@@ -438,6 +439,8 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(trained, tmp_pa
     run(Point("step", 8))
     assert run()["step"] == 5
     assert same_weights(tmp_path / "killed", folder / "catalogue")
+    record, steps = read_run_record(tmp_path / "killed"), read_manifest(tmp_path / "killed")["counts"]["steps"]
+    assert (record.parts, record.resumed_from) == (2, steps - 5)
 
 
 @pytest.mark.parametrize(

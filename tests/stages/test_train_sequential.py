@@ -15,6 +15,7 @@ from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.records import read_run_record
 from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
@@ -228,6 +229,11 @@ def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
     ):
         one, other = (tmp_path / run / name for run in ("whole", "cut"))
         assert one.read_bytes() == other.read_bytes(), name
+    records = [read_run_record(tmp_path / "cut" / f"seed-{seed}" / "model") for seed in (42, 43)]
+    assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 1)]
+    for record in records:
+        assert set(record.seconds) == {"all", "load", "train", "validate", "write"} and record.batch.accumulation == 1
+    assert read_run_record(tmp_path / "cut" / "summary").seconds["all"] > 0
 
 
 def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
