@@ -10,7 +10,8 @@ import shutil
 from functools import partial
 
 import pytest
-from support.kill import random_points, stage_in_child
+from support.kill import Point, random_points, stage_in_child
+from support.launched import launch
 from support.machine import on_machine, run_words, started
 from support.small_shop import STAGES, bytes_of, command, copied, stage
 
@@ -34,9 +35,13 @@ def ends_as_undisturbed(shop, place, name):
     done = on_machine(place, words_of(name))
     assert done.status == 0, done
     assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
-    litter = [str(file.relative_to(place)) for file in place.rglob("*") if file.name.endswith((".writing", ".old"))]
-    litter += [file.name for file in place.glob("*.partial") if not (file / "run.json").is_file()]
-    assert not litter, litter
+    assert not litter(place)
+
+
+def litter(place):
+    """What a run should have taken away."""
+    found = [str(file.relative_to(place)) for file in place.rglob("*") if file.name.endswith((".writing", ".old"))]
+    return found + [file.name for file in place.glob("*.partial") if not (file / "run.json").is_file()]
 
 
 @slow
@@ -114,6 +119,23 @@ def test_killed_while_replacing_an_older_output(shop, tmp_path, name):
         shutil.rmtree(place / f"{OWN[name]}.finished", ignore_errors=True)
         run(place, (place, words_of(name)), point)
         ends_as_undisturbed(shop, place, name)
+
+
+@slow
+@pytest.mark.parametrize("name", ["sft", "grpo", "eval-beam"])
+def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
+    """One of the processes, or both and the launcher; what the same launch ends with is what it always ends with."""
+    whole = without(shop, tmp_path / "whole", name)
+    totals, rng = launch(whole, name, 2), random.Random(name)
+    kinds = [(rank, kind) for rank in range(2) for kind in ("step", "write") if totals[rank][kind]]
+    for number, (rank, kind) in enumerate(kinds):
+        mine = without(shop, tmp_path / str(number), name)
+        die = Point(kind, rng.randint(1, totals[rank][kind]))
+        launch(mine, name, 2, die, rank=rank, whole=number % 2 == 1)
+        launch(mine, name, 2)
+        assert bytes_of(mine / OWN[name]) == bytes_of(whole / OWN[name]), (rank, die)
+        assert not litter(mine)
+        shutil.rmtree(mine)
 
 
 @slow

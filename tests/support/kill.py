@@ -66,6 +66,22 @@ def stage_in_child(run: Callable[[Any], Any], folder: Path, config: Any, die: Po
 
 
 def _child(run: Callable[[Any], Any], folder: Path, config: Any, die: Point | None, answer: Any) -> None:
+    counts = counted(folder, die)
+    run(config)
+    answer.send(dict(counts))
+
+
+def counted(folder: Path, die: Point | None, kill: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """Count this process's steps and writes from now on, and let it die at a moment if one is given.
+
+    Args:
+        folder: Writes below it count.
+        die: When the process kills itself.
+        kill: What it does just before.
+
+    Returns:
+        The counts, which go on.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     counts = {"step": 0, "write": 0}
@@ -73,6 +89,7 @@ def _child(run: Callable[[Any], Any], folder: Path, config: Any, die: Point | No
     def count(kind: str) -> None:
         counts[kind] += 1
         if die == (kind, counts[kind]):
+            kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(event: str, words: tuple[Any, ...]) -> None:
@@ -83,5 +100,4 @@ def _child(run: Callable[[Any], Any], folder: Path, config: Any, die: Point | No
 
     register_optimizer_step_post_hook(lambda *_: count("step"))
     sys.addaudithook(watch)
-    run(config)
-    answer.send(dict(counts))
+    return counts

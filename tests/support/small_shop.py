@@ -20,19 +20,30 @@ from minionerec.core.artefacts import MANIFEST, file_sha256
 from minionerec.core.commands import run_command
 from minionerec.core.manifests import DIGEST, digest_of
 
-LENGTHS = {"epochs": 1, "batch_size": 16, "device_batch_size": 16, "eval_rows": 8, "eval_beams": 10}
+LENGTHS = {
+    "epochs": 1,
+    "batch_size": 16,
+    "device_batch_size": 8,
+    "eval_rows": 8,
+    "eval_beams": 10,
+    "evals_per_epoch": 3,
+}
 STAGES = {
     "prepare-data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "corpus"},
     "build-sids": {"corpus": "corpus", "output": "sids", "codebook_sizes": [4, 4], "dimensions": 6},
     "sft": {
         **{"corpus": "corpus", "sids": "sids", "output": "sft", "hidden_size": 16, "layers": 1, "heads": 2},
         **{"kv_heads": 1, "inner_size": 24, "text_vocabulary": 300, "all_positions": True, **LENGTHS},
-        "evals_per_epoch": 1,
     },
     "train-catalogue": {
         **{"corpus": "corpus", "sids": "sids", "output": "catalogue", "hidden_size": 16, "layers": 1, "heads": 2},
         **{"inner_size": 24, "vector_width": 6, **LENGTHS},
     },
+    "grpo": {
+        **{"corpus": "corpus", "checkpoint": "sft", "output": "grpo", "generations": 4, "prompts_per_step": 16},
+        **{"prompts_per_device": 8, "max_steps": 4, "eval_rows": 8, "eval_beams": 10, "evals_per_epoch": 4},
+    },
+    "extend": {"checkpoint": "catalogue", "corpus": "corpus", "sids": "sids", "output": "extended", "lift": 1.0},
     "train-sequential": {
         **{"corpus": "corpus", "model": "sasrec", "output": "sequential", "seeds": 1, "epochs": 1, "protocol": "rows"},
         **{"hyper": {"hidden_size": 8}, "list_length": 5, "resamples": 20},

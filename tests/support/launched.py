@@ -1,0 +1,90 @@
+"""A stage in a launch of several processes, of which some end by SIGKILL at a chosen moment.
+
+launch(folder, "sft", 2)                                         # lives: each process's steps and writes
+launch(folder, "sft", 2, Point("step", 2), rank=1)               # the second process dies there
+launch(folder, "sft", 2, Point("step", 2), rank=1, whole=True)   # and with it the launcher and the others
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support.kill import Point, counted
+from support.paths import ROOT
+
+HERE = "LAUNCHED"
+
+
+def launch(
+    folder: Path, name: str, world: int, die: Point | None = None, *, rank: int = 0, whole: bool = False
+) -> list[dict[str, int]]:
+    """Run a stage of a small shop as `torchrun` starts it, on CPUs with gloo.
+
+    Args:
+        folder: The shop.
+        name: The stage.
+        world: Number of processes.
+        die: When one of them kills itself.
+        rank: Which one.
+        whole: Whether it kills the launcher and the other processes first, as a machine that stops does.
+
+    Returns:
+        Steps and writes of each process; empty where one died as it should.
+    """
+    notes = folder.parent / f"{folder.name}.processes"
+    notes.mkdir(exist_ok=True)
+    for note in notes.iterdir():
+        note.unlink()
+    told = {"notes": str(notes), "die": die, "rank": rank, "whole": whole}
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world), "-m", "support.launched"]
+    done = subprocess.run(
+        [sys.executable, *words, name, "--config", f"{name}.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            HERE: json.dumps(told),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+            "ACCELERATE_USE_CPU": "true",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    if die is None:
+        assert done.returncode == 0, done.stderr
+        return [json.loads((notes / f"{number}.json").read_text()) for number in range(world)]
+    assert done.returncode == (-signal.SIGKILL if whole else 1), done.stderr
+    assert (notes / "died").exists(), done.stderr
+    return []
+
+
+def main() -> None:
+    """One of the processes."""
+    from minionerec.cli.main import main as command
+
+    told, rank = json.loads(os.environ[HERE]), int(os.environ["RANK"])
+    notes = Path(told["notes"])
+    (notes / f"{rank}.pid").write_text(str(os.getpid()))
+    die = Point(*told["die"]) if told["die"] and told["rank"] == rank else None
+
+    def kill() -> None:
+        (notes / "died").write_text("")
+        if told["whole"]:
+            os.kill(os.getppid(), signal.SIGKILL)
+            for file in notes.glob("*.pid"):
+                if file.stem != str(rank):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+
+    counts = counted(Path.cwd(), die, kill)
+    try:
+        command()
+    finally:
+        (notes / f"{rank}.json").write_text(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
