@@ -177,7 +177,8 @@ def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Cor
             f"{config.corpus} (protocol {config.protocol}). Give the corpus, protocol and items that it was made from."
         )
     kinds = read_kinds(data, rows, split, find_path(config.times) if config.times else None)
-    return measure_by_kind(systems, kinds, config.level, config.metrics, config.seed, config.resamples)
+    told = [system.name for system in systems]
+    return measure_by_kind(systems, kinds, config.level, config.metrics, config.seed, config.resamples, told=told)
 
 
 def _published(name: str, reference: Reference | None) -> Mapping[str, float]:

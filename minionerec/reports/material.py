@@ -319,8 +319,9 @@ def _by_kind(
     times = find_path(config.times) if config.times else None
     kinds = read_kinds(ground.data, ground.rows, config.split, times if times and times.is_file() else None)
     k = 10 if 10 in ks else ks[-1]
-    systems = [shown.system for shown in everyone.values()]
-    return measure_by_kind(systems, kinds, level, [f"HR@{k}", f"NDCG@{k}"], config.seed, config.resamples)
+    systems, told = [shown.system for shown in everyone.values()], list(config.predictions)
+    metrics = [f"HR@{k}", f"NDCG@{k}"]
+    return measure_by_kind(systems, kinds, level, metrics, config.seed, config.resamples, told=told)
 
 
 def load_ceiling(config: ReportConfig, ground: Ground, ks: Sequence[int]) -> dict[str, float]:

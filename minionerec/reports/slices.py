@@ -28,6 +28,7 @@ class ByKind:
         whole: Its mean over all rows for each recommender, in the order of tables.
         parts: All figures, kind by kind.
         alike: Groups in which all rows are of one kind, with that kind.
+        told: The recommenders that sentences speak of; floors, of which some win by how a kind is chosen, are not.
         between: Takes a kind and two names; gives the paired difference of the metric, the first minus the second.
     """
 
@@ -35,6 +36,7 @@ class ByKind:
     whole: Mapping[str, float]
     parts: Sequence[Part]
     alike: Mapping[str, str]
+    told: Sequence[str]
     between: Callable[[Kind, str, str], PairedDifference]
 
 
@@ -44,9 +46,16 @@ def headline_of(metrics: Sequence[str]) -> str:
 
 
 def measure_by_kind(
-    systems: Sequence[System], kinds: Kinds, level: str, metrics: Sequence[str], seed: int, resamples: int
+    systems: Sequence[System],
+    kinds: Kinds,
+    level: str,
+    metrics: Sequence[str],
+    seed: int,
+    resamples: int,
+    *,
+    told: Sequence[str],
 ) -> ByKind:
-    """Measure systems of the same rows by kind of row."""
+    """Measure systems of the same rows by kind of row; sentences speak of those that are to be told."""
     metric = headline_of(metrics)
     values = {system.name: system.values(level, metrics) for system in systems}
 
@@ -56,7 +65,7 @@ def measure_by_kind(
 
     whole = {name: float(of[metric].mean()) for name, of in values.items()}
     parts = measure_kinds(list_kinds(kinds), values, seed, resamples)
-    return ByKind(metric, whole, parts, alike(kinds), between)
+    return ByKind(metric, whole, parts, alike(kinds), told, between)
 
 
 def by_kind_blocks(found: ByKind) -> list[Block]:
@@ -95,49 +104,46 @@ def _concentration(found: ByKind, group: str, kind: str) -> str:
     here, there = (each.estimates[first][metric] for each in (part, other))
     return (
         f"{100 * held:.0f} % of the {metric} of {_quoted(first)} comes from {100 * part.kind.share:.0f} % of the rows, "
-        f"those {WHOSE[group, kind]}: it is {here.mean:.4f} there, and {there.mean:.4f} "
-        f"[{there.low:.4f}, {there.high:.4f}] on those {WHOSE[group, other.kind.name]}."
+        f"those {_whose(part.kind)}: it is {here.mean:.4f} there, and {there.mean:.4f} "
+        f"[{there.low:.4f}, {there.high:.4f}] on those {_whose(other.kind)}."
     )
 
 
 def _order(found: ByKind) -> str:
-    """Where another than the best of all rows is ahead of it."""
-    if len(found.whole) < 2:
+    """Where another than the best of all rows is ahead of it, and where its lead is not to be seen."""
+    means = {name: found.whole[name] for name in found.told}
+    if len(means) < 2:
         return ""
-    best = max(found.whole, key=found.whole.__getitem__)
+    best, following = sorted(means, key=means.__getitem__, reverse=True)[:2]
     ahead = []
     for part in found.parts:
-        means = {name: of[found.metric].mean for name, of in part.estimates.items()}
-        leader = max(means, key=means.__getitem__, default=best)
+        here = {name: part.estimates[name][found.metric].mean for name in found.told if name in part.estimates}
+        leader = max(here, key=here.__getitem__, default=best)
         if leader != best:
             gap = found.between(part.kind, leader, best)
             if gap.low > 0:
-                whose = WHOSE[part.kind.group, part.kind.name]
                 ahead.append(
-                    f"on rows {whose} {_quoted(leader)} is ahead of it by {gap.difference:.4f} "
-                    f"[{signed(gap.low)}, {signed(gap.high)}]"
+                    f"on rows {_whose(part.kind)} {_quoted(leader)} is ahead of it by {gap.difference:.4f} "
+                    f"[{gap.low:.4f}, {gap.high:.4f}]"
                 )
-    opening = f"Over all rows {_quoted(best)} has the highest {found.metric}"
-    if ahead:
-        return f"{opening}; {'; '.join(ahead)}."
-    return f"{opening}, and no kind of row shows another ahead of it.{_lead_lost(found, best)}"
+    said = "; ".join(ahead) if ahead else "no kind of row shows another of them ahead of it"
+    opening = f"Of {_all_of(found.told)}, {_quoted(best)} has the highest {found.metric} over all rows"
+    return f"{opening}{'; ' if ahead else ', and '}{said}.{_lead_lost(found, best, following)}"
 
 
-def _lead_lost(found: ByKind, best: str) -> str:
+def _lead_lost(found: ByKind, best: str, following: str) -> str:
     """Where the lead over the next, which all rows show, is not to be seen: among what concentration leaves over."""
-    next_best = max((name for name in found.whole if name != best), key=found.whole.__getitem__)
     everything = Kind("", "", np.ones_like(found.parts[0].kind.where))
-    if found.between(everything, best, next_best).low <= 0:
+    if found.between(everything, best, following).low <= 0:
         return ""
     lost = []
     for part in found.parts:
-        kind = part.kind
-        if part.estimates and (kind.group, kind.name) in _RESTS:
-            gap = found.between(kind, best, next_best)
+        if part.estimates and (part.kind.group, part.kind.name) in _RESTS:
+            gap = found.between(part.kind, best, following)
             if gap.low <= 0:
                 interval = f"{signed(gap.difference)} [{signed(gap.low)}, {signed(gap.high)}]"
-                lost.append(f"{WHOSE[kind.group, kind.name]}, {interval}")
-    return f" No lead over the next, {_quoted(next_best)}, can be shown on rows {' or '.join(lost)}." if lost else ""
+                lost.append(f"{_whose(part.kind)}, {interval}")
+    return f" No lead over the next, {_quoted(following)}, can be shown on rows {'; or '.join(lost)}." if lost else ""
 
 
 def _tables(title: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> list[Block]:
@@ -177,10 +183,23 @@ def _note(found: ByKind) -> str:
         said.append("A cold target is no target in training, a rare one in up to 5 rows.")
     if "history" in groups:
         said.append("History: the number of its items.")
+    if found.parts:
+        said.append("Of so many kinds one interval in twenty leaves out the truth by chance.")
     said += [f"All rows are of one kind in {group}: {kind}." for group, kind in found.alike.items()]
     if any(not part.estimates for part in found.parts):
         said.append(f"{MISSING}: fewer than {FEWEST} rows, of which nothing is said.")
     return " ".join(said)
+
+
+def _whose(kind: Kind) -> str:
+    """How a sentence about the rows of a kind goes on after "rows"."""
+    return WHOSE[kind.group, kind.name]
+
+
+def _all_of(names: Sequence[str]) -> str:
+    """Names in a row, or their number where they are many."""
+    quoted = [_quoted(name) for name in names]
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]}" if len(names) <= MANY // 2 else f"these {len(names)}"
 
 
 def _quoted(name: str) -> str:
