@@ -217,8 +217,8 @@ def audit_visits(
         places: int64 (M,), where the source's file has it; None where unknown.
     """
     order, ranks = stable_order(users), _ranks(item_ids)
-    found = _audit(items[:0], items[:0], ranks, None if moments is None else np.zeros(0, bool), None)
-    for start in range(0, len(order) - 1, _BATCH):
+    found = OrderAudit()
+    for start in range(0, max(1, len(order) - 1), _BATCH):
         before, after = order[start : start + _BATCH], order[start + 1 : start + 1 + _BATCH]
         before = before[: len(after)]
         own = users[before] == users[after]

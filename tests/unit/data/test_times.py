@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.small_corpus import make_corpus
+from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import SPLITS, Corpus
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.times import NO_TIME, RowTimes, row_times, whole_seconds
-from tests.support.small_corpus import make_corpus
-from tests.support.small_shop import sign
 
 HEADER = "split,row,timestamp,previous_timestamp\n"
 

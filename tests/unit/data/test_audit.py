@@ -1,0 +1,160 @@
+"""The audit of the order within moments, against plain loops and known figures."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.baskets import source_of, steps_of, visits
+from support.small_corpus import make_corpus
+
+from minionerec.core.errors import DataError
+from minionerec.data import audit
+from minionerec.data.audit import Agreement, OrderAudit, audit_pairs, audit_rows, audit_visits
+from minionerec.data.build import build_corpus
+from minionerec.data.corpus import SPLITS
+from minionerec.data.splits import row_table
+from minionerec.data.times import NO_TIME, RowTimes, row_times
+
+
+def counted(pairs, ids, tied):
+    """(pairs of two ids, rising ones) among neighbours that are ties, or are not, by a plain loop."""
+    found = [0, 0]
+    for steps in steps_of(pairs).values():
+        walk = [(moment, item) for moment, items in steps for item in items]
+        for (then, one), (now, other) in pairwise(walk):
+            if (then == now) == tied and ids[one] != ids[other]:
+                found[0] += 1
+                found[1] += ids[one] < ids[other]
+    return Agreement(*found)
+
+
+@given(visits, st.randoms(use_true_random=False))
+def test_neighbours_are_counted_as_a_loop_counts_them(pairs, chance):
+    ids = [str(number) for number in chance.sample(range(1000), len(pairs))]
+    source = source_of(pairs)
+    source = replace(source, items=source.items.assign(item_id=ids))
+    order = np.argsort(source.times, kind="stable")
+    found = audit_visits(source.users[order], source.item_index[order], ids, source.times[order], order)
+    steps = steps_of(pairs).values()
+    assert found.pairs == sum(sum(len(items) for _, items in user) - 1 for user in steps)
+    assert found.ties == sum(len(items) - 1 for user in steps for _, items in user)
+    for name, keys in {"text": ids, "number": [int(one) for one in ids]}.items():
+        assert found.orders[name]["ties"] == counted(pairs, keys, tied=True)
+        assert found.orders[name]["others"] == counted(pairs, keys, tied=False)
+    assert found.orders["file"] == {"ties": Agreement(found.ties, found.ties)}
+    without = audit_visits(source.users[order], source.item_index[order], ids)
+    both = found.orders["text"]["ties"] + found.orders["text"]["others"]
+    assert (without.ties, without.pairs, without.orders["text"]) == (None, found.pairs, {"all": both})
+
+
+def test_parts_add_up_to_the_whole(monkeypatch):
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 9, 500), rng.integers(0, 50, 500)
+    moments, ids = np.sort(rng.integers(0, 40, 500)), [f"i{item}" for item in range(50)]
+    whole = audit_visits(users, items, ids, moments, np.arange(500))
+    monkeypatch.setattr(audit, "_BATCH", 7)
+    assert audit_visits(users, items, ids, moments, np.arange(500)) == whole
+    assert whole.ties > 20 and "number" not in whole.orders
+
+
+def test_ids_are_compared_as_text_and_as_numbers():
+    earlier, later = np.array([0, 1, 0, 3, 2]), np.array([1, 2, 2, 0, 2])
+    found = audit_pairs(earlier, later, ["9", "10", "009", "8"], np.ones(5, bool))
+    assert found.orders["text"]["ties"] == Agreement(4, 1)  # 9 > 10 > 009 < 9, 8 < 9, one item twice
+    assert found.orders["number"]["ties"] == Agreement(3, 2)  # 9 < 10 > 9, 8 < 9; 9 and 009 are the same number
+    assert found.ties == 5
+    assert "number" not in audit_pairs(earlier, later, ["9", "10", "²", "8"]).orders
+    assert "number" not in audit_pairs(earlier, later, ["9", "10", "", "8"]).orders
+
+
+def test_the_interval_is_wilsons():
+    # By hand, n = 100, p = .6, z = 1.959964: centre .59630, half width .09426.
+    assert Agreement(100, 60).interval == pytest.approx((0.50200, 0.69060), abs=2e-5)
+    assert Agreement().interval == (0.0, 1.0) and np.isnan(Agreement().share)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rising", "far"),
+    [(100, 61, True), (100, 39, True), (100, 60, False), (10_000, 5_900, False), (10, 8, False), (0, 0, False)],
+)
+def test_far_from_chance_is_far_and_certain(pairs, rising, far):
+    assert Agreement(pairs, rising).far is far
+
+
+def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
+    rng = np.random.default_rng(0)
+    pairs = [(user, day) for day in range(8) for user in range(40) for _ in range(4)]
+    listing, chance = source_of(pairs), source_of(pairs)
+    chance = replace(chance, item_index=rng.permutation(chance.item_index))
+    found, other = (build_corpus(source).audit for source in (listing, chance))
+    assert found.orders["text"]["ties"].share == 1.0 and other.orders["text"]["ties"].share == pytest.approx(
+        0.5, abs=0.05
+    )
+    assert found.warning().startswith(
+        "Within one moment item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%), by chance they "
+        "would in 50%; between moments in 100.0% of 280"
+    )
+    assert other.warning() is None and not other.agrees_with_ids
+    assert found.lines() == [
+        "neighbouring pairs of one moment: 960 of 1,240 (77.4%)",
+        "  item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%); else in 100.0% of 280 (95 % "
+        "interval 98.6% to 100.0%)",
+        "  places in the file rise in 100.0% of 960 (95 % interval 99.6% to 100.0%)",
+    ]
+    plain = json.loads(json.dumps(found.counts()))
+    assert plain == {
+        "pairs": 1240,
+        "ties": 960,
+        "chance": 0.5,
+        "text": {"ties": {"pairs": 960, "rising": 960}, "others": {"pairs": 280, "rising": 280}},
+        "file": {"ties": {"pairs": 960, "rising": 960}},
+    }
+    assert build_corpus(listing).counts["order"] == plain
+
+
+def corpus_of(*tables):
+    """A corpus of the items 3, 1, 2 with (history, target) rows."""
+    made = [
+        row_table(
+            ["u"] * len(rows), [np.array(past, np.int32) for past, _ in rows], np.array([t for _, t in rows], np.int32)
+        )
+        for rows in tables
+    ]
+    return replace(make_corpus(list("abc"), item_ids=["3", "1", "2"]), **dict(zip(SPLITS, made, strict=True)))
+
+
+def test_rows_of_a_split_with_times_from_elsewhere():
+    corpus = corpus_of([([0], 1)], [([0, 1], 2), ([], 1), ([2], 0)], [([1], 0), ([1], 2), ([2], 2)])
+    times = {
+        "valid": RowTimes(np.array([5, 5, NO_TIME]), np.array([5, NO_TIME, 4])),
+        "test": RowTimes(np.array([5, 6, 7]), np.array([4, 6, 7])),
+    }
+    found = audit_rows(corpus, ["valid", "test"], times)
+    assert (found.pairs, found.ties) == (4, 3)
+    assert found.orders["text"] == {"ties": Agreement(2, 2), "others": Agreement(1, 1)}
+    turned = audit_rows(corpus, ["valid", "test"], times, item_ids=["A", "C", "B"])
+    assert turned.orders == {"text": {"ties": Agreement(2, 0), "others": Agreement(1, 0)}}
+    plain = audit_rows(corpus, SPLITS)
+    assert (plain.pairs, plain.ties, plain.orders["number"]) == (6, None, {"all": Agreement(5, 4)})
+    assert plain.lines()[0] == "neighbouring pairs: 6; their times are unknown"
+    assert plain.warning() is None
+    with pytest.raises(DataError, match="there are 2 ids for 3 items"):
+        audit_rows(corpus, SPLITS, item_ids=["A", "B"])
+    assert OrderAudit() + found == found
+
+
+def test_the_published_rows_by_their_times(data_root):
+    from minionerec.data.published import read_published
+
+    path = data_root / "Amazon" / "times" / "Industrial_and_Scientific.times.csv"
+    if not path.is_file():
+        pytest.skip("the file of times is not there")
+    corpus = read_published(data_root / "Amazon", "Industrial_and_Scientific")
+    times = {split: row_times(corpus, split, path) for split in ("valid", "test")}
+    found = audit_rows(corpus, ["test"], times)
+    assert found.pairs == 4533
+    assert found.ties / found.pairs == pytest.approx(0.39, abs=0.005)

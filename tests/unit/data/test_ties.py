@@ -1,0 +1,219 @@
+"""What becomes of items of one moment, on made-up baskets, against plain loops."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.baskets import filled, rows_by_hand, source_of, steps_of, visits
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.build import build_corpus
+from minionerec.data.checks import check_histories
+from minionerec.data.corpus import SPLITS
+from minionerec.data.protocols import PROTOCOLS, corpus_windows
+from minionerec.data.splits import build_rows, leave_last_out_split, shuffled_ties
+from minionerec.data.times import row_times
+from minionerec.data.transitions import count_transitions
+from minionerec.data.windows import user_windows, varied_windows
+
+EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
+"""Three users who choose three items at each of ten moments."""
+
+
+def built(pairs, **settings):
+    """A corpus of made-up baskets; examples that leave a split empty are not looked at."""
+    try:
+        return build_corpus(source_of(pairs), **settings).corpus()
+    except DataError as error:
+        assume("holds no row" not in str(error))
+        raise
+
+
+def by_target(corpus):
+    """Target → (time, history, previous time, split)."""
+    return {
+        row.target: (row.time, row.history.tolist(), row.previous_time, split)
+        for split in SPLITS
+        for row in corpus.splits()[split].itertuples()
+    }
+
+
+@given(visits, st.integers(1, 5))
+def test_together_no_item_is_in_the_history_of_its_moment(pairs, max_history):
+    source = source_of(pairs)
+    order = np.argsort(source.times, kind="stable")
+    rows = build_rows(source.users[order], source.item_index[order], max_history, source.times[order], together=True)
+    expected = rows_by_hand(pairs, max_history)
+    targets = rows.by_user[rows.places].tolist()
+    assert sorted(targets) == sorted(expected)
+    found = zip(targets, rows.times.time, rows.histories, rows.times.previous, strict=True)
+    assert all(expected[item] == (time, history.tolist(), before) for item, time, history, before in found)
+    assert order[rows.targets].tolist() == targets  # and they stand in the order of time
+    whole = rows_by_hand(pairs, len(pairs))
+    assert rows.truncated == sum(len(whole[item][1]) > max_history for item in whole)
+
+
+@given(filled, st.sampled_from(["global_time", "leave_last_out"]), st.integers(1, 5))
+def test_together_no_moment_is_on_two_sides(pairs, split, max_history):
+    corpus = built(pairs, split=split, max_history=max_history, ties="together")
+    check_histories(corpus)
+    rows = by_target(corpus)
+    assert {item: row[:3] for item, row in rows.items()} == rows_by_hand(pairs, max_history)
+    if split == "global_time":
+        moments = [{row[0] for row in rows.values() if row[3] == name} for name in SPLITS]
+        assert max(moments[0]) < min(moments[1]) and max(moments[1]) < min(moments[2])
+        return
+    for steps in steps_of(pairs).values():
+        for back, (_, items) in enumerate(reversed(steps[1:])):
+            assert {rows[item][3] for item in items} == {SPLITS[max(0, 2 - back)]}
+
+
+def test_borders_move_back_to_the_beginning_of_a_moment():
+    corpus = build_corpus(source_of(EVENLY), ties="together").corpus()
+    # 81 rows of moments 1 to 9, nine each: the borders 64 and 72 lie in moment 8 and at the beginning of moment 9.
+    assert {name: set(rows["time"]) for name, rows in corpus.splits().items()} == {
+        "train": set(range(1, 8)),
+        "valid": {8},
+        "test": {9},
+    }
+    assert corpus.split == "global time 8:1:1, ties together"
+    assert corpus.counts["ties"] == "together" and corpus.together
+
+
+def test_the_last_step_is_test_with_each_of_its_items_a_row():
+    corpus = build_corpus(source_of(EVENLY), split="leave_last_out", ties="together").corpus()
+    assert {name: (len(rows), set(rows["time"])) for name, rows in corpus.splits().items()} == {
+        "train": (63, set(range(1, 8))),
+        "valid": (9, {8}),
+        "test": (9, {9}),
+    }
+    assert corpus.test["history"].map(tuple).groupby(corpus.test["user"]).nunique().tolist() == [1, 1, 1]
+    assert leave_last_out_split(np.zeros(3, int), np.array([4, 4, 4])).tolist() == [2, 2, 2]
+
+
+@given(filled, st.integers(1, 5))
+def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
+    corpus = built(pairs, split="leave_last_out", max_history=max_history, ties="together")
+    train = corpus.train
+    windows = user_windows(corpus)
+    met = Counter()
+    for window in windows:
+        assert len(window.items) <= max_history + 1 and window.together
+        for place in range(window.first_target, len(window.items)):
+            row = train.iloc[window.rows[place]]
+            shown = window.items[:place].tolist()
+            assert row["target"] == window.items[place]
+            assert shown == row["history"].tolist()[-len(shown) :]
+            assert len(shown) >= min(len(row["history"]), max_history // 2)
+            met[int(window.rows[place])] += 1
+    assert met == Counter(range(len(train)))
+    moment_of = dict(enumerate(moment for _, moment in pairs))
+    for variant in varied_windows(windows, 3, seed=0):
+        for place in range(variant.first_target, len(variant.items)):
+            assert variant.rows[place] >= 0
+            assert all(moment_of[item] < moment_of[variant.items[place]] for item in variant.items[:place].tolist())
+
+
+@given(filled, st.integers(1, 3))
+def test_pairs_are_counted_across_moments_alone(pairs, reach):
+    corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")
+    windows = corpus_windows(corpus, 4, "right")
+    found = count_transitions(windows.histories, windows.targets, len(pairs), reach, 0.5, 0.0)
+    for before in range(len(pairs)):
+        for after in found.followers[found.offsets[before] : found.offsets[before + 1]]:
+            assert pairs[before][0] == pairs[after][0] and pairs[before][1] < pairs[after][1]
+    nearest = sum(len(row) > 0 for row in corpus.train["history"])
+    assert (found.counts == 1).sum() <= nearest <= found.counts.sum()
+
+
+def test_rows_of_a_step_begin_windows_of_their_own(caplog):
+    caplog.set_level("INFO")
+    pairs = [(0, 0), (0, 1), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
+    corpus = build_corpus(source_of(pairs), split="leave_last_out", ties="together").corpus()
+    found = [(window.items.tolist(), window.first_target, window.rows.tolist()) for window in user_windows(corpus)]
+    assert found == [
+        ([0, 1], 1, [-1, 0]),
+        ([0, 2], 1, [-1, 1]),
+        ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3]),
+    ]
+    assert "2 of 4 train rows begin a window in which the user's row before is no target" in caplog.text
+    split = PROTOCOLS["rows"].split(corpus)
+    assert row_times(split, "train").later.all()
+    joined = corpus.with_every_row()
+    assert joined.train["time"].tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
+    assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+@given(visits, st.integers(0, 3))
+def test_shuffled_ties_stay_in_their_moment(pairs, seed):
+    source = source_of(pairs)
+    order = np.argsort(source.times, kind="stable")
+    users, moments = source.users[order], source.times[order]
+    taken = shuffled_ties(users, moments, seed)
+    assert sorted(taken) == list(range(len(pairs)))
+    assert users[taken].tolist() == users.tolist() and moments[taken].tolist() == moments.tolist()
+    again = shuffled_ties(users, moments, seed)
+    assert taken.tolist() == again.tolist()
+
+
+def test_every_order_of_a_tie_is_as_likely_as_another():
+    users, moments = np.zeros(3, int), np.ones(3, np.int64)
+    met = Counter(tuple(shuffled_ties(users, moments, seed).tolist()) for seed in range(1200))
+    assert len(met) == 6 and all(140 < count < 260 for count in met.values())
+
+
+def test_shuffling_changes_ties_and_nothing_else():
+    keep, one, again, other = (
+        build_corpus(source_of(EVENLY), ties=ties, seed=seed).corpus()
+        for ties, seed in (("keep", 1), ("shuffle", 1), ("shuffle", 1), ("shuffle", 2))
+    )
+    assert by_target(one) == by_target(again) != by_target(other) != by_target(keep)
+    assert one.split == "global time 8:1:1, ties shuffled" and not one.together
+    for split in SPLITS:
+        for name in ("time", "previous_time", "user"):
+            assert one.splits()[split][name].tolist() == keep.splits()[split][name].tolist()
+    check_histories(one)
+    assert row_times(keep, "train").same.sum() == 48 and len(keep.train) == 69
+    assert one.counts["order"] == keep.counts["order"]  # the audit is of the source's own order
+
+
+def test_without_ties_all_settings_are_one():
+    pairs = [(place % 3, place) for place in range(40)]
+    tables = [build_corpus(source_of(pairs), ties=ties).corpus() for ties in ("keep", "shuffle", "together")]
+    for corpus in tables[1:]:
+        for split in SPLITS:
+            pd.testing.assert_frame_equal(corpus.splits()[split], tables[0].splits()[split])
+
+
+def test_a_moment_is_a_second():
+    pairs = [(0, 0), (0, 100), (0, 1000), (0, 1999), (0, 5000), (0, 9000)]
+    source = source_of(pairs)
+    source = type(source)(**{**vars(source), "ticks": 1000})
+    corpus = build_corpus(source, split="leave_last_out", ties="together").corpus()
+    assert sorted(by_target(corpus)) == [2, 3, 4, 5]
+    assert corpus.train["time"].tolist() == [1, 1] and corpus.train["previous_time"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("ties", ["shuffle", "together"])
+def test_ties_need_moments(ties):
+    source = source_of(EVENLY)
+    without = type(source)(**{**vars(source), "times": None})
+    with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds no times"):
+        build_corpus(without, split="leave_last_out", ties=ties)
+    parts = type(source)(**{**vars(source), "times": source.times + 0.5})
+    with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds times with fractions"):
+        build_corpus(parts, ties=ties)
+    for kept in (without, parts):
+        assert not build_corpus(kept, split="leave_last_out").corpus().has_times
+    with pytest.raises(ConfigError, match="to be one step, but there are no times"):
+        build_rows(source.users, source.item_index, 3, together=True)
+    with pytest.raises(ConfigError, match="unknown ties 'random'; known: keep, shuffle, together"):
+        build_corpus(source, ties="random")
+
+
+def test_one_moment_is_no_corpus():
+    with pytest.raises(DataError, match="made up: split 'train' holds no row"):
+        build_corpus(source_of([(user, 5) for user in range(3)] * 5), ties="together")
