@@ -217,7 +217,10 @@ def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monke
     assert set(shop["stages"]["SASRec"]["sd"]) >= {"HR@10"}
     assert list(shop["other_trainings"]) == ["SASRec", "FEARec", "other 0", "other 1", "other 2"]
     assert {step["before"] for step in shop["differences"]} == {"SASRec"}
-    assert set(shop["counterparts"]) == {"SASRec", "FEARec"}
+    assert [(each["stage"], each["row"]) for each in shop["counterparts"]] == [
+        ("SASRec", "SASRec (published)"),
+        ("FEARec", "FEARec (published)"),
+    ]
     assert shop["setup"]["Split"] == "B: 5-core, last two out, seen items kept"
     markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert "level by level" not in markdown and "Across data sets" not in markdown

@@ -5,7 +5,7 @@ from typing import Any
 
 from minionerec.metrics.ranking import Estimate
 from minionerec.reports.experiment_log import said
-from minionerec.reports.experiment_log.entry import Entry
+from minionerec.reports.experiment_log.entry import Beside, Entry
 from minionerec.reports.experiment_log.lineage import RL, SFT, Training, changes
 from minionerec.reports.experiment_log.parts import setup
 from minionerec.reports.experiment_log.trainings import outcome, parameters
@@ -38,17 +38,25 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
         "compared": entry.compared,
         "discrepancy": [gap.to_json() for gap in entry.gaps],
-        "counterparts": {
-            label: {"row": row.name, "discrepancy": [gap.to_json() for gap in gaps]}
-            for label, (row, gaps) in entry.counterparts.items()
-        },
-        "settings": [
-            {"name": line.name, "paper": line.theirs, "ours": line.ours, "differs": line.differs}
-            for line in entry.setting_lines
+        "settings": _settings_json(entry.beside[0]) if entry.beside else [],
+        "counterparts": [
+            {
+                "stage": beside.stage,
+                "row": beside.theirs,
+                "discrepancy": [gap.to_json() for gap in beside.gaps],
+                "settings": _settings_json(beside),
+            }
+            for beside in entry.beside[1:]
         ],
         "levels": {label: analysis.to_json() for label, analysis in entry.levels.items()},
         "observations": [each.to_json() for each in said.of_entry(entry)],
     }
+
+
+def _settings_json(beside: Beside) -> list[dict[str, Any]]:
+    return [
+        {"name": line.name, "paper": line.theirs, "ours": line.ours, "differs": line.differs} for line in beside.lines
+    ]
 
 
 def _key(name: str, group: str) -> str:

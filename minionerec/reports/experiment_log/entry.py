@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,33 @@ from minionerec.reports.experiment_log.lineage import RL, Lineage, Training, tra
 from minionerec.reports.experiment_log.rules import Step
 from minionerec.reports.experiment_log.trainings import our_settings
 from minionerec.reports.material import Material, gather
-from minionerec.reports.reference import ReferenceRow
+from minionerec.reports.reference import UNKNOWN, ReferenceRow
 from minionerec.reports.systems import differences
 
 ONE_BY_ONE = 4
 """Stages that are each compared with the one before; of more, all are compared with the first."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A stage beside a published row.
+
+    Attributes:
+        stage: The stage.
+        row: The row.
+        gaps: The metrics that both have.
+        lines: Their settings, theirs beside ours.
+    """
+
+    stage: str
+    row: ReferenceRow
+    gaps: Sequence[Gap]
+    lines: Sequence[SettingLine]
+
+    @property
+    def theirs(self) -> str:
+        """The row by name and source."""
+        return f"{self.row.name} ({self.row.group})"
 
 
 @dataclass(frozen=True)
@@ -62,8 +85,8 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """HR and NDCG at every cut-off, in the order of tables."""
-        return [f"{kind}@{k}" for kind in ("HR", "NDCG") for k in self.material.ks]
+        """The metrics of its tables, in their order."""
+        return log_metrics(self.material)
 
     @property
     def finished(self) -> list[str]:
@@ -91,35 +114,32 @@ class Entry:
         reference = self.material.reference
         return None if reference is None else next(row for row in reference.rows if row.name == reference.headline)
 
-    @property
-    def gaps(self) -> list[Gap]:
-        """The compared stage beside the headline; empty without published figures."""
-        return [] if self.headline is None else gaps_to(self.headline, self.estimates(self.compared))
-
-    @property
-    def counterparts(self) -> dict[str, tuple[ReferenceRow, list[Gap]]]:
-        """Each stage that has a published row of its own, beside it; the headline's stage is left out."""
-        reference, found = self.material.reference, {}
-        for label in self.finished if reference else ():
-            for row in reference.own_counterparts(label) if reference else ():
-                if not (label == self.compared and row == self.headline):
-                    found[label] = row, gaps_to(row, self.estimates(label))
-        return found
-
-    @property
-    def setting_lines(self) -> list[SettingLine]:
-        """The settings of the headline's source beside ours."""
-        reference, row = self.material.reference, self.headline
-        if reference is None or row is None:
+    @cached_property
+    def beside(self) -> list[Beside]:
+        """The compared stage beside the published headline, then each stage beside a published row of its own."""
+        reference, headline = self.material.reference, self.headline
+        if reference is None or headline is None:
             return []
-        return setting_lines(reference.settings.get(row.group, {}), self.our_settings)
+        pairs = [(label, row) for label in self.finished for row in reference.own_counterparts(label)]
+        first = (self.compared, headline)
+        return [self._beside(label, row) for label, row in [first, *(pair for pair in pairs if pair != first)]]
+
+    def _beside(self, stage: str, row: ReferenceRow) -> Beside:
+        reference = self.material.reference
+        theirs = reference.settings.get(row.group, {}) if reference else {}
+        gaps = gaps_to(row, self.estimates(stage))
+        return Beside(stage, row, gaps, setting_lines(theirs, self.our_settings(stage)))
 
     @property
-    def our_settings(self) -> dict[str, Value]:
-        """Ours, of the compared stage."""
-        table, lineage = self.material.table, self.lineages[self.compared]
-        width = self.material.recommended[self.compared].system.width
-        search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or "unknown"
+    def gaps(self) -> Sequence[Gap]:
+        """The compared stage beside the headline; empty without published figures."""
+        return self.beside[0].gaps if self.beside else []
+
+    def our_settings(self, stage: str) -> dict[str, Value]:
+        """What a stage was made with, by the names that published settings go by."""
+        table, lineage = self.material.table, self.lineages[stage]
+        width = self.material.recommended[stage].system.width
+        search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or UNKNOWN
         return {
             **our_settings(lineage.trainings),
             "protocol": self.protocol,
@@ -196,6 +216,12 @@ def _report_config(setting: EntrySetting, config: ExperimentLogConfig) -> Report
     )
 
 
+def log_metrics(material: Material) -> list[str]:
+    """HR and NDCG at every cut-off, and MRR where the protocol reports it at every one."""
+    kinds = ("HR", "NDCG", "MRR") if material.ground.protocol.mrr else ("HR", "NDCG")
+    return [f"{kind}@{k}" for kind in kinds for k in material.ks]
+
+
 def _trainings(lineages: Mapping[str, Lineage]) -> list[Training]:
     """All trainings once, by place; each under the name of the stage whose predictions are its own."""
     names = {own.path.absolute(): label for label, lineage in lineages.items() if (own := lineage.own) is not None}
@@ -210,7 +236,7 @@ def _trainings(lineages: Mapping[str, Lineage]) -> list[Training]:
 def _steps(material: Material, config: ExperimentLogConfig) -> list[Step]:
     labels = list(material.recommended)
     pairs = pairwise(labels) if len(labels) <= ONE_BY_ONE else ((labels[0], label) for label in labels[1:])
-    names = [f"{kind}@{k}" for kind in ("HR", "NDCG") for k in material.ks]
+    names = log_metrics(material)
     found = []
     for before, after in pairs:
         first, second = (material.recommended[label].system for label in (before, after))

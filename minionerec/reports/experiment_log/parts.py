@@ -7,12 +7,12 @@ from minionerec.metrics.tables import format_interval, format_share
 from minionerec.reports.cells import difference_cell, estimate_cell, relative, signed
 from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section, Table
 from minionerec.reports.experiment_log import said
-from minionerec.reports.experiment_log.entry import Entry, sid_method
-from minionerec.reports.experiment_log.gaps import Gap, shown_setting
+from minionerec.reports.experiment_log.entry import Beside, Entry, sid_method
+from minionerec.reports.experiment_log.gaps import shown_setting
 from minionerec.reports.experiment_log.lineage import SFT, Training, changes
 from minionerec.reports.experiment_log.rules import Said, percent, prefix, step_name
 from minionerec.reports.experiment_log.trainings import NOT_RECORDED, TITLES, backbone, machine, outcome, parameters
-from minionerec.reports.reference import Reference
+from minionerec.reports.reference import DOUBTFUL, Reference
 from minionerec.reports.sections.published import DOUBT
 
 PENDING = "—"
@@ -174,32 +174,36 @@ def published(entry: Entry, reference: Reference) -> list[Block]:
         Table(["Method", "Source", *names], rows, f"{reference.title}: published figures, the best in bold.", 2),
         *([Paragraph(DOUBT)] if reference.doubtful else []),
     ]
-    if entry.headline is not None and entry.gaps:
-        blocks.append(_discrepancy(entry.compared, said.called(entry.headline), entry.gaps))
-    for label, (row, gaps) in entry.counterparts.items():
-        blocks.append(_discrepancy(label, said.called(row), gaps))
+    for beside in entry.beside:
+        if beside.gaps:
+            blocks.append(_discrepancy(beside))
     blocks += spoken(said.of_gaps(entry)) or [Paragraph("No figure is shared with the published headline.")]
-    lines = [[line.name, shown_setting(line.theirs), shown_setting(line.ours)] for line in entry.setting_lines]
-    if lines and entry.headline is not None:
-        headers = ["Setting", f"theirs: {said.called(entry.headline)}", f"ours: {entry.compared}"]
-        blocks.append(Table(headers, lines, "Settings side by side; what its source does not tell is unknown.", 3))
-    return blocks
+    groups: dict[str, Beside] = {}
+    for beside in entry.beside:
+        groups.setdefault(beside.row.group, beside)
+    return blocks + [_settings_table(beside) for beside in groups.values() if beside.lines]
 
 
-def _discrepancy(ours: str, theirs: str, gaps: Sequence[Gap]) -> Table:
+def _settings_table(beside: Beside) -> Table:
+    lines = [[line.name, shown_setting(line.theirs), shown_setting(line.ours)] for line in beside.lines]
+    headers = ["Setting", f"theirs: {beside.row.group}", f"ours: {beside.stage}"]
+    return Table(headers, lines, "Settings side by side; what the source does not tell is unknown.", 3)
+
+
+def _discrepancy(beside: Beside) -> Table:
     rows: list[Row] = [
         [
             gap.metric,
-            f"{gap.paper:.4f}" + (" ✗" if gap.doubtful else ""),
+            f"{gap.paper:.4f}" + (f" {DOUBTFUL}" if gap.doubtful else ""),
             f"{gap.ours.mean:.4f}",
             signed(gap.gap),
             relative(gap.ours.mean, gap.paper),
             Cell("inside" if gap.inside else "outside", format_interval(gap.ours)),
         ]
-        for gap in gaps
+        for gap in beside.gaps
     ]
-    headers = ["Metric", theirs, f"ours: {ours}", "Gap", "Relative", "in our 95 % interval"]
-    return Table(headers, rows, f"Discrepancy: {ours} against {theirs}.")
+    headers = ["Metric", beside.theirs, f"ours: {beside.stage}", "Gap", "Relative", "in our 95 % interval"]
+    return Table(headers, rows, f"Discrepancy: {beside.stage} against {beside.theirs}.")
 
 
 def levels(entry: Entry) -> list[Block]:

@@ -200,7 +200,7 @@ def hypotheses(lines: Sequence[SettingLine], theirs: str) -> list[Said]:
     else:
         text = f"No setting is known to differ from those of {theirs}, so the log offers no explanation of the gap."
     if unknown:
-        text += f" Not told on one side: {_listed(unknown)}."
+        text += f" Not told on one side: {'; '.join(unknown)}."
     return [Said("hypothesis", text, numbers)]
 
 
@@ -231,7 +231,7 @@ def _shape(name: str, shares: Sequence[float], first: float | None) -> list[Said
         )
         return [Said("flat", text, numbers)]
     if len(shares) > 1 and max(shares) - min(shares) <= UNIFORM:
-        text = f"{name} is uniform: every further level costs about as much ({listed} kept)."
+        text = f"{name} is uniform: what the levels below the first keep lies within 15 points ({listed})."
         return [Said("uniform", text, numbers)]
     return []
 

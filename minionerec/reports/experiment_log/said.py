@@ -7,18 +7,15 @@ from minionerec.reports.experiment_log import rules
 from minionerec.reports.experiment_log.entry import ONE_BY_ONE, Entry
 from minionerec.reports.experiment_log.gaps import spread
 from minionerec.reports.experiment_log.rules import Said, signed_percent
-from minionerec.reports.reference import ReferenceRow
 
 
 def of_gaps(entry: Entry) -> list[Said]:
-    """The compared stage beside the published headline, and stages beside published rows of their own."""
-    row = entry.headline
-    found = [] if row is None else rules.verdict(entry.gaps, entry.compared, called(row))
-    if len(entry.counterparts) <= ONE_BY_ONE:
-        for label, (theirs, gaps) in entry.counterparts.items():
-            found += [replace(each, rule="counterpart") for each in rules.verdict(gaps, label, called(theirs))[:1]]
-    if row is not None and found:
-        found += rules.hypotheses(entry.setting_lines, called(row))
+    """Stages beside published rows: how far they lie, and the settings that differ."""
+    found: list[Said] = []
+    for place, beside in enumerate(entry.beside if len(entry.beside) <= 1 + ONE_BY_ONE else entry.beside[:1]):
+        said = rules.verdict(beside.gaps, beside.stage, beside.theirs)
+        said = said if place == 0 else [replace(each, rule="counterpart") for each in said[:1]]
+        found += [*said, *(rules.hypotheses(beside.lines, beside.theirs) if said else [])]
     return found
 
 
@@ -57,8 +54,3 @@ def across(entries: Sequence[Entry]) -> list[Said]:
         text = f"Gaps to the published figures, the smallest first: {parts}."
         said.append(Said("order of gaps", text, {name: list(ends[name]) for name in ordered}))
     return said + rules.contrast({e.name: e.levels[e.compared] for e in entries if e.compared in e.levels})
-
-
-def called(row: ReferenceRow) -> str:
-    """A published row by name and source."""
-    return f"{row.name} ({row.group})"

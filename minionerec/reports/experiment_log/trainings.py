@@ -203,7 +203,7 @@ def _best(training: Training) -> Lines:
         start = " (the checkpoint it began from)" if step == 0 else ""
         lines.append(("Best validation", f"{values or 'no ranking metric'} at {where}{start}"))
     if "best_epoch" in training.counts:
-        lines.append(("Best validation", f"epoch {training.counts['best_epoch']}"))
+        lines.append(("Best validation", f"epoch {training.counts['best_epoch']}, counted from 0"))
     return lines
 
 
