@@ -151,7 +151,7 @@ def test_a_report_without_kinds(shop):
         report(slices=False, times="times.csv")
 
 
-def test_a_lead_that_the_first_sight_rows_alone_make(shop):
+def test_a_lead_that_only_rows_of_the_same_moment_make(shop):
     """Over all rows the first is ahead, on later rows it is not: said, with the difference."""
     table = SidTable.load_index("sids", shop.items["item_id"].tolist())
     ranks = sid_ranks(Predictions.load("batch"))
@@ -160,7 +160,7 @@ def test_a_lead_that_the_first_sight_rows_alone_make(shop):
     markdown = run_report(report(predictions={"batch": "batch", "other": "other"}, times="times.csv"))
     text = section_of(markdown.markdown.read_text())
     assert (
-        "Of batch and other batch has the highest NDCG@10 over all rows, and no kind of row shows another of them"
+        "Of batch and other, batch has the highest NDCG@10 over all rows, and no kind of row shows another of them"
         in text
     )
     assert (
