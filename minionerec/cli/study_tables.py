@@ -1,7 +1,7 @@
 """What a study ends in: a comparison of its cases on each data set, and the experiment log, as jobs of their own."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,20 +48,20 @@ def _check_of(study: Study, of: str, where: str) -> None:
         raise ConfigError(f"{where} is {of!r}; steps with predictions: {', '.join(sorted(names)) or 'none'}.")
 
 
-def tables(study: Study, say: Any) -> Iterator[Job]:
+def tables(study: Study, say: Callable[[str], None]) -> Iterator[Job]:
     """The jobs of all tables and of the log, of what stands now.
 
     Args:
         study: The study.
         say: What a line about a case that is left out goes to.
     """
-    jobs = Plan(study).all()
+    standing = _Standing(study, Plan(study).all())
     for data in study.data:
         for name, said in study.compare.items():
             where = f"{study.file}: compare.{name}"
             runs = {
                 label: str(place)
-                for label, (place, stands) in _places(study, jobs, data, str(said.get("of", name)), say).items()
+                for label, (place, stands) in standing.places(data, str(said.get("of", name)), say).items()
                 if stands
             }
             if runs:
@@ -70,7 +70,7 @@ def tables(study: Study, say: Any) -> Iterator[Job]:
                 yield _job(study, Key(data, COMPARE, name, None), STAGES[COMPARE].name, values)
     if study.log is not None:
         of = str(study.log.get("of", "test"))
-        found = {data: _places(study, jobs, data, of, lambda line: None) for data in study.data}
+        found = {data: standing.places(data, of, lambda line: None) for data in study.data}
         stages = {data: {label: str(place) for label, (place, _) in places.items()} for data, places in found.items()}
         stages = {data: places for data, places in stages.items() if places}
         if any(stands for places in found.values() for _, stands in places.values()):
@@ -122,33 +122,63 @@ def _log_settings(study: Study, stages: Mapping[str, Mapping[str, str]]) -> dict
     return values
 
 
-def _places(study: Study, jobs: Mapping[Key, Job], data: str, of: str, say: Any) -> dict[str, tuple[Path, bool]]:
-    """Label of each case with such a step to the folder of its seeds, and whether all that lies there is up to date."""
-    found = {}
-    for case in study.cases.values():
-        if data not in case.data or all(step.name != of for step in case.steps):
-            continue
-        own = {key.seed: job for key, job in jobs.items() if key[:3] == (data, case.name, of)}
-        job = next(iter(own.values()))
-        place = job.output if None in own else job.output.parent.parent
-        there = sorted(int(path.parent.name[5:]) for path in place.glob("seed-*/predictions") if path.is_dir())
-        stale = [seed for seed in there if not _stands(own.get(seed) or own.get(None), seed, case)]
-        if stale:
-            say(
-                f"{data}, {of}: {case.label} is left out of the table: {place}/seed-{stale[0]} is of other settings or "
-                "inputs, or of a seed that the study does not name. Run the study, or remove it."
-            )
-        else:
-            found[case.label] = (place, bool(there))
-    return found
+@dataclass
+class _Standing:
+    """Tells which outputs are what the study's file says, by way of all that they were made from.
+
+    Attributes:
+        study: The study.
+        jobs: Its jobs, all of them.
+    """
+
+    study: Study
+    jobs: Mapping[Key, Job]
+    _known: dict[Key, bool] = field(default_factory=dict, repr=False)
+
+    def places(self, data: str, of: str, say: Callable[[str], None]) -> dict[str, tuple[Path, bool]]:
+        """Label of each case with such a step to the folder of its seeds, and whether predictions stand there.
+
+        Args:
+            data: The data set.
+            of: Name of the step.
+            say: What a line about a case that is left out goes to.
+        """
+        found = {}
+        for case in self.study.cases.values():
+            if data not in case.data or all(step.name != of for step in case.steps):
+                continue
+            own = {key.seed: job for key, job in self.jobs.items() if key[:3] == (data, case.name, of)}
+            job = next(iter(own.values()))
+            place = job.output if None in own else job.output.parent.parent
+            there = sorted(int(path.parent.name[5:]) for path in place.glob("seed-*/predictions") if path.is_dir())
+            stale = [seed for seed in there if not self._is_ours(own.get(seed) or own.get(None), seed, case)]
+            if stale:
+                say(
+                    f"{data}, {of}: {case.label} is left out of the table: {place}/seed-{stale[0]} is of other "
+                    "settings or inputs, or of a seed that the study does not name. Run the study, or remove it."
+                )
+            else:
+                found[case.label] = (place, bool(there))
+        return found
+
+    def _is_ours(self, job: Job | None, seed: int, case: Case) -> bool:
+        """Whether the predictions of a seed are what the study's file says."""
+        if job is None or seed not in case.seeds:
+            return False
+        if job.key.seed is not None:
+            return self._stands(job.key)
+        return all(self._stands(need) for need in job.needs) and _seed_stands(job, seed)
+
+    def _stands(self, key: Key) -> bool:
+        """Whether a step is up to date, and all that it needs."""
+        if key not in self._known:
+            job = self.jobs[key]
+            self._known[key] = all(self._stands(need) for need in job.needs) and job.step.is_current()
+        return self._known[key]
 
 
-def _stands(job: Job | None, seed: int, case: Case) -> bool:
-    """Whether the predictions of a seed are what the study's file says."""
-    if job is None or seed not in case.seeds:
-        return False
-    if job.key.seed is not None:
-        return job.step.is_current()
+def _seed_stands(job: Job, seed: int) -> bool:
+    """Whether one seed of a step that runs several by itself is up to date."""
     from minionerec.sequential.config import SequentialConfig
     from minionerec.sequential.seeds import resolve_protocol, seed_runs
 

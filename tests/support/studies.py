@@ -1,0 +1,114 @@
+"""Studies whose steps take no time: each stage is played within this process, and leaves what the real one would.
+
+What a played model is worth is decided by its settings: its targets stand at rank 1 + 100 x learning_rate, one further
+where counts are off, and one row in five further still by its seed, so that a test can compute every table.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from minionerec.cli.stages import STAGES
+from minionerec.core.artefacts import read_json
+from minionerec.core.settings import load_settings
+from minionerec.core.stage import Stage
+from minionerec.metrics.predictions import FILE
+from support.runs import lists_of
+
+ROWS = 40
+TINY = """\
+output: {runs}
+seeds: [1, 2]
+data:
+  shop:
+    - prepare-data: {{as: corpus, config: configs/demo/language/data.yaml, set: {{output: "{{runs}}/corpus"}}}}
+    - build-sids: {{as: sids, set: {{corpus: "{{corpus}}"}}}}
+cases:
+  labels:
+    steps:
+      - sft: {{as: model, set: {{corpus: "{{data.corpus}}", sids: "{{data.sids}}", learning_rate: 0.01}}}}
+      - eval-beam: {{as: valid, set: {{checkpoint: "{{model}}", corpus: "{{data.corpus}}", split: valid}}}}
+      - eval-beam: {{as: test, set: {{checkpoint: "{{model}}", corpus: "{{data.corpus}}"}}}}
+  slower:
+    label: a slower rate
+    like: labels
+    set: {{model: {{learning_rate: 0.03}}}}
+  sharpened:
+    steps:
+      - grpo: {{set: {{corpus: "{{data.corpus}}", checkpoint: "{{labels.model}}", learning_rate: 0.02}}}}
+      - eval-beam: {{as: test, set: {{checkpoint: "{{grpo}}", corpus: "{{data.corpus}}"}}}}
+compare:
+  test: {{metrics: [HR@3, HR@5], resamples: 20}}
+"""
+BROKEN = 0.66
+"""A learning rate with which a played training fails."""
+
+
+def write_study(folder, text=TINY, **changes):
+    """A study's file in a folder, its output beside it; `changes` are put over the keys of the file."""
+    content = yaml.safe_load(text.format(runs=folder / "runs")) | changes
+    path = Path(folder) / "study.yaml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False))  # no aliases
+    return path
+
+
+class Played:
+    """Plays stages instead of starting them.
+
+    Attributes:
+        names: What was started, each "OUTPUT's last parts".
+    """
+
+    def __init__(self):
+        self.names = []
+
+    def __call__(self, words, threads, log):
+        """What `started_words` gives: a context that yields a process, which has ended already."""
+        name, file = words[words.index("--config") - 1], words[words.index("--config") + 1]
+        config = load_settings(STAGES[name].config_class(), file)
+        self.names.append("/".join(Path(config.output).parts[-3:]))
+        return Ended(play(name, config, log))
+
+
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def poll(self):
+        """Its exit status."""
+        return self.status
+
+
+def play(name, config, log):
+    """Leave what a stage would; its exit status."""
+    if name in ("compare", "experiment-log"):
+        STAGES[name].function()(config)
+        return 0
+    if getattr(config, "learning_rate", 0) == BROKEN:
+        log.write(b"what came before\nerror: learning_rate is too bad.\nwhat came after\n")
+        return 2
+    stage = Stage(config, settings=config.deciding() if hasattr(config, "deciding") else None)
+    with stage.work() as work:
+        counts = {"split": "test", "rows": ROWS}
+        rank = np.ones(ROWS, int)
+        if name == "eval-beam":
+            counts["split"], counts["beams"] = config.split, 20
+            said = read_json(Path(config.checkpoint) / "said.json")
+            rank += round(100 * said["learning_rate"])
+            rank[:: 5 + said["seed"]] += 4
+        with work.finish(seed=getattr(config, "seed", None), counts=counts) as place:
+            if name == "eval-beam":
+                lists_of(rank, np.arange(ROWS)).to_frame().to_parquet(place / FILE, index=False)
+            rate = getattr(config, "learning_rate", 0)
+            (place / "said.json").write_text(f'{{"learning_rate": {rate}, "seed": {getattr(config, "seed", 0)}}}')
+    return 0
