@@ -52,13 +52,12 @@ def verdict(found: Sequence[Gap], ours: str, theirs: str) -> list[Said]:
     if ends is None:
         return []
     outside = [gap.metric for gap in known if not gap.inside]
-    if not outside:
-        first = f"All {len(known)} figures of {theirs} lie inside our 95 % intervals"
-    elif len(outside) == len(known):
-        first = f"All {len(known)} figures of {theirs} lie outside our 95 % intervals"
+    whole = f"All {len(known)} figures of {theirs} lie" if len(known) > 1 else f"The one figure of {theirs} lies"
+    if len(outside) in (0, len(known)):
+        first = f"{whole} {'outside' if outside else 'inside'} our 95 % intervals"
     else:
-        first = f"Of {len(known)} figures of {theirs}, {len(known) - len(outside)} lie inside our 95 % intervals, "
-        first += f"{_listed(outside)} {'lies' if len(outside) == 1 else 'lie'} outside"
+        first = f"{len(known) - len(outside)} of {len(known)} figures of {theirs} lie inside our 95 % intervals, "
+        first += f"{_listed(outside)} outside"
     text = f"{first}: {ours} is {_word(*ends)}, {_range(*ends)}."
     said = [Said("verdict", text, {"relative": list(ends), "outside": outside, "figures": len(known)})]
     equal = [gap.metric for gap in known if gap.relative is not None and abs(gap.relative) <= EQUAL]

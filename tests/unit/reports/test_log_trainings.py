@@ -1,0 +1,133 @@
+"""From predictions back to their trainings, and trainings in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.trained_shop import GRPO, RECORD, SFT, checkpoint, write_trained
+
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.records import record_path
+from minionerec.reports.experiment_log.config import StageSetting
+from minionerec.reports.experiment_log.lineage import Training, changes, trace
+from minionerec.reports.experiment_log.trainings import duration, our_settings, outcome, parameters, recorded
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_trained(Path("made"))
+    return tmp_path
+
+
+def test_the_walk_goes_through_every_training(shop):
+    lineage = trace("RL", StageSetting(Path("made/eval_grpo")))
+    assert [(each.name, each.kind) for each in lineage.trainings] == [("sft", "sft"), ("RL", "rl")]
+    assert lineage.own is lineage.trainings[-1] and not lineage.missing
+    sft, rl = lineage.trainings
+    assert sft.record["processes"] == 4 and rl.record is None
+    assert (rl.counts["steps"], rl.seed, len(sft.log)) == (1650, 42, 13)
+
+
+def test_the_walk_finds_its_way_from_another_folder(shop, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    lineage = trace("RL", StageSetting(shop / "made" / "eval_grpo"))
+    assert [each.path for each in lineage.trainings] == [shop / "made" / "sft", shop / "made" / "grpo"]
+
+
+def test_a_training_that_was_made_anew_is_not_taken_for_the_old_one(shop):
+    checkpoint("made/sft", {**SFT, "epochs": 1.0}, {}, {}, [{"step": 1}])
+    lineage = trace("RL", StageSetting(Path("made/eval_grpo")))
+    assert [each.name for each in lineage.trainings] == ["RL"]
+    assert lineage.missing == ["made/sft"]
+
+
+def test_a_teacher_is_a_training_too(shop):
+    checkpoint("made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [])
+    checkpoint("made/taught", SFT, {}, {"teacher": "made/teacher"}, [])
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/taught"}):
+        pass
+    lineage = trace("taught", StageSetting(Path("made/eval")))
+    assert [(each.name, each.kind) for each in lineage.trainings] == [("teacher", "catalogue"), ("taught", "sft")]
+    assert ("Teacher's share of the loss", "0.7") in parameters(lineage.trainings[1])
+
+
+def test_pending_stages_are_told_by_what_lies_there(shop):
+    def found(checkpoint=""):
+        lineage = trace("X", StageSetting(Path("nowhere"), checkpoint))
+        assert lineage.predictions is None
+        return lineage.trainings
+
+    assert found() == found("made/nothing") == []
+    (training,) = found("made/grpo")  # trained, not yet evaluated
+    assert training.progress is None and training.kind == "rl"
+    folder = Path("made/next.partial")
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    assert found("made/next") == []
+    (folder / "run.json").write_text(json.dumps({"settings": GRPO, "inputs": {}}))
+    (training,) = found("made/next")
+    assert outcome(training) == [("Status", "in progress, no checkpoint yet"), ("Results", "pending")]
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "trainer_state.json").write_text("{")
+    assert found("made/next")[0].progress == (None, None)
+    (folder / "checkpoint-20").mkdir()
+    (folder / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20, "max_steps": 40}')
+    assert found("made/next")[0].progress == (20, 40)
+
+
+def test_changes_are_those_of_one_kind_and_of_what_was_begun_from():
+    def training(kind, settings, before):
+        return Training("x", kind, Path("x"), settings, before=before)
+
+    first = training("rl", {"epochs": 2, "beta": 0.1}, {"checkpoint": "a" * 64, "corpus": "c" * 64})
+    second = training("rl", {"epochs": 3, "beta": 0.1, "loss": "dapo"}, {"checkpoint": "b" * 64, "corpus": "c" * 64})
+    expected = {"epochs": (2, 3), "loss": (None, "dapo"), "input checkpoint": ("a" * 16, "b" * 16)}
+    assert changes(second, first) == expected
+    assert changes(first, first) == {}
+    assert changes(first, training("sft", {}, {})) is None
+
+
+def test_words_of_rl_and_catalogue():
+    told = dict(parameters(Training("x", "rl", Path("x"), {**GRPO, "beta": 0.0, "rollouts": "beams"})))
+    assert told["Temperature"].startswith("none") and told["Reference follows the policy"] == "no reference"
+    told = dict(parameters(Training("x", "rl", Path("x"), GRPO, record=RECORD)))
+    assert told["Temperature"].startswith("1,")
+    assert told["Reference follows the policy"] == "every 512 steps, 0.6 of the policy"
+    assert (told["Processes"], told["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
+    settings = {"towers": 2, "layers": 2, "hidden_size": 128, "objective": "expected", "generations": 16, "beta": 0.1}
+    told = dict(parameters(Training("x", "catalogue", Path("x"), settings, {"parameters": 1000})))
+    assert told["Model"] == "2 towers of 2 layers, width 128, 1,000 parameters"
+    assert told["Gradient accumulation"] == "not recorded"
+    assert (told["Generations"], told["Beta"]) == ("16", "0.1")
+    assert parameters(Training("x", "other", Path("x"), {"a": True})) == [("a", "yes")]
+
+
+def test_ours_beside_published_settings():
+    sft, rl = Training("s", "sft", Path("s"), SFT), Training("r", "rl", Path("r"), GRPO)
+    found = our_settings([sft, rl])
+    assert (found["backbone"], found["batch"], found["epochs"]) == ("Qwen2.5-1.5B-Instruct", 1024, 10.0)
+    assert (found["rl_batch"], found["rl_reward"], found["rl_epochs"]) == ("1,024", "ranking", 2.0)
+    scratch = {**SFT, "model": "scratch", "layers": 4, "hidden_size": 256}
+    found = our_settings([Training("s", "sft", Path("s"), scratch, {"parameters": 3_800_000})])
+    assert found["backbone"] == "from scratch: 4 layers, width 256, 3,800,000 parameters"
+    found = our_settings([Training("s", "sequential", Path("s"), {"model": "sasrec", "batch_size": 128})])
+    assert found == {"backbone": "sasrec", "batch": 128, "schedule": "constant"}
+
+
+def test_records_in_words():
+    told = dict(recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30}))
+    assert told["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
+    assert (told["Most memory"], told["Most GPU memory"], told["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
+    machine = {**RECORD["machine"], "gpus": []}
+    assert dict(recorded({**RECORD, "machine": machine}))["Machine"] == "Some CPU, 32 cores, 8 threads"
+    assert recorded(None) == [("Duration", "not recorded"), ("Machine", "not recorded")]
+    assert duration(34200) == "9 h 30 min"
+
+
+def test_a_record_of_another_artefact_is_not_this_ones(shop):
+    place = record_path(Path("made/sft"))
+    place.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
+    assert trace("SFT", StageSetting(Path("made/eval_sft"))).trainings[0].record is None
+    place.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
+    assert trace("SFT", StageSetting(Path("made/eval_sft"))).trainings[0].record is not None
