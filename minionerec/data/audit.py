@@ -81,7 +81,9 @@ class OrderAudit:
         ties: Pairs of one moment; None where there are no times.
         orders: What is compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
             where all are digits; "file": places in the source's file, where they are known. Kinds are "ties" and
-            "others", or "all" where there are no times. Pairs of one item twice are in no order of ids.
+            "others", or "all" where there are no times. Pairs of one item twice are in no order of ids. "others" are
+            no more than a control: where moments are sorted, they lead from the end of one list to the beginning of the
+            next, and fall more often than by chance.
     """
 
     pairs: int = 0

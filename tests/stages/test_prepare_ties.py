@@ -1,0 +1,157 @@
+"""The setting `ties` of prepare-data, what the audit says there, and later stages on what it makes."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.baskets import rows_by_hand, source_of
+from support.paths import ROOT
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.data.build import build_corpus
+from minionerec.data.checks import check_histories
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.prepare import run_prepare
+from minionerec.data.times import row_times
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.windows import sid_windows
+
+DAY = 86_400
+
+
+@pytest.fixture(scope="module")
+def by_days(tmp_path_factory):
+    """The demo shop with times of whole days, sorted by item within a day: settings, and its table."""
+    folder = tmp_path_factory.mktemp("days")
+    bought = pd.read_csv(ROOT / "data" / "demo" / "interactions.csv")
+    bought["timestamp"] = bought["timestamp"] // (30 * DAY) * 30 * DAY
+    bought = bought.sort_values(["timestamp", "item_id"], kind="stable")
+    bought.to_csv(folder / "bought.csv", index=False)
+    items = str(ROOT / "data" / "demo" / "items.csv")
+    return {"source": "tables", "interactions": str(folder / "bought.csv"), "items": items}, bought
+
+
+def prepared(folder, settings, **changes):
+    result = run_prepare(
+        PrepareConfig(**settings, **changes, output=str(folder / "-".join(map(str, changes.values()))))
+    )
+    return Corpus.load(result.output), result
+
+
+def test_the_demo_shop_has_no_ties_and_is_the_same_with_every_setting(tmp_path):
+    corpora = {ties: prepared(tmp_path, {}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
+    for corpus in corpora.values():
+        assert corpus.counts["order"]["ties"] == 0 and corpus.counts["order"]["pairs"] == 15_246
+        for split in SPLITS:
+            pd.testing.assert_frame_equal(corpus.splits()[split], corpora["keep"].splits()[split])
+            assert row_times(corpus, split).later.all()
+    assert [corpus.split for corpus in corpora.values()] == [
+        "global time 8:1:1",
+        "global time 8:1:1, ties shuffled",
+        "global time 8:1:1, ties together",
+    ]
+
+
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
+def test_months_of_the_demo_shop_together(tmp_path, by_days, split):
+    settings, bought = by_days
+    corpus, _ = prepared(tmp_path, settings, ties="together", split=split)
+    check_histories(corpus)
+    numbers = dict(zip(corpus.items["item_id"], range(corpus.n_items), strict=True))
+    names = {user: place for place, user in enumerate(sorted(set(bought["user_id"])))}
+    pairs = [(names[user], time) for user, time in zip(bought["user_id"], bought["timestamp"], strict=True)]
+    items = bought["item_id"].map(numbers).tolist()
+    expected = Counter(
+        (pairs[place][0], time, tuple(items[item] for item in past), items[place])
+        for place, (time, past, _) in rows_by_hand(pairs, 10).items()
+    )
+    rows = pd.concat(corpus.splits().values())
+    found = zip(rows["user"].map(names), rows["time"], rows["history"].map(tuple), rows["target"], strict=True)
+    assert Counter(found) == expected
+    sides = rows.assign(split=np.repeat(SPLITS, [len(corpus.splits()[name]) for name in SPLITS]))
+    key = "time" if split == "global_time" else ["user", "time"]
+    assert sides.groupby(key)["split"].nunique().max() == 1
+    assert all(row_times(corpus, name).later.all() for name in SPLITS)
+
+
+def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_days, caplog):
+    caplog.set_level("INFO")
+    settings, _ = by_days
+    corpus, result = prepared(tmp_path, settings, ties="keep")
+    order = corpus.counts["order"]
+    ties = order["text"]["ties"]
+    assert ties["rising"] == ties["pairs"] > 9000 and order["file"]["ties"] == {
+        "pairs": order["ties"],
+        "rising": order["ties"],
+    }
+    others = order["text"]["others"]  # from the last of one list to the first of the next: they fall
+    assert 0.2 < others["rising"] / others["pairs"] < 0.4
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1 and "Set ties to 'shuffle' or 'together'" in warnings[0]
+    assert f"neighbouring pairs of one moment: {order['ties']:,} of {order['pairs']:,}" in caplog.text
+    assert read_manifest(result.output)["seed"] is None
+    caplog.clear()
+    shuffled, result = prepared(tmp_path, settings, ties="shuffle", seed=3)
+    assert shuffled.counts["order"] == order and read_manifest(result.output)["seed"] == 3
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    rising = [(row.history[-1], row.target) for row in shuffled.train.itertuples() if row.time == row.previous_time]
+    ids = shuffled.items["item_id"]
+    assert np.mean([ids[one] < ids[other] for one, other in rising if one != other]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_days, monkeypatch):
+    settings, _ = by_days
+    whole, _ = prepared(tmp_path, settings, ties="together")
+    monkeypatch.setattr("minionerec.data.build.BATCH", 1000)
+    parts, _ = prepared(tmp_path, settings, ties="together", seed=0)
+    for split in SPLITS:
+        pd.testing.assert_frame_equal(whole.splits()[split], parts.splits()[split])
+
+
+def test_a_source_without_times_gets_a_note(tmp_path, caplog):
+    caplog.set_level("INFO")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"u{user} 1 2 3 {4 + user % 3}\n" for user in range(9)))
+    settings = {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
+    corpus, _ = prepared(tmp_path, settings, max_history=5)
+    assert not corpus.has_times and row_times(corpus, "test") is None
+    assert corpus.counts["order"] == {
+        "pairs": 27,
+        "text": {"all": {"pairs": 27, "rising": 27}},
+        "number": {"all": {"pairs": 27, "rising": 27}},
+    }
+    assert "neighbouring pairs: 27; their times are unknown" in caplog.text
+    assert "item ids as numbers rise in 100.0% of 27" in caplog.text and "Within one moment" not in caplog.text
+    with pytest.raises(ConfigError, match=f"ties is 'together', but {lines} holds no times"):
+        prepared(tmp_path, settings, ties="together")
+
+
+def test_the_published_rows_have_no_ties_to_settle():
+    with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' comes as rows, without the times"):
+        PrepareConfig(source="published", category="Pots", ties="shuffle")
+    with pytest.raises(ConfigError, match="unknown ties 'random'; known: keep, shuffle, together"):
+        PrepareConfig(ties="random")
+
+
+def test_the_catalogue_model_trains_on_every_target_once():
+    pairs = [(place % 4, place // 12) for place in range(240)]
+    corpus = build_corpus(source_of(pairs), ties="together").corpus()
+    table = SidTable(
+        np.stack(np.unravel_index(np.arange(corpus.n_items), (7, 7, 7)), 1).astype(np.int32),
+        corpus.items["item_id"].tolist(),
+    )
+    windows, valid = sid_windows(corpus, table, recency=2.0)
+    labels = windows["labels"]
+    numbers = Counter((table.sid_numbers[corpus.train["target"].to_numpy()] + 1).tolist())
+    assert Counter(labels[labels > 0].tolist()) == numbers
+    item_of = np.empty(corpus.n_items + 1, dtype=int)
+    item_of[table.sid_numbers + 1] = np.arange(corpus.n_items)
+    for history, wanted in zip(windows["histories"], labels, strict=True):
+        for place in np.flatnonzero(wanted > 0):
+            target = item_of[wanted[place]]
+            assert all(pairs[item_of[seen]][1] < pairs[target][1] for seen in history[: place + 1])
+    assert (windows["weights"][labels > 0]).mean() == pytest.approx(1.0)
+    assert (valid["labels"] > 0).sum() == len(corpus.valid)
