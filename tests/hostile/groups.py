@@ -149,15 +149,22 @@ def _lines(path: Path) -> tuple[int, int]:
     return sum(bool(line.strip(b" \t")) for line in lines), len(lines)
 
 
+def filled_lines(path: Path) -> tuple[int, int]:
+    """Filled lines of a text file and how many there may be, as its kind ends lines."""
+    if path.suffix not in (".json", ".jsonl", ".txt"):
+        return _lines(path)
+    # A lone \\r ends no line here: it is white space, as others of Unicode are.
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace").split("\n")
+    filled = sum(bool(line.strip()) for line in lines)
+    return filled, filled
+
+
 def _account(read: _Read, name: str, path: Path, header: bool) -> None:
     """Every row of the changed file is used or counted."""
     if path.suffix == ".parquet":
         filled = every = len(pd.read_parquet(path))
-    elif path.suffix in (".json", ".txt"):  # a lone \\r ends no line here: it is white space, as others of Unicode are
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace").split("\n")
-        filled = every = sum(bool(line.strip()) for line in lines)
     else:
-        filled, every = _lines(path)
+        filled, every = filled_lines(path)
     of_visits = read.kinds.get("unknown_item", 0) + read.counts.get("reviews_without_item", 0)
     others = sum(read.kinds.values()) - read.kinds.get("unknown_item", 0)
     if name == "interactions":

@@ -10,7 +10,7 @@ from hostile.artefact_groups import GROUPS
 from hostile.groups import Broken, Group
 
 QUICK = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items", "published", "settings")
-QUICK += ("vectors", "histories")
+QUICK += ("vectors", "histories", "items table", "comparisons", "times", "study", "experiment log", "run record")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():

@@ -1,0 +1,291 @@
+"""What the campaign does to further files that users give: item tables, comparisons, times, studies, logs, records."""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from hostile import harmless, mutate
+from hostile.groups import Group, filled_lines, holds
+
+from minionerec.cli.study_file import read_study
+from minionerec.cli.study_plan import Plan
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.records import read_run_record
+from minionerec.core.settings import parse_settings
+from minionerec.data.times import NO_TIME, row_times
+from minionerec.preference.data import read_comparisons
+from minionerec.preference.files import read_features
+from minionerec.recommend.items import Items
+from minionerec.reports.experiment_log.config import ExperimentLogConfig
+
+N_ITEMS, N_ROWS = 8, 24
+SUFFIXES = {".csv": mutate.spoil_text(","), ".tsv": mutate.spoil_text("\t"), ".parquet": mutate.spoil_parquet}
+
+
+def _is(value: Any, text: str) -> bool:
+    """Whether a value is what a cell says."""
+    if value is None:
+        return not text.strip()
+    return float(text) == value if isinstance(value, float) else str(value).lower() == text.strip().lower()
+
+
+def _untouched(path: Path, before: bytes) -> list[str]:
+    """The lines of a text table that are as they were; none where its header is not."""
+    old, new = (content.decode("utf-8", "replace").split("\n") for content in (before, path.read_bytes()))
+    return [line for line in old[1:] if line.strip() and line in new] if old[0] == new[0] else []
+
+
+# The items table of a recommender
+
+
+def _make_items(folder: Path) -> None:
+    rows = [(f"i{n}", f"Tea {n}", 'Nice, and "warm"', n + 0.5, n % 2 == 0) for n in range(N_ITEMS)]
+    table = pd.DataFrame(rows, columns=["item_id", "title", "note", "price", "fresh"])
+    table.to_parquet(folder / "items.parquet", index=False)
+    for suffix, separator in ((".csv", ","), (".tsv", "\t")):
+        table.to_csv(folder / f"items{suffix}", index=False, sep=separator)
+
+
+def _read_items(path: Path) -> Items:
+    catalogue = pd.DataFrame({"item_id": [f"i{n}" for n in range(N_ITEMS)], "title": "Tea"})
+    found = Items.of(SimpleNamespace(items=catalogue), path)  # type: ignore[arg-type]
+    for name, column in found.columns.items():
+        holds(len(column.values) == N_ITEMS, f"{name} has {len(column.values)} values")
+        some = next((value for value in map(column.at, range(N_ITEMS)) if value is not None), None)
+        if some is not None:
+            holds(bool(found.mask({name: [some]}).any()), f"no item has {name} {some!r:.60}, which one has")
+    return found
+
+
+def _strike_items(rng: Random, clean: Path, folder: Path) -> str:
+    suffix = rng.choice((".csv", ".csv", ".tsv", ".parquet"))
+    path = folder / f"items{suffix}"
+    before = path.read_bytes()
+    same = rng.random() < 0.15
+    separator = "\t" if suffix == ".tsv" else ","
+    other = harmless.other_parquet if suffix == ".parquet" else harmless.other_table(separator)
+    mutate.change_file(rng, path, other if same else SUFFIXES[suffix])
+    found = _read_items(path)
+    if same:
+        for name, column in _read_items(clean / path.name).columns.items():
+            holds(found.columns[name].values.tolist() == column.values.tolist(), f"other values of {name}")
+    elif suffix != ".parquet":
+        for line in _untouched(path, before):
+            item, _, _, price, fresh = line.replace('"Nice, and ""warm"""', "").split(separator)
+            place = found.index(item)
+            for name, text in (("price", price), ("fresh", fresh)):
+                holds(_is(found.columns[name].at(place), text), f"{name} of {item} is not {text}")
+    return "read"
+
+
+# Comparisons and features of a preference study
+
+
+def _make_comparisons(folder: Path) -> None:
+    rows = [
+        {
+            **{"comparison_id": f"c{n}", "user_id": f"u{n % 5}", "item_a": f"i{n % 6}", "item_b": f"i{(n + 1) % 7}"},
+            **{"smart": "ab"[n % 2], "kind": ("b", "a", "tie", "")[n % 4], "timestamp": 1_500_000_000 + n},
+            "comment": "Nice, and so",
+        }
+        for n in range(N_ROWS)
+    ]
+    table = pd.DataFrame(rows)
+    table.to_csv(folder / "rows.csv", index=False)
+    table.to_parquet(folder / "rows.parquet", index=False)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ids, vectors = [f"i{n}" for n in range(N_ITEMS)], np.random.default_rng(0).normal(size=(N_ITEMS, 3))
+    np.savez(folder / "features.npz", item_id=np.array(ids), features=vectors.astype(np.float32))
+    pd.DataFrame({"item_id": ids, "vector": list(vectors)}).to_parquet(folder / "features.parquet")
+
+
+def _spoil_arrays(rng: Random, content: bytes) -> bytes:
+    """An npz with one of its arrays changed as `spoil_npy` does, another name, or changed bytes."""
+    if rng.random() < 0.3:
+        return mutate.spoil_bytes(rng, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    name = rng.choice(sorted(parts))
+    if name == "features.npy" and rng.random() < 0.7:
+        parts[name] = mutate.spoil_npy(rng, parts[name])
+    elif rng.random() < 0.5:
+        parts[name] = mutate.spoil_bytes(rng, parts[name])
+    else:
+        parts[rng.choice(("x.npy", "features", "item_id.npy"))] = parts.pop(name)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as new:
+        for key, part in parts.items():
+            new.writestr(key, part)
+    return buffer.getvalue()
+
+
+def _strike_comparisons(rng: Random, clean: Path, folder: Path) -> str:
+    rows, features = rng.choice(("rows.csv", "rows.csv", "rows.jsonl", "rows.parquet")), "features.npz"
+    spoilers = {**SUFFIXES, ".jsonl": mutate.spoil_json, ".npz": _spoil_arrays}
+    if rng.random() < 0.25:
+        features = rng.choice(("features.npz", "features.parquet"))
+        mutate.change_file(rng, folder / features, spoilers[Path(features).suffix])
+    else:
+        mutate.change_file(rng, folder / rows, spoilers[Path(rows).suffix])
+    targets = ["smart", "kind"]
+    found = read_comparisons(folder / rows, folder / features, targets, {})
+    counts, path = found.counts, folder / rows
+    if path.suffix == ".parquet":
+        filled = every = len(pd.read_parquet(path))
+    else:
+        filled, every = filled_lines(path)
+    read = counts["comparisons"] + counts.get("lines_inside_cells", 0) + (path.suffix == ".csv")
+    holds(filled <= read <= every, f"{read} of {filled} to {every} lines are used or counted")
+    usable = counts["comparisons"] - sum(
+        counts[name] for name in ("without_user_or_item", "without_features", "self_pairs")
+    )
+    holds(counts["answers"] == usable * len(targets), f"{counts['answers']} answers of {usable} comparisons")
+    left = counts["answers"] - counts["blank"] - counts["ties"] - counts["invalid"]
+    holds(left == len(found) + counts["repeated"], f"{len(found)} rows and {counts['repeated']} repeats of {left}")
+    items, vectors = read_features(folder / features)
+    holds(vectors.dtype == np.float32 and vectors.shape[0] == len(items) == len(set(items)), "not a vector an item")
+    holds(bool(np.isfinite(vectors).all()), "features that are not finite")
+    return "read"
+
+
+# Times of rows
+
+
+def _make_times(folder: Path) -> None:
+    lines = [
+        f"{split},{row},{1_500_000_000 + row},{1_400_000_000 + row}" for split in ("valid", "test") for row in range(9)
+    ]
+    lines[3] = "valid,3,1500000003,"
+    (folder / "times.csv").write_text("split,row,timestamp,previous_timestamp\n" + "\n".join(lines) + "\n")
+
+
+def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
+    path = folder / "times.csv"
+    before = path.read_bytes()
+    data: Any = SimpleNamespace(times_of=lambda split: None, rows=lambda split: range(9))
+    same = rng.random() < 0.15
+    mutate.change_file(rng, path, harmless.other_table(",") if same else SUFFIXES[".csv"])
+    for split in ("valid", "test"):
+        found = row_times(data, split, path)
+        if found is None:
+            holds(not same and split.encode() not in path.read_bytes(), f"times of {split} are lost")
+            continue
+        holds(found.time.dtype == found.previous.dtype == np.int64, "times of another type")
+        holds(len(found.time) == len(found.previous) == 9, "times of another number")
+        holds(not bool((found.later & found.same).any()), "both later and at the same moment")
+        for line in before.decode().split("\n")[1:-1] if same else _untouched(path, before):
+            name, row, time, previous = line.split(",")
+            if name == split:
+                wanted = [int(time), int(previous) if previous else NO_TIME]
+                holds([found.time[int(row)], found.previous[int(row)]] == wanted, f"other times than in {line}")
+    return "read"
+
+
+# Studies, experiment logs, run records
+
+
+STUDY = """output: runs/mine
+seeds: [1, 2]
+jobs: 2
+data:
+  shop:
+    - prepare-data: {set: {source: tables, items: items.csv, interactions: visits.csv}}
+    - build-sids: {set: {corpus: "{prepare-data}"}}
+steps:
+  - sft: {set: {corpus: "{data.prepare-data}", sids: "{data.build-sids}"}}
+  - eval-beam: {set: {corpus: "{data.prepare-data}", checkpoint: "{sft}"}}
+cases:
+  plain: {label: As it is}
+  wide: {like: plain, set: {sft: {hidden_size: 64}}}
+  seedless: {like: plain, seeds: [7], set: {sft: {epochs: 2}}}
+compare:
+  test: {resamples: 20}
+search: {case: plain, step: sft, measure: eval-beam, trials: 2, over: {learning_rate: {low: 1e-4, high: 1e-2}}}
+"""
+LOG = """output: runs/log
+resamples: 20
+ks: [1, 5]
+entries:
+  shop:
+    corpus: runs/corpus
+    protocol: rows
+    stages:
+      SFT: runs/predictions
+      GRPO: {predictions: runs/other, checkpoint: runs/grpo}
+  more: {corpus: runs/more, sids: runs/sids, stages: {SFT: runs/third}, split: valid}
+"""
+
+
+def _make_text(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def _spoil_nested(rng: Random, content: bytes) -> bytes:
+    """YAML of several levels with a line changed, or a value anywhere in it (JSON is YAML, too)."""
+    if rng.random() < 0.4:
+        return mutate.spoil_yaml(rng, content)
+    return mutate.spoil_json(rng, json.dumps(yaml.safe_load(content)).encode())
+
+
+def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
+    mutate.change_file(rng, folder / "study.yaml", _spoil_nested)
+    study = read_study(str(folder / "study.yaml"))
+    jobs = Plan(study).all()
+    holds({key.data for key in jobs} <= set(study.data), "jobs of no data set")
+    places = [job.output.resolve() for job in jobs.values()]
+    holds(len(set(places)) == len(places), "two jobs write one place")
+    holds(all(need in jobs for job in jobs.values() for need in job.needs), "a job needs what nobody makes")
+    return "read"
+
+
+def _strike_log(rng: Random, clean: Path, folder: Path) -> str:
+    mutate.change_file(rng, folder / "log.yaml", _spoil_nested)
+    config = parse_settings(ExperimentLogConfig, ["--config", str(folder / "log.yaml")])
+    for entry in config.parsed():
+        holds(isinstance(entry.corpus, str) and entry.protocol in ("rows", "a", "b"), f"an entry {entry!r:.80}")
+    config.inputs()
+    return "read"
+
+
+def _make_record(folder: Path) -> None:
+    machine = {"processor": "any", "cores": 2, "threads": 2, "memory_bytes": 2**33, "gpus": []}
+    machine["gpus"] = [{"name": "any", "memory_bytes": 2**34}]
+    record = {
+        **{"command": ["minionerec", "sft"], "commit": None, "started": "2030-01-31T12:00:00Z"},
+        **{"ended": "2030-01-31T12:01:00Z", "seconds": {"all": 60.0, "train": 50.5}, "resumed_from": 3, "parts": 2},
+        **{"machine": machine, "processes": 1, "batch": {"per_device": 2, "accumulation": 2, "global": 4}},
+        **{"peak_memory_bytes": 2**30, "peak_gpu_memory_bytes": 2**31},
+    }
+    with write_artefact(folder / "made", "cups", config={}) as place:
+        (place / "cup.txt").write_text("cup")
+    (folder / "made.record.json").write_text(json.dumps(record))
+
+
+def _strike_record(rng: Random, clean: Path, folder: Path) -> str:
+    mutate.change_file(rng, folder / "made.record.json", mutate.spoil_json)
+    found = read_run_record(folder / "made")
+    if found is not None:
+        seconds = list(found.seconds.values())
+        holds(all(isinstance(value, float) and np.isfinite(value) and value >= 0 for value in seconds), f"{seconds}")
+        counts = [found.processes, found.parts, found.machine.cores, found.machine.threads]
+        holds(all(type(value) is int and value >= 0 for value in counts), f"{counts}")
+        holds(all(isinstance(word, str) for word in found.command), f"{found.command}")
+    return "read"
+
+
+TABLES = (
+    Group("items table", _make_items, _strike_items, 4),
+    Group("comparisons", _make_comparisons, _strike_comparisons, 4),
+    Group("times", _make_times, _strike_times, 3),
+    Group("study", _make_text("study.yaml", STUDY), _strike_study, 3),
+    Group("experiment log", _make_text("log.yaml", LOG), _strike_log, 2),
+    Group("run record", _make_record, _strike_record, 2),
+)
