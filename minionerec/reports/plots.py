@@ -325,5 +325,39 @@ def quality_against_cost(
         axes.set_xlabel(cost)
         axes.set_ylabel(quality)
         text = _svg(figure, "cost")
+    return _alone(text)
+
+
+def interval_panels(panels: Mapping[str, Mapping[str, tuple[float, float, float]]], quantity: str) -> str:
+    """One point with its interval for each system, the same systems side by side in panels of their own scale.
+
+    Args:
+        panels: Panel title to name to (value, low, high); the names of the first panel stand beside the axis.
+        quantity: What the horizontal axes show.
+
+    Returns:
+        An SVG image that stands by itself.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({**_STYLE, "axes.grid.axis": "both"}):
+        names = list(next(iter(panels.values())))
+        figure = _figure(7.2, 1.0 + 0.3 * len(names))
+        for place, (title, points) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), place + 1)
+            middle, low, high = np.array([points[name] for name in names]).T
+            y = np.arange(len(names))
+            axes.errorbar(middle, y, xerr=[middle - low, high - middle], fmt="o", capsize=3, color=COLOURS[place])
+            axes.set_yticks(y, names if place == 0 else [""] * len(names))
+            axes.invert_yaxis()
+            axes.set_xlim(left=0)
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel(quantity)
+        text = _svg(figure, "kinds")
+    return _alone(text)
+
+
+def _alone(text: str) -> str:
+    """An SVG element as an image that stands by itself, readable on light and dark."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return text.replace("<svg", f'<svg {names} style="color: #777777"', 1) + "\n"
