@@ -11,7 +11,10 @@ from minionerec.embed.config import EncoderConfig
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.table import INDEX_FILE, LEVELS
 
-METHODS = ("residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus", "published", "append")
+METHODS = ("residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus", "published", "shuffled", "append")
+
+_READ = ("published", "shuffled")
+"""Methods that read an index.json."""
 
 
 @dataclass
@@ -30,7 +33,8 @@ class SidConfig(EncoderConfig):
         "residual_kmeans",
         "how SIDs come about: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "
         "rq_vae (an autoencoder with codebooks), rq_vae_plus (one that starts at residual_kmeans), published (read an "
-        "index.json) or append (SIDs for new items beside those of append_to)",
+        "index.json), shuffled (read one and deal its SIDs out at random, by seed: a control) or append (SIDs for new "
+        "items beside those of append_to)",
         known=METHODS,
     )
     append_to: str | None = setting(
@@ -42,7 +46,8 @@ class SidConfig(EncoderConfig):
     )
     index: str | None = setting(
         None,
-        "index.json for method published, or a directory that holds one; the published file of category if not given",
+        "index.json for methods published and shuffled, or a directory that holds one; the published file of category "
+        "if not given",
         reads="any",
     )
     category: str = setting("Industrial_and_Scientific", "whose published index.json to look for")
@@ -100,12 +105,12 @@ class SidConfig(EncoderConfig):
                 f"method is {self.method!r} and append_to {self.append_to!r}; give both method append and the SIDs to "
                 "append to, or neither."
             )
-        if self.method == "published" and self.collisions == "relocate":
+        if self.method in _READ and self.collisions == "relocate":
             raise ConfigError(
-                "method published has no codebooks, so collisions relocate cannot work; set collisions to keep (the "
-                "table as published) or extra_token."
+                f"method {self.method} has no codebooks, so collisions relocate cannot work; set collisions to keep "
+                "(the table as published) or extra_token."
             )
-        if self.method != "published" and self.index is not None:
+        if self.method not in _READ and self.index is not None:
             raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")
 
     def inputs(self) -> dict[str, Path]:
@@ -114,7 +119,7 @@ class SidConfig(EncoderConfig):
         Raises:
             DataError: If the published index or a file of vectors is missing.
         """
-        if self.method == "published":
+        if self.method in _READ:
             return declared_inputs(self) | {"index": self._published_index()}
         return super().inputs()
 

@@ -84,6 +84,12 @@ def _make_published(given: Given) -> Made:
     return Made(table.codes)
 
 
+def _make_shuffled(given: Given) -> Made:
+    """The same SIDs, each at another item: the shape of a table without its sense."""
+    codes = _make_published(given).codes
+    return Made(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
+
+
 def _sizes(vectors: np.ndarray, config: SidConfig) -> Sequence[int]:
     return fit_codebook_sizes(config.codebook_sizes, len(vectors)) if config.fit_sizes else config.codebook_sizes
 
@@ -183,6 +189,7 @@ MAKERS: dict[str, Callable[[Given], Made]] = {
     "rq_vae": partial(_make_rq_vae, plus=False),
     "rq_vae_plus": partial(_make_rq_vae, plus=True),
     "published": _make_published,
+    "shuffled": _make_shuffled,
     "append": _make_appended,
 }
 

@@ -290,6 +290,19 @@ def test_published_table_is_read_and_written_as_one(tmp_path, caplog):
     assert "1 of its items are not in the corpus" in caplog.text
 
 
+def test_shuffled_sids_are_those_of_another_table_at_other_items(tmp_path):
+    corpus = save_corpus(tmp_path / "corpus", shop_titles(60))
+    run_build_sids(config_for(corpus, tmp_path / "sids"))
+    settings = {"method": "shuffled", "collisions": "keep", "index": str(tmp_path / "sids")}
+    before, tables = SidTable.load_index(tmp_path / "sids"), []
+    for seed in (3, 4):
+        run_build_sids(config_for(corpus, tmp_path / f"shuffled{seed}", seed=seed, **settings))
+        tables.append(SidTable.load_index(tmp_path / f"shuffled{seed}"))
+        assert sorted(map(tuple, tables[-1].codes)) == sorted(map(tuple, before.codes))
+        assert (tables[-1].codes == before.codes).all(1).sum() < 10
+    assert (tables[0].codes != tables[1].codes).any()
+
+
 def test_published_item_without_sid(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", ["x", "y"])
     settings = published(tmp_path, {"i0": ["<a_7>", "<b_0>"]})
@@ -327,7 +340,8 @@ COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "ca
     [
         (
             {"method": "magic"},
-            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, append",
+            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, shuffled, "
+            "append",
         ),
         ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
         ({"output": ""}, "output is empty; give --output"),
