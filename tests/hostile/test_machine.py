@@ -7,7 +7,9 @@ artefacts of an undisturbed run, byte for byte.
 import os
 import random
 import shutil
+import time
 from functools import partial
+from itertools import count
 
 import pytest
 from support.kill import Point, random_points, stage_in_child
@@ -16,6 +18,8 @@ from support.machine import on_machine, run_words, started
 from support.small_shop import STAGES, bytes_of, command, copied, stage
 
 from minionerec.core.artefacts import read_manifest, require_writable, write_artefact
+from minionerec.preference.config import PreferenceConfig
+from minionerec.reports.preference_report import run_preference_study
 
 OWN = {name: settings["output"] for name, settings in STAGES.items()}
 slow = pytest.mark.slow
@@ -157,6 +161,27 @@ def test_two_runs_at_once(shop, tmp_path, name):
     for done in ends:
         assert done.status == 0 or "another run is writing it" in done.said
     ends_as_undisturbed(shop, place, name)
+
+
+def _later(now, seconds):
+    """A clock that is further ahead at every look."""
+    return now() + next(seconds)
+
+
+def test_a_preference_study_holds_nothing_of_the_clock(tmp_path, monkeypatch):
+    config = PreferenceConfig(output="out", items=60, width=8, resamples=5, workers=1, seeds=[4], document="all.md")
+    found = []
+    for name, hours in (("one", 0), ("two", 7)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        for clock in ("time", "perf_counter", "monotonic"):
+            monkeypatch.setattr(time, clock, partial(_later, getattr(time, clock), count(0, 3600 * hours)))
+        run_preference_study(config)
+        monkeypatch.undo()
+        every = bytes_of(tmp_path / name)
+        found.append({file: content for file, content in every.items() if not file.endswith(".record.json")})
+    assert "all.md" in found[0] and any(file.endswith("results.json") for file in found[0])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 2**33])
