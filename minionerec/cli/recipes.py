@@ -25,7 +25,7 @@ from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shipped_root
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
-from minionerec.core.settings import Settings, StageConfig, declared_inputs, load_settings, read_yaml
+from minionerec.core.settings import Settings, StageConfig, load_settings, read_yaml
 
 logger = get_logger(__name__)
 
@@ -209,8 +209,8 @@ def steps_before(steps: Sequence[Step], settings: Settings) -> list[Step]:
     return [step for step in steps if step.name in needed]
 
 
-def _read_paths(settings: Any) -> Iterator[str]:
-    for path in declared_inputs(settings).values():
+def _read_paths(settings: Settings) -> Iterator[str]:
+    for path in settings.named_paths():
         yield os.path.normpath(path)
 
 

@@ -172,6 +172,7 @@ STAGES = {
             "gaps.",
             "minionerec.reports.experiment_log.config:ExperimentLogConfig",
             "minionerec.reports.experiment_log.stage:run_experiment_log",
+            demo="log.yaml",
         ),
         StageSpec(
             "recommend",

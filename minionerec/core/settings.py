@@ -106,6 +106,10 @@ class Settings:
         """Name to path of everything that is read; stages that read more than their settings name add to it."""
         return declared_inputs(self)
 
+    def named_paths(self) -> list[Path]:
+        """What the settings name to be read, whether it is there yet or not; recipes are ordered by it."""
+        return list(declared_inputs(self).values())
+
 
 @dataclass
 class StageConfig(Settings):

@@ -65,7 +65,7 @@ def checkpoint(place, settings, counts, inputs, log):
 
 
 def write_trained(folder):
-    """Corpus, SIDs, checkpoints of SFT (with a run record) and RL (without), and predictions of both.
+    """Corpus, SIDs that pairs of items share, checkpoints of SFT (with a run record) and RL (without), and predictions.
 
     Returns:
         The entry's settings.
@@ -75,7 +75,7 @@ def write_trained(folder):
     items = pd.DataFrame({"item_id": ids, "title": ids, "description": [""] * N})
     corpus = Corpus(items, make_rows(rng, 100), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
     corpus.save(folder / "corpus", config={}, inputs={})
-    table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 4], axis=1), ids)
+    table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 2], axis=1), ids)
     with write_artefact(folder / "sids", "sids", config={"method": "published"}) as place:
         table.save_index(place / "index.json")
     steps = [(39 * n, n / 2, 2.0 - n / 20, 1.6 + abs(n - 10) / 50) for n in range(1, 14)]

@@ -102,6 +102,12 @@ class ExperimentLogConfig(StageConfig):
 
         return log_stage(self).current(say=False) is not None
 
+    def named_paths(self) -> list[Path]:
+        """Corpora, SIDs and the predictions of all stages, finished or not."""
+        entries = self.parsed()
+        named = [find_path(place) for entry in entries for place in (entry.corpus, entry.sids, entry.items) if place]
+        return named + [stage.predictions for entry in entries for stage in entry.stages.values()]
+
     def inputs(self) -> dict[str, Path]:
         """Corpora, SIDs, the predictions of all finished stages and seeds, and the files of published numbers."""
         from minionerec.metrics.ranked import runs_at

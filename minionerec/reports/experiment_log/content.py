@@ -37,6 +37,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "paper": {} if reference is None else {_key(row.name, row.group): dict(row.metrics) for row in reference.rows},
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
         "compared": entry.compared,
+        "reading": entry.reading,
         "discrepancy": [gap.to_json() for gap in entry.gaps],
         "settings": _settings_json(entry.beside[0]) if entry.beside else [],
         "counterparts": [

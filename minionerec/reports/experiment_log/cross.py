@@ -7,21 +7,17 @@ from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
 from minionerec.reports.experiment_log import said
 from minionerec.reports.experiment_log.entry import Entry
 from minionerec.reports.experiment_log.gaps import spread
-from minionerec.reports.experiment_log.parts import PENDING, spoken
+from minionerec.reports.experiment_log.parts import PENDING, READING, spoken
 from minionerec.reports.experiment_log.rules import percent, prefix, signed_percent, step_name
 
 
 def cross_section(entries: Sequence[Entry]) -> Section:
     """Metrics, gaps and levels of all data sets, and what sets them apart."""
-    stages = "; ".join(f"{entry.name}: {entry.compared}, {_counted(entry)}" for entry in entries)
+    stages = "; ".join(f"{entry.name}: {entry.compared}, {READING[entry.reading]}" for entry in entries)
     blocks: list[Block] = [Paragraph(f"The stage of each data set that is shown: {stages}."), _metrics(entries)]
     if any(entry.compared in entry.levels for entry in entries):
         blocks.append(_levels(entries))
     return Section("Across data sets", [*blocks, *spoken(said.across(entries))])
-
-
-def _counted(entry: Entry) -> str:
-    return "counted by semantic ID" if entry.level == "sid" else "counted by item"
 
 
 def shared_names(entries: Sequence[Entry]) -> list[str]:
@@ -45,7 +41,7 @@ def _metrics(entries: Sequence[Entry]) -> Table:
     for name in shared_names(entries):
         row: list[str | Cell] = [name]
         for entry in entries:
-            found = entry.estimates(entry.compared).get(name)
+            found = entry.estimates(entry.compared, entry.reading).get(name)
             row.append(PENDING if found is None else f"{found.mean:.4f}")
         for entry in published:
             theirs = entry.headline
@@ -87,7 +83,7 @@ def cross_json(entries: Sequence[Entry]) -> dict[str, Any]:
         "stages": {entry.name: entry.compared for entry in entries},
         "metrics": {
             entry.name: {
-                "ours": {name: found.mean for name, found in entry.estimates(entry.compared).items()},
+                "ours": {name: found.mean for name, found in entry.estimates(entry.compared, entry.reading).items()},
                 "paper": dict(entry.headline.metrics) if entry.headline else {},
             }
             for entry in entries

@@ -26,6 +26,9 @@ from minionerec.reports.systems import differences
 ONE_BY_ONE = 4
 """Stages that are each compared with the one before; of more, all are compared with the first."""
 
+HITS = {"sid": "the SID of the target", "item": "the target itself"}
+"""A reading → what settings say of it."""
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -34,12 +37,14 @@ class Beside:
     Attributes:
         stage: The stage.
         row: The row.
+        level: The reading of a hit that the row's source states; our first one where it states none.
         gaps: The metrics that both have.
         lines: Their settings, theirs beside ours.
     """
 
     stage: str
     row: ReferenceRow
+    level: str
     gaps: Sequence[Gap]
     lines: Sequence[SettingLine]
 
@@ -127,16 +132,23 @@ class Entry:
     def _beside(self, stage: str, row: ReferenceRow) -> Beside:
         reference = self.material.reference
         theirs = reference.settings.get(row.group, {}) if reference else {}
-        gaps = gaps_to(row, self.estimates(stage))
-        return Beside(stage, row, gaps, setting_lines(theirs, self.our_settings(stage)))
+        level = next((level for level, hit in HITS.items() if hit == theirs.get("hits")), self.level)
+        level = level if level in self.material.readings else self.level
+        gaps = gaps_to(row, self.estimates(stage, level))
+        return Beside(stage, row, level, gaps, setting_lines(theirs, self.our_settings(stage, level)))
 
     @property
     def gaps(self) -> Sequence[Gap]:
         """The compared stage beside the headline; empty without published figures."""
         return self.beside[0].gaps if self.beside else []
 
-    def our_settings(self, stage: str) -> dict[str, Value]:
-        """What a stage was made with, by the names that published settings go by."""
+    @property
+    def reading(self) -> str:
+        """The reading of a hit in which the compared stage is set beside others."""
+        return self.beside[0].level if self.beside else self.level
+
+    def our_settings(self, stage: str, level: str) -> dict[str, Value]:
+        """What a stage was made with and is read by, by the names that published settings go by."""
         table, lineage = self.material.table, self.lineages[stage]
         width = self.material.recommended[stage].system.width
         search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or UNKNOWN
@@ -144,7 +156,7 @@ class Entry:
             **our_settings(lineage.trainings),
             "protocol": self.protocol,
             "sids": "none" if table is None else f"{sid_method(self.setting.sids)}, {table.levels} levels",
-            "hits": "the SID of the target" if self.level == "sid" else "the target itself",
+            "hits": HITS[level],
             "decoder": "full ranking" if width is None else _DECODERS.get(search, search),
             **({} if width is None else {"beams": width}),
         }

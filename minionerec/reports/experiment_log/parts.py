@@ -16,7 +16,7 @@ from minionerec.reports.reference import DOUBTFUL, Reference
 from minionerec.reports.sections.published import DOUBT
 
 PENDING = "—"
-_READING = {"sid": "counted by semantic ID", "item": "counted by item"}
+READING = {"sid": "counted by semantic ID", "item": "counted by item"}
 Row = list[str | Cell]
 
 
@@ -126,7 +126,7 @@ def results(entry: Entry) -> list[Block]:
     if once:
         blocks.append(Paragraph("No two items share a semantic ID, so the figures counted by item are the same."))
     rows: list[Row] = [[name, *_row(entry, name, entry.level)] for name in entry.material.floors]
-    blocks.append(Table(["Without training", *entry.names], rows, f"Floors on the same rows, {_READING[entry.level]}."))
+    blocks.append(Table(["Without training", *entry.names], rows, f"Floors on the same rows, {READING[entry.level]}."))
     if entry.steps:
         gaps: list[Row] = [
             [f"{step.after} minus {step.before}", *(difference_cell(step.differences.get(n)) for n in entry.names)]
@@ -144,7 +144,7 @@ def _stage_table(entry: Entry, level: str) -> Table:
         rows.append([label, *(_row(entry, label, level) if finished else [PENDING] * len(entry.names))])
     width = entry.material.recommended[entry.compared].system.width
     ranked = "whole catalogue ranked" if width is None else f"{width} candidates a row"
-    caption = f"{entry.name}, {entry.setting.split} rows, {ranked}, {_READING[level]}; 95 % bootstrap intervals below."
+    caption = f"{entry.name}, {entry.setting.split} rows, {ranked}, {READING[level]}; 95 % bootstrap intervals below."
     return Table(["Stage", *entry.names], rows, caption)
 
 
@@ -203,7 +203,7 @@ def _discrepancy(beside: Beside) -> Table:
         for gap in beside.gaps
     ]
     headers = ["Metric", beside.theirs, f"ours: {beside.stage}", "Gap", "Relative", "in our 95 % interval"]
-    return Table(headers, rows, f"Discrepancy: {beside.stage} against {beside.theirs}.")
+    return Table(headers, rows, f"Discrepancy: {beside.stage} against {beside.theirs}, {READING[beside.level]}.")
 
 
 def levels(entry: Entry) -> list[Block]:

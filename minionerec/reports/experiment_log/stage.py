@@ -94,7 +94,7 @@ def _short(entries: Sequence[Entry]) -> Section:
     rows = []
     for entry in entries:
         metric = entry.material.headline
-        found = entry.estimates(entry.compared)[metric]
+        found = entry.estimates(entry.compared, entry.reading)[metric]
         rows.append([entry.name, entry.compared, metric, f"{found.mean:.4f}", gap_range(entry)])
     headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
     blocks: list[Block] = [Table(headers, rows, text_columns=3)]
