@@ -111,7 +111,7 @@ def wanted_jobs(study: Study, only: Sequence[str] | None, seeds: Sequence[int] |
     check_tables(study)
     some = None if seeds is None else tuple(seed for seed in study.settings.seeds if seed in seeds)
     found = Plan(study, some).all()
-    return chosen(found, [key for key in found if key.case in (only or study.cases)])
+    return chosen(found, [key for key in found if only is None or key.case in only])
 
 
 def listed(study: Study, jobs: Mapping[Key, Job]) -> list[str]:

@@ -188,7 +188,9 @@ class Filled:
     def of(self, value: Any, where: str) -> Any:
         """A value with all placeholders filled, in what it holds too."""
         if isinstance(value, str):
-            return PLACEHOLDER.sub(lambda found: self._value(found[1], where), value)
+            while PLACEHOLDER.search(value):  # from the inside out: {data.{case}}
+                value = PLACEHOLDER.sub(lambda found: self._value(found[1], where), value)
+            return value
         if isinstance(value, dict):
             lone = [name for name, entry in value.items() if entry is None and isinstance(name, str)]
             if len(value) == 1 and lone and ("." in lone[0] or lone[0] in self._known()):

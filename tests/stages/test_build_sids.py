@@ -340,8 +340,8 @@ COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "ca
     [
         (
             {"method": "magic"},
-            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, shuffled, "
-            "append",
+            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, "
+            "shuffled, append",
         ),
         ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
         ({"output": ""}, "output is empty; give --output"),

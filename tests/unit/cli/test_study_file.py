@@ -80,6 +80,14 @@ def test_a_case_of_one_seed_serves_all_and_a_step_may_be_run_once(tmp_path):
     assert jobs[Key("shop", "own", "codes", None)].step.settings.seed == 5
 
 
+def test_placeholders_are_filled_from_the_inside_out(tmp_path):
+    steps = [{"sft": {"set": {"corpus": "{data.corpus}", "sids": "{data.{case}}"}}}]
+    lists = [{"eval-beam": {"as": "test", "set": {"checkpoint": "{sft}"}}}]
+    _, jobs = plan_of(write_study(tmp_path, steps=steps + lists, cases={"sids": None, "corpus": None}))
+    assert jobs[Key("shop", "sids", "sft", 1)].step.settings.sids.endswith("/prepared/sids")
+    assert jobs[Key("shop", "corpus", "sft", 1)].step.settings.sids.endswith("runs/corpus")
+
+
 def test_a_stage_that_takes_all_seeds_is_one_step(tmp_path):
     steps = [{"train-sequential": {"set": {"corpus": "{data.corpus}", "protocol": "rows", "epochs": 1}}}]
     path = write_study(tmp_path, steps=steps, cases={"sasrec": None}, compare={"train-sequential": None})
@@ -115,6 +123,8 @@ def test_every_shipped_study_has_valid_settings_in_all_its_steps(path, monkeypat
     check_search(study)
     jobs = wanted_jobs(study, None, None)
     assert len({key.case for key in jobs}) == len(study.cases) + any(study.data.values())
+    texts = [value for job in jobs.values() for value in job.values.values() if isinstance(value, str)]
+    assert texts and not [text for text in texts if "{" in text]
     assert path.read_text().startswith("#") and f"minionerec study {path.stem}" in path.read_text()
     assert study.settings.output == f"runs/studies/{path.stem}"
 
