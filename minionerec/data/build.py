@@ -46,7 +46,14 @@ class BuiltCorpus:
         user_ids: U strings; user number u is `user_ids[u]`. Numbers rise with first appearance in the source.
         split: Name of the split for result tables.
         max_history: Most items that a history holds.
-        counts: Numbers for the manifest.
+        counts: Numbers for the manifest: the source's; `ties` and `order`, the audit of the source's own order
+            (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row; `items`;
+            `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and of
+            those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
+            `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
+            `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
+            `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `window_start_year`
+            where "widen_window" is set.
         audit: What the source's own order says of ties.
     """
 
@@ -150,22 +157,12 @@ def build_corpus(
         start: First moment of the window, an ISO month, date or time in UTC; open if None.
         end: Last moment, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
-        ties: What becomes of what a user chose at one moment, in one second of the source's times. "keep": as in the
-            file. "shuffle": in an order of chance. "together": one step, none of whose items is in the history of
-            another, so that each row asks what comes at a later moment; a user's first step gives no row. Then no
-            moment is split: the borders of "global_time" move back to the beginning of a moment, and
-            "leave_last_out" takes each user's last step for test and the step before for valid, every item a row.
+        ties: What becomes of items that a user chose at one moment, a second of the source's times: "keep", "shuffle"
+            or "together" (`build_rows`; no moment is then split, see `global_time_split` and `leave_last_out_split`).
         seed: Seed of "shuffle".
 
     Returns:
-        The corpus. Its counts are the source's; `ties` and `order`, the audit of the source's own order
-        (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row;
-        `items`; `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and
-        of those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
-        `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
-        `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
-        `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `window_start_year` where
-        "widen_window" is set.
+        The corpus.
 
     Raises:
         ConfigError: If the split, a quirk or `ties` is unknown or needs times that the source lacks, or a number is out
@@ -178,13 +175,7 @@ def build_corpus(
         raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
     check_quirks(quirks, start)
     _check_times(source, split, start, end)
-    first, last = (None if text is None else parse_moment(text) for text in (start, end))
-    kept, counts = _kept(source, core, first, last, "widen_window" in quirks)
-    if not len(kept) and len(source.users):
-        raise DataError(
-            f"{source.where}: no interaction is left of {len(source.users)} "
-            f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
-        )
+    kept, counts = _filtered(source, core, start, end, "widen_window" in quirks)
     visits = _in_order(source, kept, only_met=core > 1, published_order="published_order" in quirks)
     audit = visits.audit()
     visits = _with_ties(visits, ties, seed, source.where)
@@ -292,6 +283,24 @@ def check_quirks(quirks: Collection[str], start: str | None) -> None:
             raise ConfigError(f"unknown quirk {quirk!r}; known quirks: {', '.join(QUIRKS)}.")
     if "widen_window" in quirks and start is None:
         raise ConfigError("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
+
+
+def _filtered(
+    source: Source, core: int, start: str | None, end: str | None, widen: bool
+) -> tuple[np.ndarray, dict[str, int]]:
+    """The same as `_kept` of moments as text.
+
+    Raises:
+        DataError: If nothing is left.
+    """
+    first, last = (None if text is None else parse_moment(text) for text in (start, end))
+    kept, counts = _kept(source, core, first, last, widen)
+    if not len(kept) and len(source.users):
+        raise DataError(
+            f"{source.where}: no interaction is left of {len(source.users)} "
+            f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
+        )
+    return kept, counts
 
 
 def _kept(
