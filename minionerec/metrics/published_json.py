@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.artefacts import write_text_atomic
-from minionerec.core.errors import DataError
+from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.errors import ArtefactError, DataError, shown
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import distinct_sids
 
@@ -16,12 +16,12 @@ KEYS = ("input", "output", "predict")
 
 
 def _load(path: Path) -> list[object]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Give the path of a JSON file of predictions.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"{path}: no such file. Give the path of a JSON file of predictions.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}). Write the file again.") from None
+        content = read_json(path)
+    except ArtefactError as error:
+        raise DataError(str(error)) from None
     if not isinstance(content, list):
         raise DataError(f"{path}: expected a list of entries with {', '.join(KEYS)}; got {type(content).__name__}.")
     if not content:
@@ -72,7 +72,7 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
                 )
         target, predicted = entry["output"], entry["predict"]
         if not isinstance(target, str):
-            raise DataError(f"{path}: entry {number}: 'output' is {target!r}, expected a string. Write the file again.")
+            raise DataError(f"{path}: entry {number}: 'output' is {shown(target)}, expected a string. Write it again.")
         if not isinstance(predicted, list) or not all(isinstance(text, str) for text in predicted):
             raise DataError(f"{path}: entry {number}: 'predict' must be a list of strings. Write the file again.")
         targets.append(target.strip())

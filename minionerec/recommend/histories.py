@@ -1,6 +1,5 @@
 """A file of histories, read some rows at a time."""
 
-import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -10,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, shown
+from minionerec.data.files import parse_json, repeated_keys
 
 COLUMNS = ("history", "user", "only", "without")
 KINDS = (".parquet", ".jsonl")
@@ -66,11 +66,13 @@ def _line_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]
 
 def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line)
+    except ValueError as error:
         raise DataError(f"{path}, line {number}: not valid JSON ({str(error)[:200]}). Mend it.") from None
     if not isinstance(row, dict):
         raise DataError(f'{path}, line {number}: expected an object such as {{"history": ["id", "id"]}}.')
+    if twice := repeated_keys(row):
+        raise DataError(f"{path}, line {number}: the key {shown(min(twice))} is there twice. Keep one.")
     foreign = sorted(set(row) - set(COLUMNS))
     if foreign:
         raise DataError(f"{path}, line {number}: unknown name {foreign[0]!r}; known: {', '.join(COLUMNS)}.")

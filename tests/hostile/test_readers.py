@@ -13,7 +13,7 @@ import pytest
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.build import build_corpus
 from minionerec.data.layout import item_records, write_layout
-from minionerec.data.published import read_published
+from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
 from minionerec.data.sources.movielens import read_movielens
@@ -21,6 +21,9 @@ from minionerec.data.sources.recbole import read_recbole
 from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
 from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
+from minionerec.embed.ready import load_vectors
+from minionerec.metrics.published_json import read_published_json
+from minionerec.recommend.histories import read_histories
 
 HEADER = "user_id,item_id,timestamp\n"
 ITEMS = "item_id,title\n" + "".join(f"p{item},Thing {item}\n" for item in range(6))
@@ -500,3 +503,53 @@ def test_published_rows_that_swallow_others(tmp_path):
     path.write_bytes(text.encode().replace(b"\n", b"\n\xff", 2))
     with pytest.raises(MinioneRecError, match=r"line 2: byte 0xff is not UTF-8"):
         read_published(root, category)
+
+
+NO_ITEMS = (b"", b"[]", b"{", b"\xff{}", b'{"0": "\\ud800"}', b'{"0": ' + b"[" * 100_000, b'{"0": 7}', b"9" * 5000)
+
+
+@pytest.mark.parametrize("content", NO_ITEMS, ids=range(len(NO_ITEMS)))
+def test_published_items_that_are_none(tmp_path, content):
+    corpus = tables(tmp_path, lines())[3].corpus()
+    sids, users = [f"<a_{item}><b_0><c_0>" for item in range(6)], {f"u{user}": user for user in range(4)}
+    write_layout(tmp_path / "p", "Toys", corpus, users, item_records(corpus.items), sids)
+    published_files(tmp_path / "p", "Toys")["items"].write_bytes(content)
+    with pytest.raises(MinioneRecError, match=r"Toys\.item\.json") as error:
+        read_published(tmp_path / "p", "Toys")
+    assert "\n" not in str(error.value)
+
+
+NO_LISTS = (*NO_ITEMS, b"[7]", b'[{"predict": "\\ud800"}]', b"[" * 100_000, b'[{"predict": [1], "output": {}}]')
+
+
+@pytest.mark.parametrize("content", NO_LISTS, ids=range(len(NO_LISTS)))
+def test_published_predictions_that_are_none(tmp_path, content):
+    with pytest.raises(MinioneRecError, match=r"lists\.json") as error:
+        read_published_json(put(tmp_path, "lists.json", content))
+    assert "\n" not in str(error.value)
+
+
+NPY = {
+    "nothing": b"",
+    "no dictionary": b"[]",
+    "half a dictionary": b"{'descr': '<f4'}",
+    "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (2, 2)}",
+    "huge": b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 6)}",
+    "negative": b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 2)}",
+    "deep": b"{'descr': " + b"(" * 3000,
+    "no Python": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("header", NPY.values(), ids=NPY)
+def test_vectors_with_an_odd_header(tmp_path, header):
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16)
+    with pytest.raises(MinioneRecError, match=r"v\.npy: ") as error:
+        load_vectors(put(tmp_path, "v.npy", content), 2)
+    assert "\n" not in str(error.value)
+
+
+def test_a_history_that_is_given_twice_is_none(tmp_path):
+    row = '{"history": ["a"], "history": ["b"]}\n'
+    with pytest.raises(MinioneRecError, match=r"h\.jsonl, line 2: the key 'history' is there twice"):
+        list(read_histories(put(tmp_path, "h.jsonl", '{"history": ["a"]}\n' + row), 9))
