@@ -75,13 +75,14 @@ def by_kind_blocks(found: ByKind) -> list[Block]:
     values = {
         name: [estimate_cell(part.estimates.get(name, {}).get(found.metric)) for part in found.parts] for name in names
     }
-    blocks += _tables(found.metric, found.parts, values)
-    if len(names) > 1:
+    blocks += _tables(found.metric, found, values)
+    others = list(found.told)[1:] or names[1:]
+    if others:
         gaps = {
             name: [difference_cell(part.against.get(name, {}).get(found.metric)) for part in found.parts]
-            for name in names[1:]
+            for name in others
         }
-        blocks += _tables(f"{found.metric} minus {names[0]}", found.parts, gaps)
+        blocks += _tables(f"{found.metric}, each minus {names[0]}", found, gaps)
     return [*blocks, Paragraph(_note(found))]
 
 
@@ -146,25 +147,26 @@ def _lead_lost(found: ByKind, best: str, following: str) -> str:
     return f" No lead over the next, {_quoted(following)}, can be shown on rows {'; or '.join(lost)}." if lost else ""
 
 
-def _tables(title: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> list[Block]:
+def _tables(title: str, found: ByKind, columns: Mapping[str, Sequence[Cell]]) -> list[Block]:
     """One table with a row a kind; with many recommenders one a group, with a row a recommender."""
+    parts = found.parts
     groups = list(dict.fromkeys(part.kind.group for part in parts))
-    if len(columns) > MANY:
+    if len(found.whole) > MANY:
         return [_group_table(title, group, parts, columns) for group in groups]
     rows: list[list[str | Cell]] = []
     for place, part in enumerate(parts):
         kind = part.kind
         label = kind.group if place == 0 or parts[place - 1].kind.group != kind.group else ""
         cells = [of[place] for of in columns.values()]
-        rows.append([label, kind.name, f"{kind.rows:,}", f"{100 * kind.share:.0f} %", *cells])
-    return [Table([title, "", "rows", "share", *columns], rows, text_columns=2)] if rows else []
+        rows.append([label, kind.name, _rows_cell(kind), *cells])
+    return [Table(["", "", "rows", *columns], rows, f"{title} by kind of row.", text_columns=2)] if rows else []
 
 
 def _group_table(title: str, group: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> Table:
     places = [place for place, part in enumerate(parts) if part.kind.group == group]
     rows: list[list[str | Cell]] = [["rows", *(_rows_cell(parts[place].kind) for place in places)]]
     rows += [[name, *(of[place] for place in places)] for name, of in columns.items()]
-    return Table([f"{title}, {group}", *(parts[place].kind.name for place in places)], rows)
+    return Table([group, *(parts[place].kind.name for place in places)], rows, f"{title} by kind of row: {group}.")
 
 
 def _rows_cell(kind: Kind) -> Cell:
