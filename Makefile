@@ -6,13 +6,19 @@
 # make serve            serve the model of the demo shop over HTTP, trained first where need be
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
+# make hashes           write hashes.txt anew from constraints.txt (wants uv on the path)
 # make lint, make format, make venv, make clean
 
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,plots,tensorboard,peft,serve
+EXTRAS := dev,plots,tensorboard,peft,search,serve
+# Hashes of the files that packages come as; HASHES= does without, for packages that you build yourself.
+HASHES ?= hashes.txt
+# These come as another file for each kind of machine, or are built on it.
+UNHASHED := torch|deepspeed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
@@ -21,7 +27,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test tests test-fast serve industrial industrial-best venv lint format slow hostile clean
+.PHONY: quickstart test tests test-fast serve industrial industrial-best venv hashes lint format slow hostile clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -63,8 +69,16 @@ format: venv
 
 venv: $(STAMP)
 
-# Torch first, on its own: some packages look at the installed torch while they are installed.
-$(STAMP): pyproject.toml constraints.txt
+# Every file of each version, of all platforms, so that the list holds wherever there is such a file.
+hashes:
+	{ echo "# Hashes of every file of the versions in constraints.txt, but for $(UNHASHED). Written by: make hashes"; \
+	uv pip compile --quiet --no-deps --no-header --no-annotate --universal --generate-hashes \
+		<(grep -Ev '^(#|($(UNHASHED))==)' constraints.txt); } > .hashes.writing
+	mv .hashes.writing hashes.txt
+
+# What is the same file everywhere comes first, each file held against its hash. Then torch, on its own: what is built
+# on the machine looks at it. The last step finds nothing left to fetch but that, and what other platforms want besides.
+$(STAMP): pyproject.toml constraints.txt $(HASHES)
 	@python=$$($(FIND_PYTHON)); \
 	if [ -z "$$python" ]; then \
 		echo "error: no Python of version 3.11 or later was found (python3.11, python3, python). Install one." >&2; exit 2; \
@@ -72,8 +86,9 @@ $(STAMP): pyproject.toml constraints.txt
 	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
 	fi
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(if $(HASHES),$(PIP) --no-deps --require-hashes -r $(HASHES))
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt $(if $(HASHES),--no-build-isolation) -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
 clean:

@@ -72,6 +72,27 @@ def test_what_is_installed_is_what_is_pinned():
     assert others == {}
 
 
+def test_every_pinned_file_has_its_hash():
+    """All but what comes as another file for each kind of machine, or is built on it; the Makefile names those."""
+    makefile = (ROOT / "Makefile").read_text()
+    unhashed = set(re.search(r"^UNHASHED := (.*)$", makefile, re.MULTILINE)[1].split("|"))
+    assert "--require-hashes -r $(HASHES)" in makefile
+    assert re.search(r"^HASHES \?= hashes.txt$", makefile, re.MULTILINE)
+    hashed: dict[str, list[str]] = {}
+    for line in (ROOT / "hashes.txt").read_text().splitlines():
+        if "==" in line:
+            name, _, version = line.rstrip(" \\").partition("==")
+            hashed[normal(name)] = [version]
+        elif not line.startswith("#"):
+            found = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})( \\)?", line)
+            assert found, line
+            list(hashed.values())[-1].append(found[1])
+    assert {name: said[0] for name, said in hashed.items()} == {
+        name: version for name, version in pinned().items() if name not in unhashed
+    }
+    assert all(len(said) > 1 for said in hashed.values())
+
+
 def licences(name: str) -> list[str]:
     about = metadata.metadata(name)
     named = [entry.split(" :: ")[-1] for entry in about.get_all("Classifier") or [] if entry.startswith("License ::")]
