@@ -1,8 +1,10 @@
 """A sample of the campaign, that it finds what is broken, and that a broken case can be run again."""
 
 import json
+import re
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hostile import campaign, mutate
@@ -28,6 +30,21 @@ ONCE_BROKEN = [("movielens", 7, 278), ("user items", 7, 65), ("tsv", 7, 624), ("
 def test_cases_that_once_lost_lines_lose_none(case):
     counts, broken = campaign.attack([campaign.Case(*case)], children=1)
     assert (sum(counts.values()), broken) == (1, [])
+
+
+def test_the_tests_that_the_page_names_are_there():
+    here = Path(__file__).parent
+    named = set(re.findall(r"`(test_\w+)`", (here / "README.md").read_text(encoding="utf-8")))
+    found = {name for file in here.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)}
+    assert named <= found
+    assert len(named) > 50
+
+
+def test_the_groups_that_the_page_names_are_those_of_the_campaign():
+    page = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+    rows = re.search(r"^\| group \|.*?\n\n", page, re.MULTILINE | re.DOTALL)[0].split("\n")[2:-2]
+    named = [name.strip() for row in rows for name in row.split("|")[1].split(",")]
+    assert sorted(named) == sorted(GROUPS)
 
 
 def test_the_same_seed_makes_the_same_case(tmp_path):
