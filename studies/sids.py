@@ -1,18 +1,13 @@
-"""Every way to make semantic IDs on Industrial and Beauty, judged before training; then, with --train, by training.
+"""What the diagnostics of semantic IDs knew before training: tables of the study `sids`, and how they rank its cases.
 
-python studies/sids.py                                        # tables, pages and diagnostics: minutes
-python studies/sids.py --train                                # and the small recipe on every Industrial table
-python studies/sids.py --train --epochs 4 --seeds 42 43 --only published residual_kmeans
-python studies/sids.py --train --markdown docs/results/sids.md
+minionerec study sids
+python studies/sids.py --markdown docs/results/sids.md
 
-Needs the corpora of configs/industrial/language and configs/beauty/catalogue. What is done is not done again, so the
-command can be repeated after an interruption, or with more seeds. `--epochs` shortens the recipe of
-configs/industrial/labels/sft.yaml. The tables go to standard output and, with `--markdown`, between the two marks of
-that file. `shuffled` is residual k-means with its SIDs dealt out to the items at random: the same shape, and no sense.
+Reads what the study has made, and its table of the test rows where there is one. The tables go to standard output and,
+with `--markdown`, between the two marks of that file.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,25 +18,8 @@ from scipy.stats import spearmanr
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.commands import run_command
-from minionerec.core.places import find_path
-from minionerec.core.settings import parse_settings
-from minionerec.reports.config import SidReportConfig
-from minionerec.reports.sid_report import run_sid_report
-from minionerec.sid.build import run_build_sids
-from minionerec.sid.config import SidConfig
-from minionerec.sid.table import SidTable
 
-VAE = {"epochs": 150, "train_batch": 256}
-TABLES: dict[str, dict[str, Any]] = {
-    "published": {"method": "published", "collisions": "keep"},
-    "residual_kmeans": {"method": "residual_kmeans"},
-    "balanced_kmeans": {"method": "balanced_kmeans"},
-    "rq_vae": {"method": "rq_vae", **VAE},
-    "rq_vae_plus": {"method": "rq_vae_plus", **VAE},
-    "shuffled": {"method": "published", "collisions": "keep"},
-}
-DATASETS = {"industrial": list(TABLES), "beauty": [name for name in TABLES if name != "published"]}
-SEED = 42
+DATASETS = ("industrial", "beauty")
 BEGIN, END = "<!-- tables of studies/sids.py -->", "<!-- end of the tables -->"
 # What is held against NDCG: larger is better in each.
 SIGNS = {
@@ -56,58 +34,6 @@ SIGNS = {
 }
 
 
-def build(dataset: str, output: Path) -> dict[str, Path]:
-    """All tables of a data set: name to directory."""
-    folders = {}
-    for name in DATASETS[dataset]:
-        folders[name] = output / dataset / name
-        settings = dict(TABLES[name])
-        if name == "shuffled":
-            settings["index"] = str(shuffle(folders["residual_kmeans"], output / dataset / "shuffled.json"))
-        run_build_sids(SidConfig(corpus=f"runs/{dataset}/corpus", output=str(folders[name]), seed=SEED, **settings))
-    return folders
-
-
-def shuffle(folder: Path, path: Path) -> Path:
-    """An index.json with the SIDs of a table dealt out at random."""
-    table = SidTable.load_index(folder)
-    order = np.random.default_rng(SEED).permutation(len(table))
-    SidTable(table.codes[order], table.item_ids).save_index(path)
-    return path
-
-
-def diagnose(dataset: str, folders: dict[str, Path], output: Path) -> dict[str, Any]:
-    """The page of a data set, and its measures by table."""
-    result = run_sid_report(
-        SidReportConfig(
-            corpus=f"runs/{dataset}/corpus",
-            tables={name: str(folder) for name, folder in folders.items()},
-            output=str(output / dataset / "report"),
-            title=f"Semantic IDs of {dataset.title()}",
-            seed=SEED,
-        )
-    )
-    return dict(result.diagnostics)
-
-
-def train(name: str, folder: Path, seed: int, epochs: float, mixed: bool, output: Path) -> dict[str, list[float]]:
-    """Item-level metrics on the test rows, as [mean, low, high], of the small recipe on one table."""
-    from minionerec.evaluation.config import EvalConfig
-    from minionerec.evaluation.stage import run_eval
-    from minionerec.training.config import SftConfig
-    from minionerec.training.sft import run_sft
-
-    checkpoint = output / "industrial" / f"sft_{name}_{seed}_{epochs:g}{'_bf16' if mixed else ''}"
-    recipe = ["--config", str(find_path("configs/industrial/labels/sft.yaml")), "--sids", str(folder)]
-    recipe += ["--output", str(checkpoint), "--seed", str(seed), "--epochs", str(epochs)]
-    recipe += ["--mixed_bf16", str(mixed)]
-    run_sft(parse_settings(SftConfig, recipe))
-    config = EvalConfig(
-        checkpoint=str(checkpoint), corpus="runs/industrial/corpus", sids=str(folder), output=f"{checkpoint}_eval"
-    )
-    return run_eval(config).metrics["recommenders"]["beam search"]["item"]
-
-
 def markdown(headers: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, numbers to the right."""
     lines = [headers, ["---", *("--:" for _ in headers[1:])], *rows]
@@ -119,11 +45,11 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def diagnostics_tables(dataset: str, folders: dict[str, Path], measures: dict[str, Any]) -> str:
+def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -> str:
     """What a reader needs of one data set's diagnostics."""
     shape, sense = [], []
     for name, found in measures.items():
-        report = read_json(folders[name] / "report.json")
+        report = read_json(prepared / name / "report.json")
         before, after = (report["collisions"][when] for when in ("before", "after"))
         error = report["levels"][-1]["error"]
         shape.append(
@@ -190,25 +116,20 @@ def diagnostics_tables(dataset: str, folders: dict[str, Path], measures: dict[st
     )
 
 
-def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, list[float]]]]) -> str:
+def training_tables(measures: dict[str, Any], lines: list[dict[str, Any]]) -> str:
     """Test metrics by table, and how well each diagnostic ranks the tables."""
-    names = sorted(trained, key=lambda name: -np.mean([run["NDCG@10"][0] for run in trained[name]]))
-    ndcg = {name: float(np.mean([run["NDCG@10"][0] for run in trained[name]])) for name in names}
+    lines = sorted(lines, key=lambda line: -line["metrics"]["NDCG@10"][0])
+    names, ndcg = [line["name"] for line in lines], {line["name"]: line["metrics"]["NDCG@10"][0] for line in lines}
     rows = []
-    for name in names:
-        first, values = trained[name][0], [run["NDCG@10"][0] for run in trained[name]]
-        spread = f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
-        means = [f"{np.mean([run[key][0] for run in trained[name]]):.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
-        rows.append(
-            [
-                name,
-                *means,
-                f"{ndcg[name]:.4f} [{first['NDCG@10'][1]:.4f}, {first['NDCG@10'][2]:.4f}]",
-                spread,
-                str(len(values)),
-                f"{measures[name]['bits_per_item']:.3f}",
-            ]
-        )
+    for line in lines:
+        mean, spread, low, high = line["metrics"]["NDCG@10"]
+        means = [f"{line['metrics'][key][0]:.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
+        cells = [
+            f"{mean:.4f} [{low:.4f}, {high:.4f}]",
+            f"{spread:.4f}" if line["seeds"] > 1 else "-",
+            str(line["seeds"]),
+        ]
+        rows.append([line["name"], *means, *cells, f"{measures[line['name']]['bits_per_item']:.3f}"])
     agreement = []
     for sign, value in SIGNS.items():
         scores = [value(measures[name]) for name in names]
@@ -224,50 +145,31 @@ def training_tables(measures: dict[str, Any], trained: dict[str, list[dict[str, 
                 f"{ndcg[names[0]] - ndcg[chosen]:.4f}",
             ]
         )
-    headers = [
-        "test rows, by item",
-        "HR@1",
-        "HR@5",
-        "HR@10",
-        "HR@50",
-        "NDCG@10 [interval of the first seed]",
-        "sd over seeds",
-        "seeds",
-        "bits per item",
-    ]
+    headers = ["test rows, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [95 %]", "sd over seeds", "seeds"]
     signs = ["diagnostic", "Spearman with NDCG@10", "without shuffled", "its choice", "NDCG@10 lost by it"]
-    return "\n\n".join(["### Industrial: trained", markdown(headers, rows), markdown(signs, agreement)])
+    trained = markdown([*headers, "bits per item"], rows)
+    return "\n\n".join(["### Industrial: trained", trained, markdown(signs, agreement)])
 
 
 def main() -> None:
-    """Build, judge, train where asked, and print."""
+    """Read, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", default="runs/sids_study", help="directory of all tables, pages and checkpoints")
-    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
-    parser.add_argument("--train", action="store_true", help="also train on the Industrial tables")
-    parser.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES), help="tables to train on")
-    parser.add_argument("--epochs", type=float, default=16, help="epochs of the recipe")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[SEED], help="training seeds")
-    parser.add_argument("--mixed_bf16", action="store_true", help="train in bfloat16 over float32 weights")
+    parser.add_argument("--study", default="runs/studies/sids", help="output of the study")
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=DATASETS)
     parser.add_argument("--markdown", help="file whose marked part is replaced by the tables")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     args = parser.parse_args()
-    output, texts, results = Path(args.output), [], {}
+    texts = []
     for dataset in args.datasets:
-        folders = build(dataset, output)
-        results[dataset] = {"diagnostics": diagnose(dataset, folders, output)}
-        texts.append(diagnostics_tables(dataset, folders, results[dataset]["diagnostics"]))
-        if args.train and dataset == "industrial":
-            trained = {
-                name: [train(name, folders[name], seed, args.epochs, args.mixed_bf16, output) for seed in args.seeds]
-                for name in args.only
-            }
-            results[dataset]["trained"] = trained
-            texts.append(training_tables(results[dataset]["diagnostics"], trained))
+        place = Path(args.study) / dataset
+        measures = read_json(place / "prepared" / "sid-report" / "diagnostics.json")
+        texts.append(diagnostics_tables(dataset, place / "prepared", measures))
+        compared = place / "compare" / "test" / "comparison.json"
+        if compared.is_file():
+            texts.append(training_tables(measures, read_json(compared)["test"]))
     text = "\n\n".join(texts)
     if args.markdown:
         put_between_marks(Path(args.markdown), BEGIN, END, text)
-    sys.stdout.write(f"{json.dumps(results) if args.json else text}\n")
+    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":

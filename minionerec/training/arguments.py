@@ -9,6 +9,7 @@ import torch
 from minionerec.core.processes import trainer_processes
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.plan import StepPlan
+from minionerec.training.trackers import tracker_arguments
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
@@ -44,6 +45,6 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "seed": config.seed,
         "data_seed": config.seed,
         "disable_tqdm": not sys.stderr.isatty(),
-        "report_to": ["tensorboard"] if config.tensorboard else [],
+        **tracker_arguments(config),
         "dataloader_pin_memory": torch.cuda.is_available(),
     }

@@ -13,6 +13,23 @@ from minionerec.prompts.wording import BUILT_IN
 SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+TRACKERS = (
+    "tensorboard",
+    "wandb",
+    "mlflow",
+    "trackio",
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "kubeflow",
+    "neptune",
+    "swanlab",
+)
+"""What transformers can report to."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training rows that came after it); only where the split is "
@@ -47,7 +64,13 @@ class RunConfig(StageConfig):
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
     max_prompt_length: int = setting(512, "prompts are cut to their last tokens, this many", least=1)
     seed: int = setting(42, "seed of initialisation, order and dropout", least=0)
-    tensorboard: bool = setting(False, "write TensorBoard logs (needs the extra `tensorboard`)", decides=False)
+    report_to: list[str] = setting(
+        [],
+        "trackers that losses and validations are sent to while it trains, such as tensorboard (which writes into "
+        "OUTPUT.tensorboard); empty: none",
+        known=TRACKERS,
+        decides=False,
+    )
     keep_state: bool = setting(
         True,
         "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "

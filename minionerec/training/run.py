@@ -32,6 +32,7 @@ from minionerec.training.config import RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
 from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
+from minionerec.training.trackers import check_trackers, place_logs
 from minionerec.training.trainer import RankingEvaluation, early_stopping, replace_printer
 
 C = TypeVar("C", bound=RunConfig)
@@ -104,6 +105,7 @@ class TrainingRun:
         replace_printer(trainer)
         trainer.clock = self.work
         trainer.add_callback(_Reached(self.work))
+        place_logs(trainer.callback_handler.callbacks, self.config)
         with self.work.phase("train"):
             trainer.train(resume_from_checkpoint=self.checkpoint)
             wait_for_everyone()
@@ -131,6 +133,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return TrainingResult(stage.output, manifest["counts"], fresh=False)
+    check_trackers(config.report_to)
     refit = plan_refit(config, stage.inputs)
     join_for_training()
     with stage.work() as work:

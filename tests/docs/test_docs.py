@@ -31,6 +31,8 @@ from minionerec.cli.main import recipe_arguments, run_arguments
 from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
 from minionerec.cli.serving import serve_arguments
 from minionerec.cli.stages import STAGES, stage_spec
+from minionerec.cli.study import study_arguments, wanted_jobs
+from minionerec.cli.study_file import read_study
 from minionerec.core.settings import parse_settings
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
@@ -169,6 +171,10 @@ def check_minionerec(words, copies=None):
             copies[os.path.normpath(given.folder)] = given.recipe
     elif words[0] == "serve":
         serve_arguments(words[1:])
+    elif words[0] == "study":
+        given = study_arguments("minionerec study").parse_args(words[1:])
+        if given.study != "my_study.yaml":
+            wanted_jobs(read_study(given.study), given.only, given.seeds)
     elif words[0] == "doctor":
         doctor_arguments("minionerec doctor").parse_args(words[1:])
     else:
@@ -358,6 +364,8 @@ def test_indented_commands_fit_their_stages(page, monkeypatch):
         "minionerec run configs/nowhere",
         "minionerec run demo --from no_such_step",
         "minionerec recipes copy nowhere here",
+        "minionerec study nowhere",
+        "minionerec study demo --only nothing",
         "python -m minionerec.cli sft --no_such_flag 1",
         "ls && no_such_program",
         "pytest tests/no_such_test.py",

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from support.kill import random_points, stage_in_child
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.scripts import study
 from support.training import (
     GROUP,
     N_ITEMS,
@@ -40,8 +39,6 @@ from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
-from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import sid_ranks
 from minionerec.rewards.advantages import sibling_advantages
 from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.saved import load_sequential
@@ -621,46 +618,6 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
     logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "twice")]
     assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
     assert same_weights(whole.output, config.output)
-
-
-def test_the_study_of_rewards(trained, tmp_path, monkeypatch, capsys):
-    """Its tables from runs of two steps; repeated, it trains nothing and writes the same."""
-    rewards = study("rewards")
-    page = tmp_path / "rewards.md"
-    words = [
-        "--checkpoint",
-        trained / "sft",
-        "--corpus",
-        trained / "corpus",
-        "--output",
-        tmp_path / "runs",
-        "--seeds=2",
-        "--steps=2",
-        "--prompts=8",
-        "--evals=1",
-        "--eval-rows=20",
-        "--beams=16",
-        "--markdown",
-        page,
-        "--cases",
-        "rule",
-        "sibling",
-        "--learning-rate=0.01",
-    ]
-    assert rewards.main([str(word) for word in words]) == 0
-    text = page.read_text()
-    base = sid_ranks(Predictions.load(tmp_path / "runs" / "sft" / "test"))
-    assert f"| SFT | {rewards.number((base == 1).mean())} |" in text
-    assert text.count("| sibling |") == 5 and "validation NDCG@10: start / best / end" in text
-    page.write_text(text.replace("# Rewards", "# What rewards do").replace("| sibling |", "| old |"))
-    monkeypatch.setattr(
-        rewards, "run_grpo", lambda config: pytest.fail("trains again") if run_grpo(config).fresh else run_grpo(config)
-    )
-    assert rewards.main([str(word) for word in words]) == 0
-    assert page.read_text() == text.replace("# Rewards", "# What rewards do")
-    page.write_text("nothing to replace")
-    with pytest.raises(SystemExit, match="has no lines"):
-        rewards.main([str(word) for word in words])
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
         shutil.copytree(folder / name, tmp_path / name)
     config = sft_config(folder, **TRAINED)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
-    assert not run_sft(replace(config, **changes, tensorboard=True, restart=True)).fresh
+    assert not run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).fresh
 
 
 def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
