@@ -25,7 +25,7 @@ from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
 from minionerec.reports.ground import read_data
 from minionerec.reports.markdown import render_markdown
 from minionerec.reports.page import write_page
-from minionerec.reports.reference import Reference, load_reference
+from minionerec.reports.reference import Reference, ReferenceRow, load_reference
 from minionerec.reports.slices import TITLE as BY_KIND
 from minionerec.reports.slices import ByKind, by_kind_blocks, measure_by_kind
 from minionerec.reports.systems import System, check_same_rows, differences, estimates, load_system, splits_of
@@ -44,7 +44,7 @@ class Line:
         name: Its name.
         seeds: Number of seeds.
         metrics: Metric to its mean over rows and seeds, with the interval over rows and the sd over seeds.
-        published: Metric to the published figure of its counterpart.
+        published: Its published counterpart; None without one.
         against: Metric to the paired difference from the first recommender; empty for the first.
         about: As in `System`.
     """
@@ -52,7 +52,7 @@ class Line:
     name: str
     seeds: int
     metrics: Mapping[str, Estimate]
-    published: Mapping[str, float]
+    published: ReferenceRow | None
     against: Mapping[str, PairedDifference]
     about: Mapping[str, Any]
 
@@ -62,7 +62,7 @@ class Line:
             "name": self.name,
             "seeds": self.seeds,
             "metrics": {name: [e.mean, e.sd, e.low, e.high] for name, e in self.metrics.items()},
-            "published": dict(self.published),
+            "published": dict(self.published.metrics) if self.published else {},
             "against": {name: list(found) for name, found in self.against.items()},
             "about": dict(self.about),
         }
@@ -181,10 +181,10 @@ def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Cor
     return measure_by_kind(systems, kinds, config.level, config.metrics, config.seed, config.resamples, told=told)
 
 
-def _published(name: str, reference: Reference | None) -> Mapping[str, float]:
-    """Metrics of the published row of that name or alias."""
+def _published(name: str, reference: Reference | None) -> ReferenceRow | None:
+    """The published row of that name or alias."""
     own = reference.own_counterparts(name) if reference else []
-    return own[0].metrics if own else {}
+    return own[0] if own else None
 
 
 def _plain(found: Mapping[str, Compared]) -> dict[str, list[dict[str, Any]]]:
@@ -212,8 +212,8 @@ def _blocks(lines: Sequence[Line], split: str, metrics: list[str]) -> list[Block
         parameters = line.about.get("parameters")
         row: list[str | Cell] = [line.name, f"{parameters:,}" if parameters else MISSING, str(line.seeds)]
         for metric in metrics:
-            known = metric in line.published and split == "test"
-            note = f"; published {line.published[metric]:.4f}" if known else ""
+            theirs = line.published if split == "test" else None
+            note = f"; published {theirs.shown(metric)}" if theirs and metric in theirs.metrics else ""
             row.append(estimate_cell(line.metrics[metric], note))
         rows.append(row)
     note = "Mean ± sd over seeds; in brackets the 95 % interval over rows (bootstrap of each row's mean over seeds)."

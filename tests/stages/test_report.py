@@ -107,6 +107,7 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
         "what followed",
         "secret_setting",
         "0.1586",
+        "0.0991 ✗",
         "L1+L2+L3",
         "✓",
     ):

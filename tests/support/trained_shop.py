@@ -85,7 +85,6 @@ def write_trained(folder):
     log.append({"step": 1650, "epoch": 2.0, "loss": 0.01, "eval_ndcg@10": 0.11})
     counts = {"best_step": 1650, "best": {"eval_ndcg@10": 0.11}, "steps": 1650}
     checkpoint(folder / "grpo", GRPO, counts, {"checkpoint": folder / "sft"}, log)
-    record_path(folder / "sft").write_text(json.dumps(RECORD))
     for name, share in (("sft", 0.4), ("grpo", 0.6)):
         make_predictions(rng, corpus.test, table, share).save(
             folder / f"eval_{name}",
@@ -93,6 +92,8 @@ def write_trained(folder):
             inputs={"checkpoint": folder / name},
             counts={"split": "test"},
         )
+    for name in ("sft", "eval_sft"):
+        record_path(folder / name).write_text(json.dumps(RECORD))
     stages = {"SFT": str(folder / "eval_sft"), "RL": str(folder / "eval_grpo")}
     return {
         "corpus": str(folder / "corpus"),

@@ -11,7 +11,15 @@ from minionerec.reports.experiment_log.entry import Beside, Entry, sid_method
 from minionerec.reports.experiment_log.gaps import shown_setting
 from minionerec.reports.experiment_log.lineage import SFT, Training, changes
 from minionerec.reports.experiment_log.rules import Said, percent, prefix, step_name
-from minionerec.reports.experiment_log.trainings import NOT_RECORDED, TITLES, backbone, machine, outcome, parameters
+from minionerec.reports.experiment_log.trainings import (
+    NOT_RECORDED,
+    TITLES,
+    backbone,
+    duration,
+    machine,
+    outcome,
+    parameters,
+)
 from minionerec.reports.reference import DOUBTFUL, Reference
 from minionerec.reports.sections.published import DOUBT
 
@@ -87,6 +95,8 @@ def _evaluation(entry: Entry, label: str) -> str:
         words.append(f"{format_share(evaluation.invalid, evaluation.predictions)} predictions are no item's SID")
     if len(lineage.seeds) > 1:
         words.append(f"seeds {', '.join(map(str, lineage.seeds))}")
+    if lineage.record is not None:
+        words.append(f"took {duration(lineage.record['seconds']['all'])}")
     return "; ".join(words)
 
 

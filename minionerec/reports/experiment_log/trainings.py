@@ -67,8 +67,7 @@ def _times(count: Any, by: Any) -> str:
 
 def _catalogue(training: Training) -> Lines:
     s = training.settings
-    towers = s.get("towers")
-    shape = f"{towers} tower{'' if towers == 1 else 's'} of {shown_setting(s.get('layers'))} layers, width "
+    shape = f"{counted(s.get('towers'), 'tower')} of {counted(s.get('layers'), 'layer')}, width "
     lines = [
         ("Model", f"{shape}{shown_setting(s.get('hidden_size'))}{_size(training)}"),
         ("Objective", shown_setting(s.get("objective"))),
@@ -157,7 +156,7 @@ def backbone(training: Training) -> str:
     s = training.settings
     if s.get("model") != "scratch":
         return f"{shown_setting(s.get('model'))}{_size(training)}"
-    return f"from scratch: {s.get('layers')} layers, width {s.get('hidden_size')}{_size(training)}"
+    return f"from scratch: {counted(s.get('layers'), 'layer')}, width {s.get('hidden_size')}{_size(training)}"
 
 
 def outcome(training: Training) -> Lines:
@@ -183,7 +182,9 @@ def _stopped(training: Training) -> Lines:
     if training.kind == SEQUENTIAL:
         reached = training.counts.get("epochs", reached)
     if isinstance(reached, int | float) and isinstance(epochs, int | float):
-        early = " (stopped early)" if reached < epochs - 1e-6 else ""
+        limit = training.settings.get("max_steps", -1)
+        early = " (stopped early)" if limit < 1 else f" (stopped by max_steps = {limit:,})"
+        early = early if reached < epochs - 1e-6 else ""
         lines.append(("Epochs", f"{reached:.4g} of {shown_setting(epochs)}{early}"))
     return lines
 
@@ -234,8 +235,14 @@ def recorded(record: Mapping[str, Any] | None) -> Lines:
 def machine(found: Mapping[str, Any]) -> str:
     """Processor, cores and GPUs in words."""
     cards = [str(card["name"]) for card in found.get("gpus", ())]
-    gpus = ", ".join(f"{cards.count(name)} x {name}" for name in dict.fromkeys(cards))
-    return f"{gpus + '; ' if gpus else ''}{found['processor']}, {found['cores']} cores, {found['threads']} threads"
+    words = [f"{cards.count(name)} x {name}" for name in dict.fromkeys(cards)]
+    computing = f"{counted(found['cores'], 'core')}, {counted(found['threads'], 'thread')}"
+    return "; ".join([*words, f"{found['processor']}, {computing}"])
+
+
+def counted(count: Any, noun: str) -> str:
+    """A count with its noun, e.g. "1 layer", "2 layers"."""
+    return f"{shown_setting(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -115,6 +115,17 @@ def test_ours_beside_published_settings():
     assert found == {"backbone": "sasrec", "batch": 128, "schedule": "constant"}
 
 
+def test_how_far_a_training_came():
+    def epochs(**settings):
+        log = [{"step": 3, "epoch": 0.5, "loss": 1.0}]
+        told = outcome(Training("x", "rl", Path("x"), {"epochs": 2.0, **settings}, log=log))
+        return dict(told)["Epochs"]
+
+    assert epochs() == epochs(max_steps=-1) == "0.5 of 2 (stopped early)"
+    assert epochs(max_steps=3) == "0.5 of 2 (stopped by max_steps = 3)"
+    assert epochs(epochs=0.5) == "0.5 of 0.5"
+
+
 def test_records_in_words():
     told = dict(recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30}))
     assert told["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
