@@ -18,15 +18,18 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
-from later_models import FIRST, LATER, SAME, SidRows, days_by_order, floors
+from later_models import FIRST, LATER, SAME, SidRows, days_by_order, floors, log_probs
 from marks import put_between_marks
 
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ConfigError
@@ -45,7 +48,7 @@ CORPUS, SIDS = "runs/industrial/corpus", "runs/industrial/sids_published"
 TIMES = os.path.join(os.environ.get("MINIONEREC_DATA", "data"), "Amazon/times/Industrial_and_Scientific.times.csv")
 BEGIN, END = "<!-- tables of studies/later_rows.py: {} -->", "<!-- end of the tables: {} -->"
 Values = tuple[np.ndarray, np.ndarray]  # NDCG@10 and HR@10 of each row, means over seeds
-MIXED = ("later model", "linear", "popularity, later days")
+MIXED = ("linear", "popularity, later days")  # floors that models are mixed with
 
 
 def times_of(corpus: Corpus, split: str, times: str) -> RowTimes:
@@ -153,7 +156,8 @@ def audit_sequences(file: Path, titles: Path | None) -> list[str]:
         pairs = [pair for items in sequences for pair in pairwise(items)]
         share, count = agreement(pairs)
         text = (
-            f"| {name} | {len(pairs):,} neighbouring pairs | same two items in the same order: {share:.1%} ({count:,})"
+            f"| {name} | {len(pairs):,} neighbouring pairs | same two items in the same order: {share:.1%} "
+            f"({count:,} pairs of items)"
         )
         if asins:
             text += f"; ASIN rises: {np.mean([asins[a] < asins[b] for a, b in pairs if a != b]):.1%}"
@@ -234,35 +238,55 @@ def floor_systems(corpus: Corpus, table: SidTable, split: str) -> dict[str, list
     return found | {name: [ranks_of(own[name], asked.targets)] for name in names}
 
 
-def later_systems(
-    corpus: Corpus, table: SidTable, split: str, later: np.ndarray, output: Path, seeds: Sequence[int]
+def model_scores(
+    corpus: Corpus, table: SidTable, split: str, later: Path | None, seeds: Sequence[int], checkpoints: Sequence[str]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Name of each model, and its scores of validation rows and of those of a split: float32 (R, N) each.
+
+    Args:
+        corpus: The corpus.
+        table: Its SIDs.
+        split: "valid" or "test".
+        later: Folder of `later_models.py`, if wanted.
+        seeds: Which of its models.
+        checkpoints: NAME=FOLDER of catalogue models.
+    """
+    splits = sorted({"valid", split})
+    for seed in seeds if later else ():
+        yield "later model", {name: np.load(f"{later}/later-{seed}/{name}.npy") for name in splits}
+    histories = {name: SidRows.of(corpus, table, name).padded(corpus.max_history) for name in splits}
+    for word in checkpoints:
+        name, _, folder = word.partition("=")
+        model = cast(CatalogueModel, load_bundle(folder).model)
+        yield name, {part: log_probs(model, histories[part]) for part in splits}
+
+
+def mixed_systems(
+    corpus: Corpus,
+    table: SidTable,
+    split: str,
+    later: np.ndarray,
+    models: Iterable[tuple[str, dict[str, np.ndarray]]],
 ) -> dict[str, list[np.ndarray]]:
-    """Ranks by SID of the models of `later_models.py` and of their mixture with floors; the weights are printed.
+    """Ranks by SID of models and of their mixtures with two floors; the weights are printed.
 
     Args:
         corpus: The corpus.
         table: Its SIDs.
         split: "valid" or "test".
         later: bool, validation rows of a later day.
-        output: Where the models' scores lie.
-        seeds: Which.
+        models: See `model_scores`.
     """
-    known, rows = SidRows.of(corpus, table, "valid"), SidRows.of(corpus, table, split)
-    of_valid = floors(corpus, table, known)
-    of_rows = of_valid if split == "valid" else floors(corpus, table, rows)
+    rows = {name: SidRows.of(corpus, table, name) for name in {"valid", split}}
+    given = {name: floors(corpus, table, asked) for name, asked in rows.items()}
     systems: dict[str, list[np.ndarray]] = {}
-    for seed in seeds:
-        place = output / f"later-{seed}"
-        model = {name: np.load(place / f"{name}.npy") for name in {"valid", split}}
-        valid = {MIXED[0]: model["valid"]} | {name: of_valid[name] for name in MIXED[1:]}
-        features = valid
-        if split != "valid":
-            features = {MIXED[0]: model[split]} | {name: of_rows[name] for name in MIXED[1:]}
-        scores, weights = mixed(features, valid, rows, known, later)
-        said = ", ".join(f"{name} {weight:.2f}" for name, weight in zip(MIXED, weights, strict=True))
-        sys.stdout.write(f"seed {seed}: weights {said}\n")
-        systems.setdefault("later model", []).append(ranks_of(model[split], rows.targets))
-        systems.setdefault("mixture", []).append(ranks_of(scores, rows.targets))
+    for name, scores in models:
+        features = {part: {name: scores[part]} | {floor: given[part][floor] for floor in MIXED} for part in rows}
+        found, weights = mixed(features[split], features["valid"], rows[split], rows["valid"], later)
+        said = ", ".join(f"{feature} {weight:.2f}" for feature, weight in zip(features[split], weights, strict=True))
+        sys.stdout.write(f"mixture: {said}\n")
+        systems.setdefault(name, []).append(ranks_of(scores[split], rows[split].targets))
+        systems.setdefault(f"{name}, mixed", []).append(ranks_of(found, rows[split].targets))
     return systems
 
 
@@ -337,6 +361,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="*", default=[], help="NAME=FOLDER of predictions or of a sequential training")
     parser.add_argument("--floors", action="store_true", help="table: what needs no training too")
     parser.add_argument("--later", default="", help="table: folder of the later models")
+    parser.add_argument("--mix", nargs="*", default=[], help="table: NAME=FOLDER of catalogue models, alone and mixed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
     parser.add_argument("--first", default="", help="system that later rows are compared with (default: the first)")
     parser.add_argument("--plot", help="SVG file to draw into")
@@ -347,14 +372,14 @@ def main() -> None:
         lines = audit_corpus(corpus, args.times)
         if args.sequences:
             lines += audit_sequences(Path(args.sequences), Path(args.titles) if args.titles else None)
-        text, name = "\n".join(lines), "audit"
+        text, name = "\n".join(["| rows | how many | what |", "|---|---|---|", *lines]), "audit"
     else:
         table = SidTable.load_index(args.sids, corpus.items["item_id"].tolist())
         systems = floor_systems(corpus, table, args.split) if args.floors else {}
         systems |= run_systems(corpus, args.split, args.runs)
-        if args.later:
-            later = later_of(corpus, "valid", args.times)
-            systems |= later_systems(corpus, table, args.split, later, Path(args.later), args.seeds)
+        place = Path(args.later) if args.later else None
+        models = model_scores(corpus, table, args.split, place, args.seeds, args.mix)
+        systems |= mixed_systems(corpus, table, args.split, later_of(corpus, "valid", args.times), models)
         times = times_of(corpus, args.split, args.times)
         kinds = row_kinds(corpus, Rows.of(corpus, args.split), args.split, times)
         first = args.first or next(iter(systems))
