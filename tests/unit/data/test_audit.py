@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.baskets import source_of, steps_of, visits
 from support.small_corpus import make_corpus
@@ -32,6 +32,7 @@ def counted(pairs, ids, tied):
     return Agreement(*found)
 
 
+@settings(deadline=None, max_examples=60)
 @given(visits, st.randoms(use_true_random=False))
 def test_neighbours_are_counted_as_a_loop_counts_them(pairs, chance):
     ids = [str(number) for number in chance.sample(range(1000), len(pairs))]

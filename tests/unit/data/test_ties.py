@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.baskets import filled, rows_by_hand, source_of, steps_of, visits
 
@@ -41,6 +41,7 @@ def by_target(corpus):
     }
 
 
+@settings(deadline=None, max_examples=60)
 @given(visits, st.integers(1, 5))
 def test_together_no_item_is_in_the_history_of_its_moment(pairs, max_history):
     source = source_of(pairs)
@@ -56,6 +57,7 @@ def test_together_no_item_is_in_the_history_of_its_moment(pairs, max_history):
     assert rows.truncated == sum(len(whole[item][1]) > max_history for item in whole)
 
 
+@settings(deadline=None, max_examples=60)
 @given(filled, st.sampled_from(["global_time", "leave_last_out"]), st.integers(1, 5))
 def test_together_no_moment_is_on_two_sides(pairs, split, max_history):
     corpus = built(pairs, split=split, max_history=max_history, ties="together")
@@ -94,6 +96,7 @@ def test_the_last_step_is_test_with_each_of_its_items_a_row():
     assert leave_last_out_split(np.zeros(3, int), np.array([4, 4, 4])).tolist() == [2, 2, 2]
 
 
+@settings(deadline=None, max_examples=60)
 @given(filled, st.integers(1, 5))
 def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
     corpus = built(pairs, split="leave_last_out", max_history=max_history, ties="together")
@@ -117,6 +120,7 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
             assert all(moment_of[item] < moment_of[variant.items[place]] for item in variant.items[:place].tolist())
 
 
+@settings(deadline=None, max_examples=60)
 @given(filled, st.integers(1, 3))
 def test_pairs_are_counted_across_moments_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")
@@ -147,6 +151,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
+@settings(deadline=None, max_examples=60)
 @given(visits, st.integers(0, 3))
 def test_shuffled_ties_stay_in_their_moment(pairs, seed):
     source = source_of(pairs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.small_corpus import make_corpus
 from support.small_shop import sign
@@ -133,6 +133,7 @@ def test_forged_times_are_refused(tmp_path, change, message):
     assert message in str(caught.value)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
 def test_whole_seconds_keep_order_and_sameness(seconds):
     times = np.array(seconds, dtype=np.int64)
