@@ -4,17 +4,22 @@ Whatever happens, the command says it in one line, what stood before still stand
 artefacts of an undisturbed run, byte for byte.
 """
 
+import contextlib
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from functools import partial
 from itertools import count
 
+import psutil
 import pytest
 from support.kill import Point, random_points, stage_in_child
 from support.launched import launch
 from support.machine import on_machine, run_words, started
+from support.paths import ROOT
 from support.small_shop import STAGES, bytes_of, command, copied, stage
 
 from minionerec.core.artefacts import read_manifest, require_writable, write_artefact
@@ -140,6 +145,54 @@ def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
         assert bytes_of(mine / OWN[name]) == bytes_of(whole / OWN[name]), (rank, die)
         assert not litter(mine)
         shutil.rmtree(mine)
+
+
+STUDY = """output: study
+seeds: [1]
+data: {shop: []}
+steps:
+  - sft: {config: sft.yaml, set: {epochs: 2}}
+  - eval-beam: {config: eval-beam.yaml, set: {checkpoint: "{sft}"}}
+cases:
+  plain: {label: Plain}
+  wide: {like: plain, set: {sft: {hidden_size: 24}}}
+compare: {lists: {of: eval-beam, metrics: [HR@5, NDCG@5], resamples: 20}}
+"""
+
+
+def _study(place):
+    words = [sys.executable, "-m", "minionerec.cli", "study", "study.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def _artefacts(place):
+    """What a study made, but for what says when and how long."""
+    found = bytes_of(place / "study")
+    return {file: content for file, content in found.items() if not file.endswith((".log", ".record.json", ".lock"))}
+
+
+@slow
+def test_a_study_killed_with_all_its_steps(shop, tmp_path):
+    """The runner and whatever it has started, at any moment, several times over."""
+    whole, cut = (copied(shop, tmp_path / name) for name in ("whole", "cut"))
+    for place in (whole, cut):
+        (place / "study.yaml").write_text(STUDY)
+    begin = time.monotonic()
+    run = _study(whole)
+    assert run.communicate()[1] is not None and run.returncode == 0
+    took, rng = time.monotonic() - begin, random.Random(0)
+    for _ in range(3):
+        run = _study(cut)
+        time.sleep(took * rng.uniform(0.1, 0.6))
+        for process in [*psutil.Process(run.pid).children(recursive=True), run]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        run.communicate()
+    run = _study(cut)
+    said = run.communicate()[1]
+    assert run.returncode == 0, said
+    assert _artefacts(cut) == _artefacts(whole)
 
 
 @slow

@@ -56,6 +56,10 @@ STAGES = {
         **{"corpus": "corpus", "sids": "sids", "predictions": {"sft": "predictions"}, "output": "report"},
         "resamples": 20,
     },
+    "experiment-log": {
+        "entries": {"shop": {"corpus": "corpus", "sids": "sids", "stages": {"SFT": "predictions"}}},
+        **{"output": "log", "resamples": 20},
+    },
     "export": {"checkpoint": "sft", "corpus": "corpus", "output": "export"},
     "recommend": {"checkpoint": "sft", "histories": "histories.jsonl", "output": "lists", "k": 3},
 }
