@@ -149,6 +149,9 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     lines = {line.pop("name"): line for line in shop["settings"]}
     assert lines["Backbone"] == {"paper": "unknown", "ours": "Qwen2.5-1.5B-Instruct", "differs": False}
     assert lines["Split and protocol"]["differs"]
+    (sft,) = (each["settings"] for each in shop["counterparts"] if each["stage"] == "SFT")
+    assert not any(line["name"].startswith("RL") for line in sft)
+    assert {line["name"]: line["differs"] for line in sft}["Learning rate after warm-up"]
     hypothesis = next(each for each in shop["observations"] if each["rule"] == "hypothesis")
     assert list(hypothesis["numbers"]["differ"]) == ["Split and protocol"]
     html = (result.output / f"{NAME}.html").read_text(encoding="utf-8")

@@ -135,7 +135,10 @@ class Entry:
         level = next((level for level, hit in HITS.items() if hit == theirs.get("hits")), self.level)
         level = level if level in self.material.readings else self.level
         gaps = gaps_to(row, self.estimates(stage, level))
-        return Beside(stage, row, level, gaps, setting_lines(theirs, self.our_settings(stage, level)))
+        ours = self.our_settings(stage, level)
+        if not any(key.startswith("rl_") for key in ours):  # a stage without RL is set beside what came before theirs
+            theirs = {key: value for key, value in theirs.items() if not key.startswith("rl_")}
+        return Beside(stage, row, level, gaps, setting_lines(theirs, ours))
 
     @property
     def gaps(self) -> Sequence[Gap]:
