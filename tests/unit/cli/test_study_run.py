@@ -296,11 +296,14 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
         data={"shop": [text["data"]["shop"][0], {"build-sids": sids}]},
         cases={"small": {"steps": [{"train-catalogue": model}, {"eval-beam": {"as": "test", "set": lists}}]}},
         compare={"test": {"metrics": ["HR@10"], "level": "sid", "resamples": 10}},
+        log={"of": "test", "corpus": "{data.corpus}", "sids": "{data.sids}", "title": "Of a study", "resamples": 10},
     )
     words = [sys.executable, "-m", "minionerec.cli", "study", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     assert table(path)["small"]["metrics"]["HR@10"][0] > 0.01
+    log = (tmp_path / "runs" / "log" / "experiment_log.md").read_text()
+    assert "# Of a study" in log and "shop" in log and "small" in log
     assert "accelerate launch" in (tmp_path / "runs/shop/small/model/seed-4.log").read_text()
     again = subprocess.run([*words, "--list"], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert again.stdout.splitlines()[-1] == "4 of 4 steps are up to date. Then: compare test."
+    assert again.stdout.splitlines()[-1] == "4 of 4 steps are up to date. Then: compare test, the experiment log."
