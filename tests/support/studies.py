@@ -91,7 +91,7 @@ class Ended:
 
 def play(name, config, log):
     """Leave what a stage would; its exit status."""
-    if name in ("compare", "experiment-log"):
+    if name in ("compare", "experiment-log", "train-sequential"):
         STAGES[name].function()(config)
         return 0
     if getattr(config, "learning_rate", 0) == BROKEN:

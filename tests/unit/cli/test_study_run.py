@@ -152,6 +152,35 @@ def test_what_lies_there_of_another_study_is_not_in_the_table(played, tmp_path, 
     assert list(table(path)) == ["labels", "sharpened"]
 
 
+def test_a_stage_that_takes_all_seeds_has_them_all_in_the_table(played, tmp_path, monkeypatch, capsys):
+    """The stage itself is run, for it keeps its seeds in artefacts of their own."""
+    rng = np.random.default_rng(0)
+    users = [(rng.integers(15) + np.arange(7)) % 15 + 1 for _ in range(30)]
+    lines = [f"{user} {' '.join(map(str, items))}" for user, items in enumerate(users, 1)]
+    (tmp_path / "circle.txt").write_text("\n".join(lines) + "\n")
+    shape = {"hidden_size": 8, "inner_size": 8, "num_layers": 1}
+    said = {"corpus": str(tmp_path / "circle.txt"), "protocol": "a", "epochs": 1, "hyper": shape, "list_length": 10}
+    changes = {
+        "seeds": [3, 4],
+        "data": {"shop": []},
+        "steps": [{"train-sequential": {"as": "rows", "set": {**said, "model": "{case}"}}}],
+        "cases": {"sasrec": None, "causal": {"label": "ours"}},
+        "compare": {"test": {"of": "rows", "metrics": ["HR@5"], "resamples": 20}},
+    }
+    path = write_study(tmp_path, **changes)
+    assert study(monkeypatch, path, "--seeds", "3") == 0
+    assert [table(path)[name]["seeds"] for name in ("sasrec", "ours")] == [1, 1]
+    assert study(monkeypatch, path) == 0
+    assert [table(path)[name]["seeds"] for name in ("sasrec", "ours")] == [2, 2]
+    capsys.readouterr()
+    before = len(played.names)
+    assert study(monkeypatch, path) == 0 and len(played.names) == before
+    changes["cases"]["sasrec"] = {"set": {"rows": {"learning_rate": 0.01}}}
+    assert study(monkeypatch, write_study(tmp_path, **changes), "--only", "causal") == 0
+    assert "shop, rows: sasrec is left out of the table" in capsys.readouterr().out
+    assert list(table(path)) == ["ours"]
+
+
 def test_a_second_runner_is_refused_in_one_line(played, tmp_path, monkeypatch):
     path = write_study(tmp_path)
     (tmp_path / "runs").mkdir()
