@@ -1,11 +1,11 @@
 """All runs of a preference study side by side: tables over seeds, what the leak does, which differences hold."""
 
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from minionerec.core.machine import source_commit
 from minionerec.core.places import shipped_root
 from minionerec.preference.config import PreferenceConfig
 from minionerec.preference.jobs import OWN, Job
@@ -27,6 +27,7 @@ from minionerec.reports.preference_words import JUDGEMENT, number, percent
 # gave 0.814 and 0.068, about two standard errors away; no linear score reaches the 15 % of utility that is not linear.
 RECOVERY, REGRET = 0.78, 0.08
 _LEAST_ROWS = 10
+_SHORT = 7  # digits of a commit
 _COLUMNS: list[tuple[str, Value, Callable[[float], str]]] = [
     ("Accuracy, %", lambda run: run.accuracy, points),
     ("CE, nats", lambda run: run.ce, number),
@@ -234,22 +235,11 @@ def _provenance(config: PreferenceConfig) -> list[list[str]]:
     """Command, commit, seeds and machine class; no times, for they differ between runs."""
     return [
         ["Command", f"minionerec train-preference --config {config_file(config)}"],
-        ["Commit", _commit()],
+        ["Commit", (source_commit() or "unknown")[:_SHORT]],
         ["Seeds", ", ".join(map(str, config.seeds))],
         ["Machine", f"{os.cpu_count()} CPU cores, no GPU; {config.workers} processes of one thread"],
         ["Data", config.comparisons or f"synthetic, {config.items} items and pairs, {config.width} features"],
     ]
-
-
-def _commit() -> str:
-    """The commit of the checkout that runs; "unknown" in an installed package, whatever repository it lies in."""
-    root = shipped_root()
-    if not (root / ".git").exists():
-        return "unknown"
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=root, check=False
-    )
-    return asked.stdout.strip() or "unknown"
 
 
 def config_file(config: PreferenceConfig) -> str:

@@ -114,8 +114,8 @@ def test_where_a_study_comes_from(tmp_path, monkeypatch):
     rows = dict(sections[0].blocks[0].rows)
     assert rows["Command"] == "minionerec train-preference --config FILE"
     assert rows["Data"] == "synthetic, 4602 items and pairs, 512 features" and rows["Seeds"] == "42"
-    # An installed package lies in no repository of ours, whatever is above it.
-    monkeypatch.setattr(preference_study, "shipped_root", lambda: tmp_path)
+    # An installed package has no commit.
+    monkeypatch.setattr(preference_study, "source_commit", lambda: None)
     _, _, sections = study_page_of_nothing(tmp_path, monkeypatch)
     assert dict(sections[0].blocks[0].rows)["Commit"] == "unknown"
 
