@@ -228,6 +228,7 @@ def _report_config(setting: EntrySetting, config: ExperimentLogConfig) -> Report
         reference=setting.reference or None,
         seed=config.seed,
         resamples=config.resamples,
+        slices=False,
     )
 
 
