@@ -52,6 +52,9 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
         widths = [np.size(row) for row in rows]
         if not rows or len(items) != len(rows) or len(set(items)) < len(items):
             raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
+        broken = next((item for item in items if not plain_text(item)), None)
+        if broken is not None:
+            raise DataError(f"{path}: the item id {shown(broken)} holds half of a character. Mend it.")
         for item, row, width in zip(items, rows, widths, strict=True):
             if width != widths[0]:
                 raise DataError(

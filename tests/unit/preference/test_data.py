@@ -191,6 +191,9 @@ def test_features_are_refused(tmp_path):
         read_features(tmp_path / "torn.npz")
     with pytest.raises(DataError, match=r"large\.npz: row 2 holds 1e\+30, but values are at most 1e\+12"):
         read_features(write_features(tmp_path / "large.npz", cells={(2, 0): 1e30}))
+    np.savez(tmp_path / "half.npz", item_id=np.array(["a", "\ud800"]), features=np.ones((2, 3)))
+    with pytest.raises(DataError, match=r"half\.npz: the item id .* holds half of a character"):
+        read_features(tmp_path / "half.npz")
     np.savez(tmp_path / "twice.npz", item_id=np.array(["a", "a"]), features=np.ones((2, 3)))
     with pytest.raises(DataError, match=r"2 vectors for 1 distinct items"):
         read_features(tmp_path / "twice.npz")
