@@ -1,6 +1,7 @@
 """The two files of a preference study: vectors of items, and the table of comparisons, every row of it or an error."""
 
 import json
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,11 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
 
 def _from_arrays(path: Path) -> tuple[list[str], list[np.ndarray]]:
     with np.load(path, allow_pickle=False) as arrays:
-        return arrays["item_id"].astype(str).ravel().tolist(), list(arrays["features"])
+        ids = np.ascontiguousarray(arrays["item_id"].astype(str).ravel())
+        # numpy checks no letter, and a text of what is none breaks whatever reads it.
+        if ids.size and int(ids.view(np.uint32).max()) > sys.maxunicode:
+            raise ValueError("item_id holds what are no characters")
+        return ids.tolist(), list(arrays["features"])
 
 
 def _from_columns(path: Path) -> tuple[list[str], list[np.ndarray]]:
