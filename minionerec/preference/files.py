@@ -114,7 +114,10 @@ def read_answers(path: Path, targets: Sequence[str], items: Collection[str]) -> 
     known = dict.fromkeys(("item_a", "item_b"), items)
     table, lines = drop_swallowing(table, path, (*KEYS, *targets), TIME, BadRows(), known=known)
     try:
-        texts = {name: [_text(value) for value in table[name]] for name in dict.fromkeys((*KEYS, *targets))}
+        texts = {
+            name: pd.Series([_text(value) for value in table[name]], index=table.index, dtype="str")
+            for name in dict.fromkeys((*KEYS, *targets))
+        }
     except UnicodeError:
         raise DataError(f"{path}: not every text is UTF-8. Save the texts as UTF-8.") from None
     return table.assign(**texts), {"lines_inside_cells": lines} if lines else {}
