@@ -131,6 +131,7 @@ def test_killed_while_replacing_an_older_output(shop, tmp_path, name):
 
 
 @slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["sft", "grpo", "eval-beam"])
 def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
     """One of the processes, or both and the launcher; what the same launch ends with is what it always ends with."""
@@ -173,6 +174,7 @@ def _artefacts(place):
 
 
 @slow
+@pytest.mark.timeout(1800)
 def test_a_study_killed_with_all_its_steps(shop, tmp_path):
     """The runner and whatever it has started, at any moment, several times over."""
     whole, cut = (copied(shop, tmp_path / name) for name in ("whole", "cut"))
