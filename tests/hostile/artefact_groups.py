@@ -84,8 +84,9 @@ def _strike_index(rng: Random, clean: Path, folder: Path) -> str:
         mutate.change_file(rng, path, mutate.spoil_json)
     table = SidTable.load_index(path, ids if rng.random() < 0.5 else None)
     holds(table.codes.dtype == np.int32 and bool((table.codes[:, 0] >= 0).all()), "codes that are none")
-    for row, sid in zip(json.loads(path.read_text(encoding="utf-8")).values(), table.sids, strict=False):
-        holds("".join(row).strip() == sid or len(table) != len(ids), f"{row} is read as {sid}")
+    written = json.loads(path.read_text(encoding="utf-8"))
+    for item, sid in zip(table.item_ids, table.sids, strict=True):
+        holds("".join(written[item]).strip() == sid, f"{written[item]} of {item} is read as {sid}")
     return "read"
 
 
