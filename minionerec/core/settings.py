@@ -124,6 +124,10 @@ class StageConfig(Settings):
     output: str = setting("", "directory to write", required=True, decides=False)
     restart: bool = setting(False, "throw an unfinished run of this output away", decides=False)
 
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result, by name: the settings that are declared so, and what a stage adds to them."""
+        return deciding_settings(self)
+
     def up_to_date(self) -> bool:
         """Whether the output stands, made from these settings and inputs, so that the stage need not be started."""
         from minionerec.core.stage import Stage

@@ -55,7 +55,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone
 from minionerec.core.recorder import Recorder
 from minionerec.core.records import Batch, tidy_record
-from minionerec.core.settings import StageConfig, deciding_settings, growing_settings, input_kinds
+from minionerec.core.settings import StageConfig, growing_settings, input_kinds
 
 logger = get_logger(__name__)
 
@@ -71,7 +71,7 @@ class Stage:
         output: Where it writes; the settings' `output` if None. A stage that makes several artefacts (one a seed) is
             one `Stage` for each.
         inputs: Name to path of everything that is read; `config.inputs()` if None.
-        settings: What decides the result; the settings' own deciding ones if None.
+        settings: What decides the result; what the settings say does if None.
 
     Attributes:
         output: The directory.
@@ -92,7 +92,7 @@ class Stage:
         self.kind = config.kind if kind is None else kind
         self.output = Path(config.output) if output is None else output
         self.inputs = config.inputs() if inputs is None else dict(inputs)
-        self.settings: dict[str, Any] = to_plain(deciding_settings(config) if settings is None else dict(settings))
+        self.settings: dict[str, Any] = to_plain(config.deciding() if settings is None else dict(settings))
 
     @property
     def partial(self) -> Path:

@@ -104,9 +104,3 @@ class EvalConfig(StageConfig):
     def deciding(self) -> dict[str, Any]:
         """What decides the result; slices only where they are wanted, so that what was finished without them stands."""
         return {name: value for name, value in deciding_settings(self).items() if name != "slices" or value}
-
-    def up_to_date(self) -> bool:
-        """Whether the predictions stand, made with these settings from these inputs."""
-        from minionerec.core.stage import Stage
-
-        return Stage(self, settings=self.deciding()).current(say=False) is not None

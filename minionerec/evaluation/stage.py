@@ -119,7 +119,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
             there.
         DataError: If a user's own ranker does not give what it should.
     """
-    stage = Stage(config, settings=config.deciding())
+    stage = Stage(config)
     if stage.current() is None:
         with stage.work() as work:
             with work.phase("load"):

@@ -15,7 +15,8 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Work
 from minionerec.preference.against import compare_with_floors
 from minionerec.preference.config import PreferenceConfig
-from minionerec.preference.data import Comparisons, read_comparisons, require_files
+from minionerec.preference.data import Comparisons, read_comparisons
+from minionerec.preference.files import require_files
 from minionerec.preference.fit import fit_model, is_network, save_model
 from minionerec.preference.jobs import Job, job_stage, job_stands, study_jobs, study_worlds
 from minionerec.preference.model import PreferenceModel

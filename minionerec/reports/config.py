@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import Settings, StageConfig, deciding_settings, declared_inputs, setting
-from minionerec.core.stage import Stage
+from minionerec.core.settings import Settings, StageConfig, declared_inputs, setting
 from minionerec.embed.config import EncoderConfig
 
 SPLITS = ("train", "valid", "test")
@@ -16,11 +15,11 @@ METRICS = ("HR", "NDCG", "MRR")
 TIMES = "csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its own"
 
 
-def page_stage(config: StageConfig) -> Stage:
-    """The stage of a page; whether plots can be drawn decides its content too."""
+def _with_plots(settings: dict[str, Any]) -> dict[str, Any]:
+    """What decides a page: its settings, and whether plots can be drawn."""
     from minionerec.reports import plots
 
-    return Stage(config, settings={**deciding_settings(config), "plots": plots.available()})
+    return {**settings, "plots": plots.available()}
 
 
 def _with_seeds(inputs: dict[str, Path], name: str) -> dict[str, Path]:
@@ -62,9 +61,9 @@ class SidReportConfig(EncoderConfig):
     title: str = setting("Semantic IDs", "heading of the page")
     buckets: int = setting(4, "example buckets shown of each table", least=0)
 
-    def up_to_date(self) -> bool:
-        """Whether the page stands, made from these settings and inputs."""
-        return page_stage(self).current(say=False) is not None
+    def deciding(self) -> dict[str, Any]:
+        """What decides the page."""
+        return _with_plots(super().deciding())
 
 
 @dataclass
@@ -220,9 +219,9 @@ class ReportConfig(StageConfig):
                 del found[name]  # the report says that it does without
         return found
 
-    def up_to_date(self) -> bool:
-        """Whether the report stands, made from these settings and inputs."""
-        return page_stage(self).current(say=False) is not None
+    def deciding(self) -> dict[str, Any]:
+        """What decides the page."""
+        return _with_plots(super().deciding())
 
 
 def _check_items(protocol: str, items: str) -> None:

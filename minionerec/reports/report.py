@@ -8,9 +8,10 @@ from typing import Any
 
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
+from minionerec.core.stage import Stage
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.reports import plots
-from minionerec.reports.config import ReportConfig, page_stage
+from minionerec.reports.config import ReportConfig
 from minionerec.reports.document import Paragraph, Section
 from minionerec.reports.material import Material, gather
 from minionerec.reports.page import write_page
@@ -67,7 +68,7 @@ def run_report(config: ReportConfig) -> ReportResult:
         logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
     if config.times and not find_path(config.times).is_file():
         logger.warning("%s: no such file; the report does not tell rows apart by time from it.", config.times)
-    stage = page_stage(config)
+    stage = Stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:

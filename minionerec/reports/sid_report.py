@@ -8,9 +8,10 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json, to_plain
 from minionerec.core.places import find_path
+from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.embed.vectors import make_vectors
-from minionerec.reports.config import SidReportConfig, page_stage
+from minionerec.reports.config import SidReportConfig
 from minionerec.reports.page import write_page
 from minionerec.reports.sections.sids import Judged, buckets, collisions, levels, overview, prefixes
 from minionerec.sid.diagnostics import diagnose, gather_evidence
@@ -55,7 +56,7 @@ def run_sid_report(config: SidReportConfig) -> SidReportResult:
         DataError: If a table lacks an item, or nothing can be measured.
         ConfigError: If the encoder is unknown.
     """
-    stage = page_stage(config)
+    stage = Stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:

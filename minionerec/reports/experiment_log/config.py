@@ -96,11 +96,12 @@ class ExperimentLogConfig(StageConfig):
         """The entries, read and checked."""
         return [_entry(name, given) for name, given in self.entries.items()]
 
-    def up_to_date(self) -> bool:
-        """Whether the log stands, made from these settings, inputs and states of unfinished runs."""
-        from minionerec.reports.experiment_log.stage import log_stage
+    def deciding(self) -> dict[str, Any]:
+        """What decides the log: its entries without their paths, and how far unfinished stages are, among it."""
+        from minionerec.reports.experiment_log.entry import pending
 
-        return log_stage(self).current(say=False) is not None
+        entries = [{**entry.to_json(), "pending": pending(entry)} for entry in self.parsed()]
+        return {**super().deciding(), "entries": entries}
 
     def named_paths(self) -> list[Path]:
         """Corpora, SIDs and the predictions of all stages, finished or not."""

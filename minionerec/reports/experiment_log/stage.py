@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minionerec.core.log import get_logger
-from minionerec.core.settings import deciding_settings
 from minionerec.core.stage import Stage
 from minionerec.reports.document import Block, Bullets, Paragraph, Section, Table
 from minionerec.reports.experiment_log.config import ExperimentLogConfig
 from minionerec.reports.experiment_log.content import entry_json
 from minionerec.reports.experiment_log.cross import cross_json, cross_section, gap_range
-from minionerec.reports.experiment_log.entry import Entry, gather_entry, pending
+from minionerec.reports.experiment_log.entry import Entry, gather_entry
 from minionerec.reports.experiment_log.parts import sections
 from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration
@@ -43,12 +42,6 @@ class ExperimentLogResult:
         return [*self.said, f"log: {self.output / NAME}.html (and .md, .json)"]
 
 
-def log_stage(config: ExperimentLogConfig) -> Stage:
-    """The stage of a log: its entries without their paths, and how far unfinished stages are, decide it too."""
-    entries = [{**entry.to_json(), "pending": pending(entry)} for entry in config.parsed()]
-    return Stage(config, settings={**deciding_settings(config), "entries": entries})
-
-
 def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
     """Write the log of any number of data sets, stages and methods.
 
@@ -60,7 +53,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
         ConfigError: If an entry has no finished stage, or a K is larger than the lists of some stage.
         DataError: If a file is malformed.
     """
-    stage = log_stage(config)
+    stage = Stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
