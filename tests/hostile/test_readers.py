@@ -384,6 +384,13 @@ def test_amazon_lines_are_used_or_counted(tmp_path, line):
     assert amazon(tmp_path, reviews, allowed=1) == (N, 1)
 
 
+@pytest.mark.parametrize("line", ["null", " null", "\tnull ", "", "[]", "1", '"a"', "\ufeff"])
+def test_amazon_files_that_begin_with_no_object(tmp_path, line):
+    used, bad = amazon(tmp_path, [line, *REVIEWS], allowed=2)
+    assert used + bad == N + bool(line)
+    assert amazon(tmp_path, REVIEWS, allowed=1, meta=f"{line}\n{META}") == (N, bool(line))
+
+
 def test_amazon_nesting_that_nobody_reads_is_no_matter(tmp_path):
     deep = REVIEW.replace("{", '{"x": ' + "[" * 100_000 + "]" * 100_000 + ", ", 1) % 5
     assert amazon(tmp_path, [*REVIEWS, deep]) == (N + 1, 0)

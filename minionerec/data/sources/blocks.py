@@ -1,6 +1,7 @@
 """Large text files, plain or gzip, in blocks of whole lines; JSON lines as arrow tables, bad lines named one by one."""
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ READ_SIZE = 1 << 20
 BLOCK_SIZE = 1 << 22
 """Bytes of a block, about: enough to parse at full speed, few enough to hold several."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_OBJECT = re.compile(rb"\s*\{")
 
 
 def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> Iterator[bytes]:
@@ -145,7 +147,9 @@ def read_json_lines(
 
 
 def _parse_block(block: bytes, schema: pa.Schema) -> pa.Table | None:
-    """The block as a table; None where arrow refuses it."""
+    """The block as a table; None where arrow refuses it, or would end the process: it begins with a null."""
+    if not _OBJECT.match(block):
+        return None
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     reading = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     try:
