@@ -11,7 +11,15 @@ from minionerec.embed.config import EncoderConfig
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.table import INDEX_FILE, LEVELS
 
-METHODS = ("residual_kmeans", "balanced_kmeans", "rq_vae", "rq_vae_plus", "published", "shuffled", "append")
+METHODS = (
+    "residual_kmeans",
+    "balanced_kmeans",
+    "rq_vae",
+    "rq_vae_plus",
+    "published",
+    "shuffled",
+    "append",
+)
 
 _READ = ("published", "shuffled")
 """Methods that read an index.json."""
