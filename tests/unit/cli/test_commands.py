@@ -175,5 +175,5 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(shipped_recipes())
     words(monkeypatch, "recipes", "copy", "industrial", "./here")
     cli.dispatch()
-    assert capsys.readouterr().out == "15 steps in here; run them with: minionerec run here\n"
+    assert capsys.readouterr().out == "16 steps in here; run them with: minionerec run here\n"
     assert (tmp_path / "here" / "pipeline.yaml").is_file()
