@@ -90,14 +90,23 @@ def search_settings(study: Study, runner: Runner) -> list[str]:
 
 
 def with_winner(study: Study) -> Study:
-    """A study with the winner of its search as a case of its own, where there is one yet."""
+    """A study with the winner of its search as a case of its own, where there is one yet.
+
+    Raises:
+        ConfigError: If the winner's file does not say its settings.
+    """
     search = study.search
     if search is None:
         return study
     file = study.place / "search" / BEST
     if not file.is_file():
         return study
-    said = json.loads(file.read_text(encoding="utf-8").splitlines()[1].removeprefix("# settings: "))
+    try:
+        said = json.loads(file.read_text(encoding="utf-8").splitlines()[1].removeprefix("# settings: "))
+    except (OSError, ValueError, IndexError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise ConfigError(f"{file}: its second line no longer says the winner's settings. Remove it and run again.")
     base = study.cases[search.case]
     steps = changed_steps(all_steps(base, study.cases), {search.step: said}, f"{file}: settings")
     case = replace(base, name=search.name, label=search.name, steps=steps, base=search.case, where=str(file))

@@ -180,7 +180,8 @@ def unfinished(label: str, checkpoint: str) -> Training | None:
 
 def _progress(folder: Path) -> tuple[int | None, int | None]:
     """Steps done and steps in all, by the newest checkpoint of an unfinished run."""
-    states = sorted(folder.glob(f"checkpoint-*/{_STATE}"), key=lambda file: int(file.parent.name.split("-")[-1]))
+    named = {file.parent.name.removeprefix("checkpoint-"): file for file in folder.glob(f"checkpoint-*/{_STATE}")}
+    states = [named[step] for step in sorted((step for step in named if step.isdecimal()), key=int)]
     if not states:
         return None, None
     try:

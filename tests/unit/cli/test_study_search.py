@@ -73,6 +73,9 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
     capsys.readouterr()
     assert study(monkeypatch, more, "--only", "best") == 0
     assert [line[:8] for line in trials(capsys.readouterr().out)] == ["trial 4:"]
+    best.write_text("learning_rate: 0.05\n")
+    with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer says the winner's settings"):
+        with_winner(read_study(str(path)))
 
 
 def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path, monkeypatch, capsys):

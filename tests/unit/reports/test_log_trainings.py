@@ -71,6 +71,8 @@ def test_pending_stages_are_told_by_what_lies_there(shop):
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "trainer_state.json").write_text("{")
     assert found("made/next")[0].progress == (None, None)
+    (folder / "checkpoint-last").mkdir()
+    (folder / "checkpoint-last" / "trainer_state.json").write_text("{}")
     (folder / "checkpoint-20").mkdir()
     (folder / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20, "max_steps": 40}')
     assert found("made/next")[0].progress == (20, 40)
