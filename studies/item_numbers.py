@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from later_models import log_probs
 from mixture import prompts_of
 
 from minionerec.backbone.bundle import Bundle, load_bundle
@@ -53,16 +54,11 @@ def following(corpus: Corpus, split: str, numbers: np.ndarray) -> np.ndarray:
     return np.where(newest < 0, -1, item_of[numbers[newest] + 1])
 
 
-@torch.inference_mode()
-def log_probs(bundle: Bundle, corpus: Corpus, split: str) -> tuple[torch.Tensor, np.ndarray]:
+def exact_scores(bundle: Bundle, corpus: Corpus, split: str) -> tuple[torch.Tensor, np.ndarray]:
     """Log-probabilities of all SIDs behind each row's history, float32 (R, S), and the targets' SID numbers."""
     assert isinstance(bundle.model, CatalogueModel), f"{bundle.path} holds a {type(bundle.model).__name__}"
     prompts, targets = prompts_of(bundle, corpus, split)
-    parts = [
-        bundle.model.leaf_log_probs(bundle.model.histories_of(prompts[start : start + 256]))
-        for start in range(0, len(prompts), 256)
-    ]
-    return torch.cat(parts), targets
+    return torch.from_numpy(log_probs(bundle.model, bundle.model.histories_of(prompts))), targets
 
 
 def metrics(scores: torch.Tensor, targets: np.ndarray) -> dict[str, np.ndarray]:
@@ -86,7 +82,7 @@ def study(places: list[str], corpus: Corpus, times: Path | None, numbers: np.nda
     for place in places:
         bundle = load_bundle(find_path(place))
         for split in SPLITS:
-            scores, targets = log_probs(bundle, corpus, split)
+            scores, targets = exact_scores(bundle, corpus, split)
             items = following(corpus, split, numbers)
             sids = np.where(items >= 0, bundle.table.sid_numbers[items], -1)
             for bonus in BONUSES:

@@ -17,6 +17,7 @@ from minionerec.core.artefacts import MANIFEST, changed_file, input_record, is_a
 from minionerec.core.artefacts import read_json as read_record
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.machine import usable_cores
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import StageConfig
 from minionerec.core.stage import RECORD_FILE, Stage
@@ -75,9 +76,9 @@ def _machine(place: Path) -> Iterator[str]:
     import psutil
     import torch
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limit = os.environ.get("OMP_NUM_THREADS", "not set")
-    yield f"  {os.cpu_count()} CPUs, {usable} usable, {torch.get_num_threads()} threads (OMP_NUM_THREADS {limit[:20]})"
+    threads = f"{torch.get_num_threads()} threads (OMP_NUM_THREADS {limit[:20]})"
+    yield f"  {os.cpu_count()} CPUs, {usable_cores()} usable, {threads}"
     memory = psutil.virtual_memory()
     yield f"  memory {_gb(memory.total)}, free {_gb(memory.available)}"
     disk = shutil.disk_usage(place if place.is_dir() else Path.cwd())

@@ -107,10 +107,10 @@ def wanted_jobs(study: Study, only: Sequence[str] | None, seeds: Sequence[int] |
     if strange:
         seeds_known = ", ".join(map(str, study.settings.seeds))
         raise ConfigError(f"--seeds {strange[0]}: {study.file} has no such seed. Its seeds: {seeds_known}.")
-    Plan(study).all()
+    found = Plan(study).all()
     check_tables(study)
-    some = None if seeds is None else tuple(seed for seed in study.settings.seeds if seed in seeds)
-    found = Plan(study, some).all()
+    if seeds is not None:
+        found = Plan(study, tuple(seed for seed in study.settings.seeds if seed in seeds)).all()
     return chosen(found, [key for key in found if only is None or key.case in only])
 
 
@@ -138,7 +138,7 @@ def _run(study: Study, only: Sequence[str] | None, seeds: Sequence[int] | None) 
     runner = Runner(study.settings.jobs, print_line)
     lost: list[str] = []
     if study.search is not None and study.search.name in (only or [study.search.name]):
-        lost += search_settings(study, runner)
+        lost += search_settings(study, study.search, runner)
     study = with_winner(study)
     jobs = wanted_jobs(study, only, seeds)
     outcomes = dict(runner.run(jobs))

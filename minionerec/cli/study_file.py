@@ -154,10 +154,11 @@ def _step(stage: str, said: Any, where: str) -> StudyStep:
     name = own.name or stage
     if not _NAME.fullmatch(name) or name in TAKEN:
         raise ConfigError(f"{where}: as is {shown(name)}, which cannot be a name; choose another.")
-    if not issubclass(STAGES[stage].config_class(), StageConfig):
+    kind = STAGES[stage].config_class()
+    if not issubclass(kind, StageConfig):
         raise ConfigError(f"{where}: this stage only prints; leave it out.")
     places = dict.fromkeys(values, f"{where}.set")
-    return StudyStep(name, STAGES[stage], own.config, values, own.once, where, places)
+    return StudyStep(name, STAGES[stage], kind, own.config, values, own.once, where, places)
 
 
 @dataclass

@@ -125,8 +125,7 @@ class Plan:
 
     def _made(self, key: Key, case: Case | None, step: StudyStep) -> Job:
         text = Filled(self, key, case, step)
-        kind = step.spec.config_class()
-        assert issubclass(kind, StageConfig)
+        kind = step.kind
         ranks = kind.kind == "predictions" or _takes_all_seeds(step)
         given: dict[str, Any] = {}
         config = text.of(step.config, f"{step.where}: config")
@@ -161,8 +160,7 @@ class Plan:
 
     def _seeds(self, key: Key, case: Case | None, step: StudyStep) -> dict[str, Any]:
         """What a step is told of seeds."""
-        kind = step.spec.config_class()
-        names = {each.name for each in fields(kind)}
+        names = {each.name for each in fields(step.kind)}
         if case is None or "seed" in step.values:
             return {}
         if _takes_all_seeds(step):
@@ -170,7 +168,7 @@ class Plan:
             if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
                 raise ConfigError(f"{step.where}: takes its seeds one after another, so {seeds} must be in a row.")
             return {"seed": seeds[0], "seeds": len(seeds)}
-        if key.seed is not None and "seed" in names and getattr(kind, "kind", "") in _SEEDED:
+        if key.seed is not None and "seed" in names and step.kind.kind in _SEEDED:
             return {"seed": key.seed}
         return {}
 
@@ -279,7 +277,7 @@ def _check_predictions(key: Key, step: StudyStep) -> None:
 
 def _takes_all_seeds(step: StudyStep) -> bool:
     """Whether its stage runs several seeds by itself."""
-    return {"seed", "seeds"} <= {each.name for each in fields(step.spec.config_class())}
+    return {"seed", "seeds"} <= {each.name for each in fields(step.kind)}
 
 
 def _beside(study: Path, name: str) -> Path:

@@ -21,6 +21,7 @@ from minionerec.cli.study_settings import Case, SearchSettings, Study
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.values import convert
+from minionerec.reports.config import is_metric
 
 JOURNAL, BEST = "trials.log", "best.yaml"
 SPLIT = "valid"
@@ -51,17 +52,17 @@ def check_search(study: Study) -> None:
                 f"{where}: measure is {search.measure!r}, which is about the {split} rows; settings are chosen on "
                 f"{SPLIT} rows alone. Name a step with split {SPLIT}."
             )
-    kind, _, k = search.metric.partition("@")
-    if kind not in ("HR", "NDCG", "MRR") or not k.isdecimal() or int(k) < 1:
+    if not is_metric(search.metric):
         raise ConfigError(f"{where}: metric is {search.metric!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
     _optuna()
 
 
-def search_settings(study: Study, runner: Runner) -> list[str]:
+def search_settings(study: Study, search: SearchSettings, runner: Runner) -> list[str]:
     """Try settings until there are as many trials as the file asks for, and write the winner's.
 
     Args:
-        study: The study, with a search.
+        study: The study.
+        search: Its search.
         runner: What runs the steps of a trial.
 
     Returns:
@@ -70,8 +71,7 @@ def search_settings(study: Study, runner: Runner) -> list[str]:
     Raises:
         ConfigError: If the trials that lie there are of another search, or none has a value.
     """
-    search, optuna = study.search, _optuna()
-    assert search is not None
+    optuna = _optuna()
     place = study.place / "search"
     place.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(place / JOURNAL)))

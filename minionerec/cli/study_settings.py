@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.cli.stages import StageSpec
-from minionerec.core.settings import Settings, setting
+from minionerec.core.settings import Settings, StageConfig, setting
 
 
 @dataclass
@@ -62,6 +62,7 @@ class StudyStep:
     Attributes:
         name: What it is called.
         spec: Its stage.
+        kind: Class of the stage's settings.
         config: File of settings, which may hold placeholders; "" for none.
         values: Settings that it changes, which may hold placeholders.
         once: Whether it is run once for all seeds.
@@ -71,6 +72,7 @@ class StudyStep:
 
     name: str
     spec: StageSpec
+    kind: type[StageConfig]
     config: str
     values: Mapping[str, Any]
     once: bool

@@ -12,7 +12,7 @@ from minionerec.cli.study_file import all_steps, at
 from minionerec.cli.study_plan import PREPARED, Filled, Job, Key, Plan
 from minionerec.cli.study_settings import Case, Study
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import StageConfig, typed_values
+from minionerec.core.settings import typed_values
 
 COMPARE, LOG = "compare", "experiment-log"
 _OF_ENTRY = ("corpus", "items", "protocol", "sids", "reference", "split")
@@ -42,7 +42,7 @@ def _check_of(study: Study, of: str, where: str) -> None:
         step.name
         for case in study.cases.values()
         for step in all_steps(case, study.cases)
-        if getattr(step.spec.config_class(), "kind", "") in ("predictions", "sequential_summary")
+        if step.kind.kind in ("predictions", "sequential_summary")
     }
     if of not in names:
         raise ConfigError(f"{where} is {of!r}; steps with predictions: {', '.join(sorted(names)) or 'none'}.")
@@ -79,10 +79,15 @@ def tables(study: Study, say: Callable[[str], None]) -> Iterator[Job]:
 
 def _job(study: Study, key: Key, stage: str, values: Mapping[str, Any]) -> Job:
     spec = STAGES[stage]
-    settings = spec.config_class()(**values)
-    assert isinstance(settings, StageConfig)
-    file = Path(settings.output).with_name(f"{Path(settings.output).name}.yaml")
-    return Job(key, Step(key.step, spec, file, settings, threads=study.settings.threads), values, (), False)
+    output = Path(values["output"])
+    file = output.with_name(f"{output.name}.yaml")
+    return Job(
+        key,
+        Step(key.step, spec, file, spec.config_class()(**values), threads=study.settings.threads),
+        values,
+        (),
+        False,
+    )
 
 
 def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +188,8 @@ def _seed_stands(job: Job, seed: int) -> bool:
     from minionerec.sequential.seeds import resolve_protocol, seed_runs
 
     settings = job.step.settings
-    assert isinstance(settings, SequentialConfig)
+    if not isinstance(settings, SequentialConfig):
+        raise ConfigError(f"{job.key.title}: of the stages that run several seeds only train-sequential is known here.")
     one = replace(settings, seed=seed, seeds=1)
     (run,) = seed_runs(one, resolve_protocol(one))
     try:

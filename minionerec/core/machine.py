@@ -19,14 +19,14 @@ _PATIENCE = 10  # seconds for git
 
 def this_machine() -> Machine:
     """The machine as it is now; accelerators are told once something has been computed on one."""
-    cores = _cores()
+    cores = usable_cores()
     torch = _torch()
     told = os.environ.get("OMP_NUM_THREADS", "")
     threads = torch.get_num_threads() if torch else int(told) if told.isdecimal() and int(told) else cores
     return Machine(_processor(), cores, threads, _memory(), tuple(_gpus()))
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """Logical cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
-from minionerec.core.settings import StageConfig, deciding_settings, setting
+from minionerec.core.settings import StageConfig, setting
 from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
 
 SPLITS = ("test", "valid")
@@ -103,4 +103,4 @@ class EvalConfig(StageConfig):
 
     def deciding(self) -> dict[str, Any]:
         """What decides the result; slices only where they are wanted, so that what was finished without them stands."""
-        return {name: value for name, value in deciding_settings(self).items() if name != "slices" or value}
+        return {name: value for name, value in super().deciding().items() if name != "slices" or value}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import StageConfig, deciding_settings, setting
+from minionerec.core.settings import StageConfig, setting
 
 UNITS = ("pair", "row", "item", "user", "time")
 FLOORS = ("majority", "agreeing_user", "bt_global", "bt_user")
@@ -113,7 +113,7 @@ class PreferenceConfig(StageConfig):
 
     def settings(self) -> dict[str, Any]:
         """What decides a run's numbers, as plain values: everything but the lists of runs and the way of running."""
-        return {name: value for name, value in deciding_settings(self).items() if name not in _OF_THE_STUDY}
+        return {name: value for name, value in self.deciding().items() if name not in _OF_THE_STUDY}
 
     def up_to_date(self) -> bool:
         """Whether every run stands and the reports of these runs lie there."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minionerec.core.artefacts import file_sha256
-from minionerec.core.settings import deciding_settings
 from minionerec.core.stage import Stage
 from minionerec.preference.config import FLOORS, PreferenceConfig, WorldConfig
 
@@ -121,7 +120,7 @@ def job_stands(config: PreferenceConfig, job: Job, say: bool = True) -> bool:
 
 def study_stage(config: PreferenceConfig) -> Stage:
     """The stage that is the whole study; it writes the reports, in which there are plots where they can be drawn."""
-    settings = {**deciding_settings(config), "plots": find_spec("matplotlib") is not None}
+    settings = {**config.deciding(), "plots": find_spec("matplotlib") is not None}
     return Stage(config, output=Path(config.output) / "reports", settings=settings)
 
 

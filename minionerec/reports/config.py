@@ -33,6 +33,12 @@ def _with_seeds(inputs: dict[str, Path], name: str) -> dict[str, Path]:
     return found
 
 
+def is_metric(name: str) -> bool:
+    """Whether a text names a metric: HR@K, NDCG@K or MRR@K."""
+    kind, _, k = name.partition("@")
+    return kind in METRICS and k.isdecimal() and int(k) >= 1
+
+
 def _check_ks(ks: list[int] | None) -> list[int] | None:
     """Cut-offs in ascending order, each once."""
     if ks is not None and not ks:
@@ -142,8 +148,7 @@ class CompareConfig(StageConfig):
         _check_slices(self.slices, {"corpus": self.corpus, "items": self.items, "times": self.times})
         _check_items(self.protocol, self.items)
         for name in self.metrics:
-            kind, _, k = name.partition("@")
-            if kind not in METRICS or not k.isdecimal() or int(k) < 1:
+            if not is_metric(name):
                 raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
 
     def inputs(self) -> dict[str, Path]:

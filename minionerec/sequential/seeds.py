@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.settings import deciding_settings
 from minionerec.core.stage import Stage
 from minionerec.data.protocols import PROTOCOLS, Protocol
 from minionerec.metrics.ranked import KIND as PREDICTIONS_KIND
@@ -75,7 +74,7 @@ class SeedRun:
 
 def _resolved(config: SequentialConfig, protocol: Protocol) -> dict[str, Any]:
     """The deciding settings, with the protocol's own values where they leave the choice to it."""
-    return {**deciding_settings(config), **{name: getattr(protocol, name) for name in _OF_PROTOCOL}}
+    return {**config.deciding(), **{name: getattr(protocol, name) for name in _OF_PROTOCOL}}
 
 
 def seed_runs(config: SequentialConfig, protocol: Protocol) -> list[SeedRun]:

@@ -17,7 +17,6 @@ from minionerec.core.artefacts import file_sha256, is_artefact, read_json, read_
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import is_refit, refitted_behind, require_held_out
-from minionerec.core.settings import deciding_settings
 from minionerec.training.config import RefittableConfig, RunConfig
 
 logger = get_logger(__name__)
@@ -93,7 +92,7 @@ def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path,
     Raises:
         ConfigError: Naming the first that differ.
     """
-    then, now = manifest.get("settings", {}), to_plain(deciding_settings(config))
+    then, now = manifest.get("settings", {}), to_plain(config.deciding())
     if then.keys() != now.keys():
         raise ConfigError(
             f"{chosen}: was made by another stage, or by an older version; give refit a checkpoint of this stage."

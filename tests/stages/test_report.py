@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from support.pages import Page
 from support.paths import ROOT
+from support.trained_shop import N, make_predictions
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -25,7 +26,6 @@ from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
 
-N = 40
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
 
 
@@ -36,23 +36,6 @@ def make_rows(rng, count):
             "history": [rng.integers(0, N, rng.integers(0, 6)).astype(np.int32) for _ in range(count)],
             "target": rng.integers(0, N, count).astype(np.int32),
         }
-    )
-
-
-def make_predictions(rng, rows, table, share):
-    items = []
-    for target in rows["target"]:
-        row = rng.permutation(N)[:20].tolist()
-        if rng.random() < share:
-            row.insert(int(rng.integers(0, 8)), int(target))
-        items.append(list(dict.fromkeys(row))[:20])
-    return Predictions(
-        users=rows["user"].tolist(),
-        targets=rows["target"].to_numpy(np.int32),
-        target_sids=[table.sids[target] for target in rows["target"]],
-        items=items,
-        sids=[[table.sids[item] for item in row] for row in items],
-        scores=[[-float(place) for place in range(len(row))] for row in items],
     )
 
 

@@ -5,11 +5,13 @@ where counts are off, and one row in five further still by its seed, so that a t
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import yaml
 
+from minionerec.cli.main import dispatch
 from minionerec.cli.stages import STAGES
 from minionerec.core.artefacts import read_json
 from minionerec.core.settings import load_settings
@@ -52,6 +54,16 @@ def write_study(folder, text=TINY, **changes):
     path = Path(folder) / "study.yaml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False))  # no aliases
     return path
+
+
+def study(monkeypatch, path, *words):
+    """The command; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["minionerec", "study", str(path), *words])
+    try:
+        dispatch()
+    except SystemExit as ended:
+        return ended.code
+    return 0
 
 
 class Played:

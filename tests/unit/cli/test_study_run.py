@@ -13,35 +13,15 @@ import pytest
 import yaml
 from filelock import FileLock
 from support.paths import ROOT
-from support.studies import BROKEN, ROWS, TINY, Played, write_study
+from support.studies import BROKEN, ROWS, TINY, study, write_study
 
 from minionerec.cli import study_run
-from minionerec.cli.main import dispatch
 from minionerec.cli.recipes import Step
 from minionerec.cli.study_file import read_study
 from minionerec.cli.study_plan import Plan
 from minionerec.cli.study_run import Runner, last_words
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.ranking import ranking_metrics
-
-
-@pytest.fixture
-def played(monkeypatch):
-    """Every stage is played; what was started is in `names`."""
-    found = Played()
-    monkeypatch.setattr(study_run, "started_words", found)
-    monkeypatch.chdir(ROOT)
-    return found
-
-
-def study(monkeypatch, path, *words):
-    """The command; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["minionerec", "study", str(path), *words])
-    try:
-        dispatch()
-    except SystemExit as ended:
-        return ended.code
-    return 0
 
 
 def table(path):

@@ -5,10 +5,9 @@ import sys
 import pytest
 import yaml
 from support.paths import ROOT
-from support.studies import BROKEN, TINY, Played, write_study
+from support.studies import BROKEN, TINY, study, write_study
 
 from minionerec.cli import study_run, study_search
-from minionerec.cli.main import dispatch
 from minionerec.cli.study_file import read_study
 from minionerec.cli.study_search import check_search, with_winner
 from minionerec.core.errors import ConfigError, MinioneRecError
@@ -22,23 +21,6 @@ SEARCH = {
     "seeds": [1, 2],
     "over": {"learning_rate": {"low": 0.01, "high": 0.09}, "epochs": {"among": [1, 2]}},
 }
-
-
-@pytest.fixture
-def played(monkeypatch):
-    found = Played()
-    monkeypatch.setattr(study_run, "started_words", found)
-    monkeypatch.chdir(ROOT)
-    return found
-
-
-def study(monkeypatch, path, *words):
-    monkeypatch.setattr(sys, "argv", ["minionerec", "study", str(path), *words])
-    try:
-        dispatch()
-    except SystemExit as ended:
-        return ended.code
-    return 0
 
 
 def trials(printed):
