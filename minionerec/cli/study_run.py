@@ -17,6 +17,7 @@ from minionerec.cli.launch import shown_command, started_words
 from minionerec.cli.study_plan import Job, Key
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.places import shown_path
+from minionerec.core.records import duration
 
 _PAUSE = 0.05
 _PATIENCE = 20.0
@@ -124,7 +125,7 @@ class Runner:
                 continue
             del self._running[key]
             running.closing.close()
-            took = _duration(time.monotonic() - running.since)
+            took = duration(time.monotonic() - running.since)
             if status == 0:
                 outcomes[key] = Outcome("done")
                 line = f"done in {took}"
@@ -194,19 +195,6 @@ def last_words(log: Path) -> str:
     own = lines[len(lines) - next((n for n, line in enumerate(reversed(lines)) if line.startswith("$ ")), len(lines)) :]
     errors = [line for line in own if line.startswith("error: ")]
     return (errors or own or ["it said nothing"])[-1]
-
-
-def _duration(seconds: float) -> str:
-    """A duration as people say it.
-
-    Example:
-        >>> _duration(9.04), _duration(192), _duration(7500)
-        ('9.0 s', '3 min 12 s', '2 h 05 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str]:

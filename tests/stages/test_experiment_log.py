@@ -136,12 +136,12 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     assert told["parameters"]["Epochs, at most"] == "10 (stops after 3 validations without a better one)"
     assert told["outcome"]["Epochs"] == "6.5 of 10 (stopped early)"
     assert told["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
-    assert told["outcome"]["Duration"] == "50 min 0 s (train 48 min 20 s, validate 1 min 30 s)"
+    assert told["outcome"]["Duration"] == "50 min 00 s (train 48 min 20 s, validate 1 min 30 s)"
     assert told["outcome"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
     told = shop["rl"]["RL"]
     assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
     assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
-    assert shop["setup"]["Evaluation, SFT"].endswith("0 of 2,400 predictions are no item's SID; took 50 min 0 s")
+    assert shop["setup"]["Evaluation, SFT"].endswith("0 of 2,400 predictions are no item's SID; took 50 min 00 s")
     assert told["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
     assert told["outcome"]["Duration"] == "not recorded"
     assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")

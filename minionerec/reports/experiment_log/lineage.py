@@ -1,6 +1,5 @@
 """From predictions back to the trainings behind them, by the manifests that each stage leaves."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,9 +184,9 @@ def _progress(folder: Path) -> tuple[int | None, int | None]:
     if not states:
         return None, None
     try:
-        state = json.loads(states[-1].read_text(encoding="utf-8"))
+        state = read_json(states[-1])
         return int(state["global_step"]), int(state["max_steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ArtefactError, ValueError, KeyError, TypeError):
         return None, None
 
 

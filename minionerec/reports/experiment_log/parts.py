@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from minionerec.core.records import duration
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.tables import format_interval, format_share
 from minionerec.reports.cells import difference_cell, estimate_cell, relative, signed
@@ -15,7 +16,6 @@ from minionerec.reports.experiment_log.trainings import (
     NOT_RECORDED,
     TITLES,
     backbone,
-    duration,
     machine,
     outcome,
     parameters,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from minionerec.core.records import duration
 from minionerec.reports.experiment_log.gaps import Value, shown_setting
 from minionerec.reports.experiment_log.lineage import CATALOGUE, RL, SEQUENTIAL, SFT, Training
 
@@ -243,20 +244,6 @@ def machine(found: Mapping[str, Any]) -> str:
 def counted(count: Any, noun: str) -> str:
     """A count with its noun, e.g. "1 layer", "2 layers"."""
     return f"{shown_setting(count)} {noun}{'' if count == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    Example:
-        >>> duration(4.2), duration(95), duration(5000), duration(34200)
-        ('4.2 s', '1 min 35 s', '1 h 23 min', '9 h 30 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
 
 
 def our_settings(trainings: Sequence[Training]) -> dict[str, Value]:

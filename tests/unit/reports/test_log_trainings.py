@@ -7,10 +7,10 @@ import pytest
 from support.trained_shop import GRPO, RECORD, SFT, checkpoint, write_trained
 
 from minionerec.core.artefacts import read_manifest, write_artefact
-from minionerec.core.records import record_path
+from minionerec.core.records import duration, record_path
 from minionerec.reports.experiment_log.config import StageSetting
 from minionerec.reports.experiment_log.lineage import Training, changes, trace
-from minionerec.reports.experiment_log.trainings import duration, our_settings, outcome, parameters, recorded
+from minionerec.reports.experiment_log.trainings import our_settings, outcome, parameters, recorded
 
 
 @pytest.fixture
