@@ -84,6 +84,7 @@ class ExampleBuilder:
         if history is not None:
             values["history"] = self.history_text(history)
             values["history_titles"] = self.wording.title_separator.join(titles[place] for place in history)
+            values["closed_titles"] = "".join(titles[place] + self.specials["eos"] for place in history)
         if item is not None:
             values.update(sid=self.table.sids[item], title=titles[item], description=descriptions[item])
         return self.wording.task(task).prompt.format_map(values)

@@ -21,7 +21,10 @@ PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
     "description_to_sid": ("description",),
     "next_title": ("history",),
     "title_history_to_sid": ("history_titles",),
+    "title_history_to_title": ("history_titles",),
 }
+OTHERWISE = {"history_titles": "closed_titles"}
+"""Placeholder → one that may stand in its place: titles that each end with the end token, instead of a separator."""
 COMPLETION_FIELD: dict[str, str] = {
     "next_sid": "sid",
     "title_to_sid": "sid",
@@ -29,6 +32,7 @@ COMPLETION_FIELD: dict[str, str] = {
     "description_to_sid": "sid",
     "next_title": "title",
     "title_history_to_sid": "sid",
+    "title_history_to_title": "title",
 }
 TASKS = tuple(PROMPT_FIELDS)
 BUILT_IN = ("compact", "prose")
@@ -132,14 +136,15 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
         expected = {"prompt": PROMPT_FIELDS[task], "completion": (COMPLETION_FIELD[task],)}
         for part, needed in expected.items():
             found = _fields(templates[part], f"{name}: task {task!r}, {part}")
+            known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *SPECIALS)
             for field in found:
-                if field not in (*needed, *SPECIALS):
-                    allowed = ", ".join((*needed, *SPECIALS))
+                if field not in known:
+                    allowed = ", ".join(known)
                     raise ConfigError(
                         f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {allowed}."
                     )
             for field in needed:
-                if field not in found:
+                if field not in found and OTHERWISE.get(field) not in found:
                     raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
         if COMPLETION_FIELD[task] == "sid" and not templates["completion"].startswith("{sid}"):
             raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")

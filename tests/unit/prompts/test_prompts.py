@@ -53,6 +53,7 @@ GOLDEN = {
         "sid_to_title": ("<|bos|>item <a_0><b_3> title ", "Red {cup}<|eos|>"),
         "description_to_sid": ("<|bos|>about for tea item ", "<a_0><b_3><|eos|>"),
         "title_history_to_sid": ("<|bos|>titles Red {cup} ; Blue cup item ", "<a_12><b_3>"),
+        "title_history_to_title": ("<|bos|>Red {cup}<|eos|>", "Blue cup<|eos|>"),
     },
     "prose": {
         "next_sid": (
@@ -64,6 +65,11 @@ GOLDEN = {
             "<|bos|>You know every item of a shop by its title and by its code.\nCode: <a_0><b_3>\n"
             "Say the title of this item.\nTitle: ",
             "Red {cup}\n<|eos|>",
+        ),
+        "title_history_to_title": (
+            "<|bos|>You recommend items from a shop.\nA customer chose items with these titles, oldest first: "
+            "Red {cup}.\nSay the title of the item this customer will choose next.\nTitle: ",
+            "Blue cup\n<|eos|>",
         ),
     },
 }
@@ -114,6 +120,14 @@ def change(**tasks):
         (change(next_sid={"prompt": "{histroy}", "completion": "{sid}"}), r"unknown placeholder \{histroy\}; allowed"),
         (change(next_sid={"prompt": "{bos}", "completion": "{sid}"}), r"placeholder \{history\} is missing"),
         (change(next_sid={"prompt": "{history}", "completion": "next {sid}"}), r"must begin with \{sid\}"),
+        (
+            change(title_history_to_title={"prompt": "{bos}", "completion": "{title}"}),
+            r"placeholder \{history_titles\} is missing",
+        ),
+        (
+            change(title_history_to_title={"prompt": "{titles}", "completion": "{title}"}),
+            "allowed: history_titles, closed_titles, bos, eos",
+        ),
         (change(next_sid={"prompt": "{history}"}), "needs exactly the keys prompt and completion"),
         (change(next_sid={"prompt": "{history", "completion": "{sid}"}), "for plain braces"),
     ],
