@@ -1,15 +1,12 @@
 """Evaluation: a ranker's lists for the rows of a split, their metrics, and three floors beside them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
@@ -17,16 +14,11 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import Decode
-from minionerec.evaluation.by_kind import format_measured, measure_lists
 from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.evaluation.shards import decode_in_shards
-from minionerec.metrics.predictions import FILE, Predictions
-from minionerec.metrics.published_json import write_published_json
-from minionerec.metrics.ranking import Evaluation, evaluate_predictions
-from minionerec.metrics.slices import Part
-from minionerec.metrics.tables import format_metrics_table
+from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.floors import make_floors
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.lists import Rows, as_predictions, rank_rows
 from minionerec.rankers.load import load_ranker, make_ranker
@@ -36,35 +28,7 @@ from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
 
-JSON_FILE = "predictions.json"
-METRICS_FILE = "metrics.json"
-TABLE_FILE = "metrics.txt"
 _SEARCH_NAMES = {"beam": "beam search", "exact": "exact search", "stock": "stock beam search"}
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """Where an evaluation's predictions lie, and its table.
-
-    Attributes:
-        output: Predictions directory.
-        table: Metrics beside the floors, as text.
-        metrics: Content of `metrics.json`.
-    """
-
-    output: Path
-    table: str
-    metrics: Mapping[str, Any]
-
-    @classmethod
-    def load(cls, output: Path) -> "EvalResult":
-        """What a finished evaluation left."""
-        table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
-        return cls(output, table, read_json(output / METRICS_FILE))
-
-    def lines(self) -> list[str]:
-        """The table, and where the predictions lie."""
-        return [self.table, f"predictions: {self.output}"]
 
 
 @dataclass(frozen=True)
@@ -128,11 +92,14 @@ def run_eval(config: EvalConfig) -> EvalResult:
                 answer = _answer(task, config, work)
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
-                    lists = _with_floors(task, answer.predictions, config)
-                    evaluations = _measure(task, lists, config)
-                    parts = _by_kind(task, lists, config, stage.inputs)
-                with work.finish(seed=config.seed, counts=_counts(task, answer, evaluations, config)) as place:
-                    _write(place, task, answer, evaluations, parts, config)
+                    found = measure(_measuring(task, config, stage.inputs), answer.predictions)
+                counts = {**found.counts(), "cut_prompts": answer.cut}
+                with work.finish(seed=config.seed, counts=counts) as place:
+                    title = (
+                        f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), "
+                        f"{config.beams} beams, mean [95 % interval]"
+                    )
+                    found.write(place, answer.asked, title, {"seen": config.seen, "scores": config.scores})
     return EvalResult.load(stage.output)
 
 
@@ -208,85 +175,19 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     return _Answer(predictions, [", ".join(sids[item] for item in history) for history in rows.histories], None)
 
 
-def _with_floors(task: _Task, predictions: Predictions, config: EvalConfig) -> dict[str, Predictions]:
-    """The ranker's lists, and those of the floors where what was seen may be recommended, as they do."""
-    lists = {task.name: predictions}
-    if config.seen == "keep":
-        for name, floor in make_floors(task.corpus, task.table).items():
-            lists[name] = rank_rows(floor, task.rows, config.beams, table=task.table)
-    return lists
-
-
-def _by_kind(
-    task: _Task, lists: Mapping[str, Predictions], config: EvalConfig, inputs: Mapping[str, Path]
-) -> list[Part] | None:
-    """Metrics by kind of row, where they are wanted."""
-    if not config.slices:
-        return None
-    return measure_lists(
-        lists, task.corpus, config.split, inputs.get("times"), config.ks, config.seed, config.resamples
+def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
+    """What is measured; the floors only where what was seen may be recommended, as they do."""
+    return Measuring(
+        corpus=task.corpus,
+        split=config.split,
+        rows=task.rows,
+        name=task.name,
+        table=task.table,
+        width=config.beams,
+        ks=config.ks,
+        floors=config.seen == "keep",
+        slices=config.slices,
+        times=inputs.get("times"),
+        resamples=config.resamples,
+        seed=config.seed,
     )
-
-
-def _measure(task: _Task, lists: Mapping[str, Predictions], config: EvalConfig) -> dict[str, Evaluation]:
-    """Metrics of the ranker and the floors."""
-    return {
-        name: evaluate_predictions(
-            found,
-            config.ks,
-            valid_sids=None if task.table is None else set(task.table.sids),
-            n_items=task.corpus.n_items,
-            width=config.beams,
-            seed=config.seed,
-            resamples=config.resamples,
-        )
-        for name, found in lists.items()
-    }
-
-
-def _counts(task: _Task, answer: _Answer, evaluations: Mapping[str, Evaluation], config: EvalConfig) -> dict[str, Any]:
-    """What the manifest says of the predictions."""
-    at_10 = evaluations[task.name].metrics("item" if task.table is None else "sid").get("NDCG@10")
-    return {
-        "rows": len(answer.predictions),
-        "split": config.split,
-        "beams": config.beams,
-        "sid_table": None if task.table is None else task.table.fingerprint,
-        "ndcg@10": at_10.mean if at_10 else None,
-        "cut_prompts": answer.cut,
-    }
-
-
-def _write(
-    place: Path,
-    task: _Task,
-    answer: _Answer,
-    evaluations: Mapping[str, Evaluation],
-    parts: Sequence[Part] | None,
-    config: EvalConfig,
-) -> None:
-    """Write the files of the artefact."""
-    metrics: dict[str, Any] = {
-        "split": config.split,
-        "split_rule": task.corpus.split,
-        "beams": config.beams,
-        "seen": config.seen,
-        "scores": config.scores,
-        "sid_table": None if task.table is None else task.table.fingerprint,
-        "recommenders": {name: evaluation.to_json() for name, evaluation in evaluations.items()},
-    }
-    title = (
-        f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), {config.beams} beams, "
-        "mean [95 % interval]"
-    )
-    levels = ["item"] if task.table is None else ["sid", "item"]
-    tables = [format_metrics_table(evaluations, level, "" if number else title) for number, level in enumerate(levels)]
-    if parts is not None:
-        for name, entry in metrics["recommenders"].items():
-            entry["slices"] = [part.to_json(name) for part in parts]
-        tables.append(format_measured(parts, list(evaluations), config.ks))
-    answer.predictions.to_frame().to_parquet(place / FILE, index=False)
-    if task.table is not None:
-        write_published_json(place / JSON_FILE, answer.predictions, answer.asked)
-    (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    (place / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")

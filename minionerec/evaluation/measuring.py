@@ -1,0 +1,176 @@
+"""Lists for the rows of a split, measured beside three floors and written: what every stage of predictions ends in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import read_json
+from minionerec.data.corpus import Corpus
+from minionerec.evaluation.by_kind import format_measured, measure_lists
+from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.published_json import write_published_json
+from minionerec.metrics.ranking import Evaluation, evaluate_predictions
+from minionerec.metrics.slices import Part
+from minionerec.metrics.tables import format_metrics_table
+from minionerec.rankers.floors import make_floors
+from minionerec.rankers.lists import Rows, rank_rows
+from minionerec.sid.table import SidTable
+
+JSON_FILE = "predictions.json"
+METRICS_FILE = "metrics.json"
+TABLE_FILE = "metrics.txt"
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Where an evaluation's predictions lie, and its table.
+
+    Attributes:
+        output: Predictions directory.
+        table: Metrics beside the floors, as text.
+        metrics: Content of `metrics.json`.
+    """
+
+    output: Path
+    table: str
+    metrics: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, output: Path) -> "EvalResult":
+        """What a finished evaluation left."""
+        table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
+        return cls(output, table, read_json(output / METRICS_FILE))
+
+    def lines(self) -> list[str]:
+        """The table, and where the predictions lie."""
+        return [self.table, f"predictions: {self.output}"]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured, and how.
+
+    Attributes:
+        corpus: Items and rows.
+        split: Name of the split.
+        rows: Its rows.
+        name: What the tables call the recommender.
+        table: SIDs of the items; None where there are none.
+        width: Candidates of each list.
+        ks: Cut-offs.
+        floors: Whether the floors stand beside it.
+        slices: Whether metrics are wanted by kind of row.
+        times: File of times, where the corpus has none of its own.
+        resamples: Bootstrap resamples.
+        seed: Seed of the bootstrap.
+    """
+
+    corpus: Corpus
+    split: str
+    rows: Rows
+    name: str
+    table: SidTable | None
+    width: int
+    ks: Sequence[int]
+    floors: bool
+    slices: bool
+    times: Path | None
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Lists with their metrics.
+
+    Attributes:
+        what: What was measured.
+        predictions: The lists.
+        evaluations: Metrics of the recommender and of the floors, by name.
+        parts: Metrics by kind of row; None where they were not wanted.
+    """
+
+    what: Measuring
+    predictions: Predictions
+    evaluations: Mapping[str, Evaluation]
+    parts: Sequence[Part] | None
+
+    @property
+    def sid_table(self) -> str | None:
+        """Fingerprint of the SIDs."""
+        return None if self.what.table is None else self.what.table.fingerprint
+
+    def counts(self) -> dict[str, Any]:
+        """What the manifest says of the predictions."""
+        level = "item" if self.what.table is None else "sid"
+        at_10 = self.evaluations[self.what.name].metrics(level).get("NDCG@10")
+        return {
+            "rows": len(self.predictions),
+            "split": self.what.split,
+            "beams": self.what.width,
+            "sid_table": self.sid_table,
+            "ndcg@10": at_10.mean if at_10 else None,
+        }
+
+    def write(self, place: Path, asked: Sequence[str], title: str, about: Mapping[str, Any]) -> None:
+        """Write the files of the artefact.
+
+        Args:
+            place: Where to.
+            asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
+            title: Heading of the table.
+            about: What `metrics.json` says of the search beside the number of beams.
+        """
+        metrics: dict[str, Any] = {
+            "split": self.what.split,
+            "split_rule": self.what.corpus.split,
+            "beams": self.what.width,
+            **about,
+            "sid_table": self.sid_table,
+            "recommenders": {name: evaluation.to_json() for name, evaluation in self.evaluations.items()},
+        }
+        levels = ["item"] if self.what.table is None else ["sid", "item"]
+        tables = [
+            format_metrics_table(self.evaluations, level, "" if number else title)
+            for number, level in enumerate(levels)
+        ]
+        if self.parts is not None:
+            for name, entry in metrics["recommenders"].items():
+                entry["slices"] = [part.to_json(name) for part in self.parts]
+            tables.append(format_measured(self.parts, list(self.evaluations), self.what.ks))
+        self.predictions.to_frame().to_parquet(place / FILE, index=False)
+        if self.what.table is not None:
+            write_published_json(place / JSON_FILE, self.predictions, asked)
+        (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+        (place / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
+
+
+def measure(what: Measuring, predictions: Predictions) -> Measured:
+    """Measure lists, and those of the floors for the same rows.
+
+    Args:
+        what: What is measured, and how.
+        predictions: The lists for the rows of the split.
+    """
+    lists = {what.name: predictions}
+    if what.floors:
+        for name, floor in make_floors(what.corpus, what.table).items():
+            lists[name] = rank_rows(floor, what.rows, what.width, table=what.table)
+    evaluations = {
+        name: evaluate_predictions(
+            found,
+            what.ks,
+            valid_sids=None if what.table is None else set(what.table.sids),
+            n_items=what.corpus.n_items,
+            width=what.width,
+            seed=what.seed,
+            resamples=what.resamples,
+        )
+        for name, found in lists.items()
+    }
+    parts = None
+    if what.slices:
+        parts = measure_lists(lists, what.corpus, what.split, what.times, what.ks, what.seed, what.resamples)
+    return Measured(what, predictions, evaluations, parts)
