@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.sid.residual_kmeans import reconstruct
+from minionerec.sid.residual_kmeans import distances, reconstruct
+from minionerec.sid.sinkhorn import encode_together
+
+ROUNDS = 20
+"""Most rounds of "sinkhorn": LC-Rec's."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,17 @@ def _extra_token(table: _Table) -> np.ndarray:
     return codes if (ranks < 0).all() else np.hstack([codes, ranks])
 
 
+def _space(table: _Table, method: str) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+    """Vectors and codebooks, of which the codes must be full rows."""
+    codes, vectors, codebooks = table.codes, table.vectors, table.codebooks
+    if vectors is None or codebooks is None:
+        raise DataError(f"{method} needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
+    sizes = [len(codebook) for codebook in codebooks]
+    if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
+        raise DataError(f"{method} needs codes of {len(sizes)} full levels within codebook sizes {sizes}.")
+    return vectors, codebooks
+
+
 def _relocate(table: _Table) -> np.ndarray:
     """Move whoever finds an SID full to the nearest free code.
 
@@ -143,13 +158,10 @@ def _relocate(table: _Table) -> np.ndarray:
         (a, b) full, (a,) with room ->  (a, nearest b' with room, nearest free c)
         (a,) full                   ->  (nearest a' with room, ...)
     """
-    codes, vectors, codebooks, capacity = table.codes, table.vectors, table.codebooks, table.capacity
-    if vectors is None or codebooks is None:
-        raise DataError("relocate needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
+    codes, capacity = table.codes, table.capacity
+    vectors, codebooks = _space(table, "relocate")
     sizes = [len(codebook) for codebook in codebooks]
     levels = len(sizes)
-    if codes.shape[1] != levels or (codes < 0).any() or (codes >= sizes).any():
-        raise DataError(f"relocate needs codes of {levels} full levels within codebook sizes {sizes}.")
     # Prefix of any length -> items that have a place under it, each SID holding at most `capacity`.
     used: Counter[tuple[int, ...]] = Counter()
     places = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(levels + 1)]
@@ -191,9 +203,38 @@ def _relocate(table: _Table) -> np.ndarray:
     return moved
 
 
+def _sinkhorn(table: _Table) -> np.ndarray:
+    """Encode the members of each group together at the last level, in rounds, until nothing changes (LC-Rec).
+
+    Unlike there, a group chooses among the codes that nobody else has under its prefix, so that no round adds a
+    collision.
+    """
+    vectors, codebooks = _space(table, "sinkhorn")
+    codes, last = table.codes.copy(), codebooks[-1]
+    left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), what the last level stands for
+    squares = (left * left).sum(axis=1, keepdims=True)
+    others = [tuple(row[: len(codebooks)]) for row in table.taken.tolist()]
+    for _ in range(ROUNDS):
+        before = codes.copy()
+        held = Counter([*others, *map(tuple, codes.tolist())])
+        for sid, items in _groups(before).items():
+            if held[sid] == 1:
+                continue
+            held[sid] -= len(items)
+            free = np.flatnonzero([not held[(*sid[:-1], code)] for code in range(len(last))])
+            if len(free):
+                costs = squares[items] + distances(left[items], last[free])
+                codes[items, -1] = free[encode_together(costs)]
+            held.update(map(tuple, codes[items].tolist()))
+        if (codes == before).all():
+            break
+    return codes
+
+
 METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
     "keep": _keep,
     "relocate": _relocate,
+    "sinkhorn": _sinkhorn,
     "extra_token": _extra_token,
 }
 
@@ -213,10 +254,11 @@ def resolve_collisions(
         codes: int (N, L), row i = item i.
         method: "keep" leaves them; "relocate" moves whoever finds an SID full, all but the best-placed items of it, to
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
-            items than places); "extra_token" adds a level that numbers the members of each group, so that SIDs differ
-            in length.
-        vectors: float32 (N, D), what the codes were made from; needed by "relocate".
-        codebooks: Per level float32 (C_l, D); needed by "relocate".
+            items than places); "sinkhorn" encodes the members of each group together at the last level, whose codes
+            they share out by entropic optimal transport, and keeps what still collides; "extra_token" adds a level
+            that numbers the members of each group, so that SIDs differ in length.
+        vectors: float32 (N, D), what the codes were made from; needed by "relocate" and "sinkhorn".
+        codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
         taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
         capacity: Most items that may share an SID after "relocate".
 
@@ -225,7 +267,8 @@ def resolve_collisions(
 
     Raises:
         ConfigError: If the method is unknown.
-        DataError: If "relocate" lacks vectors or codebooks, or there are fewer SIDs than items.
+        DataError: If "relocate" or "sinkhorn" lacks vectors or codebooks, or there are fewer SIDs than items for
+            "relocate".
     """
     if method not in METHODS:
         raise ConfigError(f"unknown way to resolve collisions {method!r}; known: {', '.join(METHODS)}.")

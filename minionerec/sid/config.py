@@ -87,8 +87,8 @@ class SidConfig(EncoderConfig):
     )
     collisions: str = setting(
         "relocate",
-        "what becomes of items that share an SID: keep them, relocate all but one to the nearest free code, or give "
-        "each an extra_token",
+        "what becomes of items that share an SID: keep them, relocate all but one to the nearest free code, share "
+        "out last codes among them by optimal transport as far as that goes (sinkhorn), or give each an extra_token",
         known=tuple(COLLISION_METHODS),
     )
     capacity: int = setting(1, "most items that may share an SID after collisions relocate", least=1)
@@ -113,10 +113,10 @@ class SidConfig(EncoderConfig):
                 f"method is {self.method!r} and append_to {self.append_to!r}; give both method append and the SIDs to "
                 "append to, or neither."
             )
-        if self.method in _READ and self.collisions == "relocate":
+        if self.method in _READ and self.collisions in ("relocate", "sinkhorn"):
             raise ConfigError(
-                f"method {self.method} has no codebooks, so collisions relocate cannot work; set collisions to keep "
-                "(the table as published) or extra_token."
+                f"method {self.method} has no codebooks, so collisions {self.collisions} cannot work; set collisions "
+                "to keep (the table as published) or extra_token."
             )
         if self.method not in _READ and self.index is not None:
             raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")

@@ -183,6 +183,18 @@ def test_append_moves_nothing(tmp_path, method, collisions):
     assert all((codebooks[0][name] == codebooks[1][name]).all() for name in codebooks[0])
 
 
+def test_sinkhorn_shares_out_last_codes(tmp_path):
+    base, more = grown(tmp_path, method="residual_kmeans", collisions="sinkhorn")
+    kept = run_build_sids(replace(base, collisions="keep", output=str(tmp_path / "kept")))
+    before, after = run_build_sids(base), run_build_sids(more)
+    assert (before.table.codes[:, :-1] == kept.table.codes[:, :-1]).all()
+    found = before.report["collisions"]
+    assert found["method"] == "sinkhorn" and found["before"]["unique"] < found["after"]["unique"]
+    sids = dict(zip(before.table.item_ids, before.table.sids, strict=True))
+    assert all(sids.get(i, sid) == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True))
+    assert after.report["counts"]["items_appended"] == 40
+
+
 def test_append_again_and_in_twos(tmp_path):
     base, more = grown(tmp_path, n_old=20, n_new=30, codebook_sizes=[5, 5], capacity=2)
     run_build_sids(base)
@@ -343,7 +355,7 @@ COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "ca
             "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, "
             "shuffled, append",
         ),
-        ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, extra_token"),
+        ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, sinkhorn, extra_token"),
         ({"output": ""}, "output is empty; give --output"),
         ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
         ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 25 numbers"),
