@@ -1,10 +1,11 @@
 """Settings of the stages that write or print for readers; light to import, so that `--help` answers at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.settings import Settings, StageConfig, declared_inputs, setting
 from minionerec.embed.config import EncoderConfig
 
@@ -44,6 +45,34 @@ def _check_ks(ks: list[int] | None) -> list[int] | None:
     if ks is not None and not ks:
         raise ConfigError("ks is []; give at least one whole number from 1, such as 10, or leave it out.")
     return None if ks is None else sorted(set(ks))
+
+
+def nested(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A mapping within a setting, with texts as its keys.
+
+    Args:
+        given: What the settings say.
+        where: The place in them, for messages.
+        known: The keys that it may have; any if empty.
+        required: Those that must be there and not empty.
+
+    Raises:
+        ConfigError: If it is no mapping or an empty one, or a key is unknown or missing.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"{where} is {shown(given)}; expected a mapping{_of(known)}.")
+    found = {str(key): value for key, value in given.items()}
+    for key in found:
+        if known and key not in known:
+            raise ConfigError(f"{where}: unknown key {shown(key)}; known: {', '.join(known)}.")
+    for key in required:
+        if not found.get(key):
+            raise ConfigError(f"{where}: {key} is missing; expected a mapping{_of(known)}.")
+    return found
+
+
+def _of(known: tuple[str, ...]) -> str:
+    return f" with {', '.join(known)}" if known else " of label to directory"
 
 
 @dataclass

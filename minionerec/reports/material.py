@@ -189,12 +189,12 @@ def load_shown(name: str, path: Path, config: ReportConfig, ground: Ground, tabl
     """
     system, places = load_system(name, path, config.split), runs_at(path)
     for place, run in zip(places, system.runs, strict=True):
-        _check_rows(f"{place} ({name})", run.targets, config, ground)
+        check_rows(f"{place} ({name})", run.targets, config, ground)
     if str(read_manifest(places[0], KIND)["counts"].get("split", config.split)) != config.split:
         return Shown(system, None, 0)  # its ranks are of more splits than its lists
-    lists = [_load_lists(name, place, config, ground, table) for place in places[: _needed(system, table)]]
+    lists = [load_lists(name, place, config, ground, table) for place in places[: _needed(system, table)]]
     if table is not None:
-        runs = [_with_sid_ranks(run, made) for run, made in zip(system.runs, lists, strict=False)]
+        runs = [with_sid_ranks(run, made) for run, made in zip(system.runs, lists, strict=False)]
         system = replace(system, runs=[*runs, *system.runs[len(runs) :]])
     return Shown(system, lists[0], list_width(lists[0], places[0]))
 
@@ -204,7 +204,7 @@ def _needed(system: System, table: SidTable | None) -> int:
     return 1 if table is None or all("sid" in run.ranks for run in system.runs) else len(system.runs)
 
 
-def _with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
+def with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
     """The same ranks with those at SID level, which lists give where there are no full ones."""
     if "sid" in run.ranks:
         return run
@@ -212,9 +212,14 @@ def _with_sid_ranks(run: Ranked, lists: Predictions) -> Ranked:
     return replace(run, ranks={**run.ranks, "sid": sid_ranks(lists)}, width=width)
 
 
-def _load_lists(name: str, place: Path, config: ReportConfig, ground: Ground, table: SidTable | None) -> Predictions:
+def load_lists(name: str, place: Path, config: ReportConfig, ground: Ground, table: SidTable | None) -> Predictions:
+    """The lists of one seed, checked against data and SIDs; SIDs are filled in where a recommender has none.
+
+    Raises:
+        ArtefactError: If they are of other rows or items, or were made with another SID table.
+    """
     predictions = Predictions.load(place)
-    _check_rows(f"{place} ({name})", predictions.targets, config, ground)
+    check_rows(f"{place} ({name})", predictions.targets, config, ground)
     largest = max((max(row, default=-1) for row in predictions.items), default=-1)
     if largest >= len(ground.items):
         raise ArtefactError(
@@ -232,7 +237,12 @@ def _load_lists(name: str, place: Path, config: ReportConfig, ground: Ground, ta
     return predictions
 
 
-def _check_rows(where: str, targets: np.ndarray, config: ReportConfig, ground: Ground) -> None:
+def check_rows(where: str, targets: np.ndarray, config: ReportConfig, ground: Ground) -> None:
+    """Check that ranks or lists are of the rows that the data say.
+
+    Raises:
+        ArtefactError: Naming the first row that is another.
+    """
     remedy = "Predict for this corpus and split, or set split."
     if ground.protocol.name != ROWS:
         remedy += (

@@ -45,6 +45,22 @@ def manifests(inputs: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, Any]
 def configuration(inputs: Mapping[str, Path]) -> Section:
     """Every artefact and file behind a report: kind, seed, hash, packages, and the whole configuration."""
     found = manifests(inputs)
+    details: list[Block] = []
+    for path, (_, manifest) in found.items():
+        kept = {key: manifest[key] for key in _KEPT}
+        details.append(
+            Details(f"{manifest['kind']}: {path}", json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False))
+        )
+    return Section("Configuration", [*sources(found, inputs), *details])
+
+
+def sources(found: Mapping[str, tuple[str, dict[str, Any]]], inputs: Mapping[str, Path]) -> list[Block]:
+    """Tables of the artefacts and files behind a page, and of the packages that made them.
+
+    Args:
+        found: What `manifests` gives of the inputs.
+        inputs: Name to path of what a stage reads.
+    """
     rows: list[list[str | Cell]] = [
         [path, str(manifest["kind"]), MISSING if manifest["seed"] is None else str(manifest["seed"]), digest[:16]]
         for path, (digest, manifest) in found.items()
@@ -58,18 +74,8 @@ def configuration(inputs: Mapping[str, Path]) -> Section:
     for _, manifest in found.values():
         for package, version in manifest["versions"].items():
             versions.setdefault(package, set()).add(version)
-    details: list[Block] = []
-    for path, (_, manifest) in found.items():
-        kept = {key: manifest[key] for key in _KEPT}
-        details.append(
-            Details(f"{manifest['kind']}: {path}", json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False))
-        )
     packages = [[name, " and ".join(sorted(known))] for name, known in sorted(versions.items())]
-    return Section(
-        "Configuration",
-        [
-            Table(["Artefact", "Kind", "Seed", "SHA-256 (first 16)"], rows, text_columns=2),
-            Table(["Package", "Version"], packages),
-            *details,
-        ],
-    )
+    return [
+        Table(["Artefact", "Kind", "Seed", "SHA-256 (first 16)"], rows, text_columns=2),
+        Table(["Package", "Version"], packages),
+    ]

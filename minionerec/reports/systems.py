@@ -76,7 +76,15 @@ def load_system(name: str, path: Path, split: str) -> System:
     Raises:
         ArtefactError: If there is no such artefact, or it is about other rows.
     """
-    places = runs_at(path)
+    return load_runs(name, runs_at(path), split)
+
+
+def load_runs(name: str, places: Sequence[Path], split: str) -> System:
+    """The ranks that predictions artefacts, one a seed, hold for a split.
+
+    Raises:
+        ArtefactError: If one is no such artefact, or they are about different rows.
+    """
     runs = [Ranked.load(place, split) for place in places]
     for place, run in zip(places, runs, strict=True):
         if not np.array_equal(run.targets, runs[0].targets):

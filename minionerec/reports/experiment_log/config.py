@@ -9,7 +9,7 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, setting
-from minionerec.reports.config import PROTOCOLS, SPLITS
+from minionerec.reports.config import PROTOCOLS, SPLITS, nested
 
 _ENTRY_KEYS = ("corpus", "items", "protocol", "sids", "stages", "reference", "split")
 _STAGE_KEYS = ("predictions", "checkpoint")
@@ -131,8 +131,8 @@ class ExperimentLogConfig(StageConfig):
 def _entry(name: str, given: Any) -> EntrySetting:
     """One entry as its mapping says it."""
     where = f"entries: {name}"
-    values = _mapping(given, where, _ENTRY_KEYS, required=("corpus", "stages"))
-    stages = _mapping(values.pop("stages"), f"{where}: stages")
+    values = nested(given, where, _ENTRY_KEYS, required=("corpus", "stages"))
+    stages = nested(values.pop("stages"), f"{where}: stages")
     for key, value in values.items():
         if not isinstance(value, str):
             raise ConfigError(f"{where}: {key} is {shown(value)}; expected a text.")
@@ -144,26 +144,8 @@ def _entry(name: str, given: Any) -> EntrySetting:
 
 
 def _stage(given: Any, where: str) -> StageSetting:
-    values = {"predictions": given} if isinstance(given, str) else _mapping(given, where, _STAGE_KEYS, ("predictions",))
+    values = {"predictions": given} if isinstance(given, str) else nested(given, where, _STAGE_KEYS, ("predictions",))
     for key, value in values.items():
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{where}: {key} is {shown(value)}; expected a directory.")
     return StageSetting(find_path(values["predictions"]), values.get("checkpoint", ""))
-
-
-def _mapping(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A mapping with names as keys, of known ones if there are any."""
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{where} is {shown(given)}; expected a mapping{_of(known)}.")
-    found = {str(key): value for key, value in given.items()}
-    for key in found:
-        if known and key not in known:
-            raise ConfigError(f"{where}: unknown key {shown(key)}; known: {', '.join(known)}.")
-    for key in required:
-        if not found.get(key):
-            raise ConfigError(f"{where}: {key} is missing; expected a mapping{_of(known)}.")
-    return found
-
-
-def _of(known: tuple[str, ...]) -> str:
-    return f" with {', '.join(known)}" if known else " of label to directory"

@@ -132,8 +132,7 @@ class Entry:
     def _beside(self, stage: str, row: ReferenceRow) -> Beside:
         reference = self.material.reference
         theirs = reference.settings.get(row.group, {}) if reference else {}
-        level = next((level for level, hit in HITS.items() if hit == theirs.get("hits")), self.level)
-        level = level if level in self.material.readings else self.level
+        level = stated_reading(theirs, self.material.readings)
         gaps = gaps_to(row, self.estimates(stage, level))
         ours = self.our_settings(stage, level)
         if not any(key.startswith("rl_") for key in ours):  # a stage without RL is set beside what came before theirs
@@ -181,6 +180,11 @@ class Entry:
         for row, metric in reference.doubtful if reference else ():
             found.append(f"{self.name}: the published {metric} of {row.name}, {row.shown(metric)}, cannot be right.")
         return found
+
+
+def stated_reading(theirs: Mapping[str, Any], readings: Sequence[str]) -> str:
+    """The reading of a hit that published settings state, where it is one of ours; our first one where it is not."""
+    return next((level for level in readings if HITS[level] == theirs.get("hits")), readings[0])
 
 
 _DECODERS = {

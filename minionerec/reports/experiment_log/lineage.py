@@ -17,7 +17,8 @@ logger = get_logger(__name__)
 SFT, RL, CATALOGUE, SEQUENTIAL, OTHER = "sft", "rl", "catalogue", "sequential", "other"
 _MARKS = {"prompts_per_step": RL, "teacher_share": SFT, "towers": CATALOGUE}
 """A setting that only one kind of training has → that kind."""
-_BEFORE = ("checkpoint", "model", "teacher")
+_BEFORE = ("checkpoint", "model", "teacher", "assistant")
+_BESIDE = ("assistant",)
 _LOGS = ("training_log.json", "history.json")
 _STATE = "trainer_state.json"
 
@@ -75,7 +76,7 @@ class Lineage:
     @property
     def own(self) -> Training | None:
         """The training that its predictions are of."""
-        return self.trainings[-1] if self.trainings and self.trainings[-1].name == self.label else None
+        return next((training for training in reversed(self.trainings) if training.name == self.label), None)
 
 
 def trace(label: str, stage: StageSetting) -> Lineage:
@@ -89,13 +90,18 @@ def trace(label: str, stage: StageSetting) -> Lineage:
         return Lineage(label, None, (), None, [] if found is None else [found], ())
     places = runs_at(stage.predictions)
     manifest = read_manifest(places[0])
-    trainings, missing = _back(places[0], label)
+    trainings, missing = behind(places[0], label)
     seeds = [read_manifest(place)["seed"] for place in places]
     return Lineage(label, manifest, seeds, _record(places[0]), trainings, missing)
 
 
-def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
-    """The trainings behind an artefact, the first first, and inputs that are not there as they were."""
+def behind(place: Path, label: str) -> tuple[list[Training], list[str]]:
+    """The trainings behind predictions, the first first, and inputs that are not there as they were.
+
+    Args:
+        place: The predictions.
+        label: What the training is called that they are of.
+    """
     found: dict[Path, Training] = {}
     missing, queue = [], [(place, 0)]
     while queue:
@@ -107,7 +113,7 @@ def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
             if there is None:
                 missing.append(record["path"])
             elif there not in found:
-                found[there] = _training(there, label if depth == 0 else there.name)
+                found[there] = _training(there, label if depth == 0 and name not in _BESIDE else there.name)
                 queue.append((there, depth + 1))
     return list(found.values())[::-1], missing
 

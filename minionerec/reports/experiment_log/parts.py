@@ -170,6 +170,19 @@ def _value(estimate: Estimate | None) -> Cell:
 def published(entry: Entry, reference: Reference) -> list[Block]:
     """Published rows with the best in bold, ours beside the headline and beside rows of their own, and settings."""
     names = [name for name in entry.names if any(name in row.metrics for row in reference.rows)]
+    blocks = published_rows(reference, names)
+    for beside in entry.beside:
+        if beside.gaps:
+            blocks.append(_discrepancy(beside))
+    blocks += spoken(said.of_gaps(entry)) or [Paragraph("No figure is shared with the published headline.")]
+    groups: dict[str, Beside] = {}
+    for beside in entry.beside:
+        groups.setdefault(beside.row.group, beside)
+    return blocks + [_settings_table(beside) for beside in groups.values() if beside.lines]
+
+
+def published_rows(reference: Reference, names: Sequence[str]) -> list[Block]:
+    """All rows of a source by some metrics, the best in bold, and what is to be known of the source."""
     rows: list[Row] = []
     for row in reference.rows:
         cells = [
@@ -179,19 +192,11 @@ def published(entry: Entry, reference: Reference) -> list[Block]:
             for name in names
         ]
         rows.append([row.name, row.group, *cells])
-    blocks: list[Block] = [
+    return [
         Paragraph(reference.source),
         Table(["Method", "Source", *names], rows, f"{reference.title}: published figures, the best in bold.", 2),
         *([Paragraph(DOUBT)] if reference.doubtful else []),
     ]
-    for beside in entry.beside:
-        if beside.gaps:
-            blocks.append(_discrepancy(beside))
-    blocks += spoken(said.of_gaps(entry)) or [Paragraph("No figure is shared with the published headline.")]
-    groups: dict[str, Beside] = {}
-    for beside in entry.beside:
-        groups.setdefault(beside.row.group, beside)
-    return blocks + [_settings_table(beside) for beside in groups.values() if beside.lines]
 
 
 def _settings_table(beside: Beside) -> Table:

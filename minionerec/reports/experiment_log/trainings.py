@@ -177,17 +177,20 @@ def outcome(training: Training) -> Lines:
 
 def _stopped(training: Training) -> Lines:
     """The epoch of the last step, and whether it came before the last that was allowed."""
-    steps, epochs = training.counts.get("steps"), training.settings.get("epochs")
-    reached = max((row["epoch"] for row in training.log if isinstance(row.get("epoch"), int | float)), default=None)
+    steps, epochs, reached = training.counts.get("steps"), training.settings.get("epochs"), epochs_of(training)
     lines = [("Steps", f"{steps:,}")] if isinstance(steps, int) else []
-    if training.kind == SEQUENTIAL:
-        reached = training.counts.get("epochs", reached)
     if isinstance(reached, int | float) and isinstance(epochs, int | float):
         limit = training.settings.get("max_steps", -1)
         early = " (stopped early)" if limit < 1 else f" (stopped by max_steps = {limit:,})"
         early = early if reached < epochs - 1e-6 else ""
         lines.append(("Epochs", f"{reached:.4g} of {shown_setting(epochs)}{early}"))
     return lines
+
+
+def epochs_of(training: Training) -> Any:
+    """How many epochs a training took, by its log or manifest; None where neither tells."""
+    reached = max((row["epoch"] for row in training.log if isinstance(row.get("epoch"), int | float)), default=None)
+    return training.counts.get("epochs", reached) if training.kind == SEQUENTIAL else reached
 
 
 def _best(training: Training) -> Lines:

@@ -39,23 +39,23 @@ def findings(standing: Standing) -> list[str]:
     ranked = sorted(means, key=means.__getitem__, reverse=True)
     own = [name for name in means if name not in floors]
     told = set(ranked[:2])
-    sentences = [_highest(standing, ranked)]
+    sentences = [highest(standing, ranked)]
     floor = next((name for name in ranked if name in floors), None)
     if floor is not None:
         others = [name for name in own if {name, floor} != told]
-        sentences += _beside(standing, others, floor, "the strongest floor", one_by_one=len(own) <= _ONE_BY_ONE)
+        sentences += beside(standing, others, floor, "the strongest floor", one_by_one=len(own) <= _ONE_BY_ONE)
     if len(own) <= _ONE_BY_ONE:
         steps = [(name, before) for before, name in pairwise(own) if {name, before} != told]
         sentences += [_step(standing, name, before) for name, before in steps]
     else:
         others = [name for name in own[1:] if {name, own[0]} != told]
-        sentences += _beside(standing, others, own[0], "the first", one_by_one=False)
+        sentences += beside(standing, others, own[0], "the first", one_by_one=False)
     if standing.ceiling:
         sentences.append(_share(standing, ranked[0], next((name for name in ranked if name in own), None)))
     return sentences
 
 
-def _highest(standing: Standing, ranked: Sequence[str]) -> str:
+def highest(standing: Standing, ranked: Sequence[str]) -> str:
     """Who has the highest mean, and whether that is a lead over the next."""
     best = ranked[0]
     value = f"{standing.metric}, {standing.means[best]:.4f}"
@@ -72,7 +72,7 @@ def _highest(standing: Standing, ranked: Sequence[str]) -> str:
     return sentence[0].upper() + sentence[1:] if best in standing.floors else sentence
 
 
-def _beside(standing: Standing, names: Sequence[str], other: str, what: str, *, one_by_one: bool) -> list[str]:
+def beside(standing: Standing, names: Sequence[str], other: str, what: str, *, one_by_one: bool) -> list[str]:
     """One sentence on how some recommenders lie to another; none without any."""
     found = {name: standing.between(name, other) for name in names}
     if not found:
