@@ -111,6 +111,13 @@ STAGES = {
             demo="grpo.yaml",
         ),
         StageSpec(
+            "dpo",
+            "Teach a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
+            "minionerec.training.dpo.config:DpoConfig",
+            "minionerec.training.dpo.stage:run_dpo",
+            launched=True,
+        ),
+        StageSpec(
             "train-catalogue",
             "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
             "minionerec.training.config:CatalogueTrainConfig",

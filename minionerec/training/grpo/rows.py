@@ -1,7 +1,7 @@
 """What a step begins with: prompts as token ids, each with the number of its own target."""
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -9,8 +9,15 @@ from transformers import PreTrainedTokenizerBase
 from minionerec.core.errors import ConfigError
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt
 from minionerec.prompts.wording import COMPLETION_FIELD
-from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.plan import choose_examples
+
+
+class PromptSettings(Protocol):
+    """The settings that say which prompts there are: tasks with weights, prompts a step, and the seed."""
+
+    tasks: dict[str, float]
+    prompts_per_step: int
+    seed: int
 
 
 class Row(TypedDict):
@@ -50,7 +57,7 @@ class PromptRows:
 
 
 def grpo_rows(
-    builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, config: GrpoConfig, max_prompt_length: int
+    builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, config: PromptSettings, max_prompt_length: int
 ) -> PromptRows:
     """The prompts of all tasks by their weights.
 
@@ -70,7 +77,7 @@ def grpo_rows(
     for task, weight in config.tasks.items():
         if COMPLETION_FIELD.get(task, "sid") != "sid":
             raise ConfigError(
-                f"task {task!r} answers with a {COMPLETION_FIELD[task]}; GRPO needs tasks that answer with an SID."
+                f"task {task!r} answers with a {COMPLETION_FIELD[task]}; take tasks that answer with an SID."
             )
         examples = builder.build(task, "train")
         histories = None if task in ITEM_TASKS else builder.corpus.rows("train")["history"].tolist()

@@ -22,6 +22,7 @@ from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
 from minionerec.training.grpo.rows import PromptRows, grpo_rows
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.plan import plan_steps
+from minionerec.training.precision import warn_of_rounding
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.scorer import sequential_scorer
 from minionerec.training.trainer import early_stopping
@@ -57,13 +58,7 @@ def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     trainer = build_trainer(config, grpo_arguments(config, run, prompts), bundle, builder, prompts, rewards)
     if reference is not None:
         trainer.set_reference(reference)
-    if bundle.model.dtype != torch.float32 and not trainer.is_deepspeed_enabled:
-        logger.warning(
-            "The weights are %s without a float32 copy: at learning rate %g most of a step rounds to nothing. "
-            "Give --dtype float32 (with --mixed_bf16 true to compute in bfloat16), or launch with ZeRO-2.",
-            bundle.model.dtype,
-            config.learning_rate,
-        )
+    warn_of_rounding(trainer, config)
     if config.sync_reference and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)

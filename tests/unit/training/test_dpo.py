@@ -1,0 +1,251 @@
+"""S-DPO's loss and negatives against the formula in plain code, and its trainer against TRL's DPO."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import TrainerCallback, TrainingArguments
+from trl import DPOConfig, DPOTrainer
+
+from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.core.errors import MinioneRecError
+from minionerec.training.dpo.loss import ratio_figures, softmax_preference_loss
+from minionerec.training.dpo.negatives import beams, draw_negatives, drawn
+from minionerec.training.dpo.trainer import SidDpoTrainer
+
+# The loss
+
+numbers = st.floats(-30, 30, width=32)
+groups = st.integers(1, 7).flatmap(lambda n: st.lists(numbers, min_size=1 + n, max_size=1 + n))
+
+
+@given(ratios=groups, beta=st.floats(0.01, 5))
+@settings(deadline=None, max_examples=40)
+def test_the_loss_is_the_written_out_formula(ratios, beta):
+    given = torch.tensor([ratios], dtype=torch.float64, requires_grad=True)
+    loss = softmax_preference_loss(given, beta)
+    rises = [math.exp(beta * (other - ratios[0])) for other in ratios[1:]]
+    assert loss.item() == pytest.approx(math.log1p(sum(rises)), rel=1e-9, abs=1e-12)
+    # Each negative is weighed by its share of the softmax.
+    (gradient,) = torch.autograd.grad(loss.sum(), given)
+    shares = np.array([1.0, *rises]) / (1 + sum(rises))
+    wanted = beta * shares
+    wanted[0] = -beta * (1 - shares[0])
+    assert np.allclose(gradient[0].numpy(), wanted, rtol=1e-7, atol=1e-12)
+    again = given[:, [0, *range(len(ratios) - 1, 0, -1)]]
+    assert softmax_preference_loss(again, beta).item() == pytest.approx(loss.item())
+    assert softmax_preference_loss(given + torch.eye(len(ratios))[0], beta).item() < loss.item()
+
+
+def test_one_negative_is_dpo_and_equal_models_give_log_1_plus_n():
+    ratios = torch.randn(50, 2, dtype=torch.float64) * 5
+    wanted = -torch.nn.functional.logsigmoid(0.3 * (ratios[:, 0] - ratios[:, 1]))
+    assert torch.allclose(softmax_preference_loss(ratios, 0.3), wanted)
+    for n in (1, 3, 7, 15):
+        assert softmax_preference_loss(torch.zeros(1, 1 + n), 2.0).item() == pytest.approx(math.log(1 + n))
+
+
+def test_extreme_ratios_stay_finite():
+    ratios = torch.tensor([[0.0, 1e4, -1e4], [1e4, 0.0, 0.0]], requires_grad=True)
+    loss = softmax_preference_loss(ratios, 1.0)
+    assert loss.tolist() == pytest.approx([1e4, 0.0])
+    loss.sum().backward()
+    assert torch.isfinite(ratios.grad).all()
+
+
+def test_what_is_logged_of_a_prompt():
+    found = ratio_figures(torch.tensor([[2.0, 1.0, -1.0], [0.0, 0.0, -3.0]]))
+    assert found["accuracy"].tolist() == [1.0, 0.0]
+    assert found["margin"].tolist() == [1.0, 0.0]
+    assert found["log_ratio/target"].tolist() == [2.0, 0.0]
+    assert found["log_ratio/negatives"].tolist() == [[1.0, -1.0], [0.0, -3.0]]
+    assert found["kl"].tolist() == pytest.approx([math.exp(-2) + 1, 0.0])
+
+
+# Negatives
+
+
+@given(sids=st.integers(2, 9), count=st.integers(1, 8), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=40)
+def test_negatives_are_distinct_and_never_the_target(sids, count, seed):
+    count = min(count, sids - 1)
+    targets = np.random.default_rng(seed).integers(sids, size=20)
+    weights = np.arange(1.0, sids + 1)
+    found = draw_negatives(targets, weights, count, (seed, 0))
+    assert found.shape == (20, count)
+    for target, row in zip(targets, found, strict=True):
+        assert len({target, *row.tolist()}) == 1 + count
+        assert row.min() >= 0 and row.max() < sids
+    assert np.array_equal(draw_negatives(targets[:7], weights, count, (seed, 0)), found[:7])
+
+
+def test_negatives_follow_seed_and_epoch():
+    targets, weights = np.zeros(50, dtype=np.int64), np.ones(100)
+    of_epoch = drawn(targets, weights, 3, seed=5)
+    first, second = of_epoch(0), of_epoch(1)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(of_epoch(0), first)
+    assert not np.array_equal(drawn(targets, weights, 3, seed=6)(0), first)
+
+
+def test_negatives_are_as_frequent_as_their_weights():
+    """Successive draws: the second among what the first left, in proportion to its weights."""
+    weights = np.array([5.0, 1.0, 2.0, 7.0])
+    found = draw_negatives(np.zeros(40_000, dtype=np.int64), weights, 2, (0,))
+    first = np.bincount(found[:, 0], minlength=4) / len(found)
+    assert first == pytest.approx([0, 0.1, 0.2, 0.7], abs=0.015)
+    second = np.bincount(found[found[:, 0] == 3, 1], minlength=4) / (found[:, 0] == 3).sum()
+    assert second == pytest.approx([0, 1 / 3, 2 / 3, 0], abs=0.015)
+
+
+def test_beams_leave_out_the_target_and_are_searched_once(tmp_path, monkeypatch):
+    asked = []
+
+    def search(prompts, width):
+        asked.append(len(prompts))
+        return np.array([[(prompt[0] + place) % 10 for place in range(width)] for prompt in prompts])
+
+    prompts, targets = [[0], [3], [6]], np.array([1, 3, 0])
+    wanted = [[0, 2, 3], [4, 5, 6], [6, 7, 8]]
+    assert beams(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
+    assert beams(prompts, targets, 3, search, tmp_path)(4).tolist() == wanted
+    assert asked == [3]
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-9])  # torn
+    assert beams(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
+    assert asked == [3, 3]
+
+
+# The trainer
+
+SIDS = [[300, 304], [300, 305, 307], [301, 304], [302, 306, 308]]
+TOKENIZER = train_tokenizer(["a b c"], 300)
+SHAPE = ScratchShape(hidden_size=16, layers=1, heads=2, kv_heads=1, inner_size=24, text_vocabulary=300, tied=True)
+ROWS = [
+    {"prompt": [5, 9, 7], "target": 1, "tail": [1], "history": None},
+    {"prompt": [8], "target": 0, "tail": [1], "history": None},
+    {"prompt": [5, 6], "target": 3, "tail": [1], "history": None},
+    {"prompt": [4, 4, 4, 4], "target": 2, "tail": [1], "history": None},
+]
+
+
+def model_of(seed):
+    model = scratch_model(TOKENIZER, SHAPE, seed)
+    model.resize_token_embeddings(310)
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def trainer_of(folder, negatives, beta, reference, rows=ROWS):
+    args = TrainingArguments(output_dir=str(folder), report_to=[], use_cpu=True, per_device_train_batch_size=4)
+    return SidDpoTrainer(
+        model_of(0),
+        args,
+        rows,
+        TOKENIZER,
+        reference=reference,
+        negatives=lambda epoch: negatives[epoch],
+        beta=beta,
+        sid_tokens=SIDS,
+        steps_per_epoch=10,
+    )
+
+
+def gradient_of(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def total(model, prompt, completion):
+    """The sum over a completion's tokens, one completion at a time."""
+    logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+    return logits.double().log_softmax(-1).gather(1, torch.tensor(completion).unsqueeze(1)).sum()
+
+
+def test_the_trainers_loss_is_that_of_completions_one_by_one(tmp_path):
+    """With a reference of its own, so that log-ratios are not 0; SIDs have two or three tokens."""
+    negatives = np.array([[[0, 2, 3], [1, 2, 3], [0, 1, 2], [0, 1, 3]], [[2, 0, 3]] * 4])
+    trainer = trainer_of(tmp_path, negatives, 0.7, model_of(1))
+    trainer.state.global_step = 9  # the last step of the first epoch
+    before = [parameter.clone() for parameter in trainer.reference.parameters()]
+    loss = trainer.compute_loss(trainer.model, {"rows": torch.tensor([0, 1, 2, 3])})
+    loss.backward()
+    policy, reference = model_of(0), model_of(1)
+    plain = []
+    for row, others in zip(ROWS, negatives[0], strict=True):
+        ratios = []
+        for sid in (row["target"], *others):
+            ids = SIDS[sid] + row["tail"]
+            ratios.append(total(policy, row["prompt"], ids) - total(reference, row["prompt"], ids).detach())
+        plain.append(torch.log(1 + sum(torch.exp(0.7 * (ratio - ratios[0])) for ratio in ratios[1:])))
+    wanted = torch.stack(plain).mean()
+    wanted.backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert torch.allclose(gradient_of(trainer.model), gradient_of(policy), rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(*pair) for pair in zip(before, trainer.reference.parameters(), strict=True))
+    assert not any(parameter.requires_grad for parameter in trainer.reference.parameters())
+    trainer.state.global_step = 10  # the next epoch has other negatives
+    assert trainer.compute_loss(trainer.model, {"rows": torch.tensor([0])}).item() != pytest.approx(plain[0].item())
+
+
+class _GivenIds(DPOTrainer):
+    """TRL's trainer on token ids as they are: it would tokenise texts, and put an end mark behind each."""
+
+    def _prepare_dataset(self, dataset, *args, **kwargs):
+        return dataset
+
+
+def test_with_one_negative_a_step_is_trls(tmp_path):
+    negatives = np.array([[[0], [3], [2], [1]]])
+    pairs = {"prompt_ids": [], "chosen_ids": [], "rejected_ids": []}
+    for row, (other,) in zip(ROWS, negatives[0].tolist(), strict=True):
+        pairs["prompt_ids"].append(row["prompt"])
+        pairs["chosen_ids"].append(SIDS[row["target"]] + row["tail"])
+        pairs["rejected_ids"].append(SIDS[other] + row["tail"])
+    found = {}
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model, **other):
+            found["gradient"] = gradient_of(model)
+
+        def on_log(self, args, state, control, logs, **other):
+            found.setdefault("loss", logs.get("loss"))
+
+    told = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
+    told |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
+    theirs = _GivenIds(
+        model=model_of(0),
+        ref_model=model_of(1),
+        args=DPOConfig(**told, beta=0.7, disable_tqdm=True),
+        train_dataset=Dataset.from_dict(pairs),
+        processing_class=TOKENIZER,
+        callbacks=[Keep()],
+    )
+    theirs.train()
+    ours = trainer_of(tmp_path, negatives, 0.7, model_of(1))
+    ours.state.global_step = 1
+    loss = ours.compute_loss(ours.model, {"rows": torch.tensor([0, 1, 2, 3])})
+    loss.backward()
+    assert loss.item() == pytest.approx(found["loss"], rel=1e-5)
+    assert torch.allclose(gradient_of(ours.model), found["gradient"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_first_loss_that_is_not_log_1_plus_n_is_refused(tmp_path):
+    negatives = np.array([[[0, 2, 3]] * 4])
+    same = trainer_of(tmp_path, negatives, 1.0, model_of(0))
+    rows = {"rows": torch.tensor([0, 1])}
+    assert same.compute_loss(same.model, rows).item() == pytest.approx(math.log(4), abs=1e-5)
+    other = trainer_of(tmp_path, negatives, 1.0, model_of(1))
+    with pytest.raises(MinioneRecError, match=r"the first loss is .*log\(1 \+ 3\) = 1.3863 within 0.001: the model"):
+        other.compute_loss(other.model, rows)
+    dropping = trainer_of(tmp_path, negatives, 1.0, model_of(0))
+    for block in dropping.model.model.layers:
+        block.self_attn.attention_dropout = 0.5
+    dropping.model.train()
+    with pytest.raises(MinioneRecError, match="computes otherwise in training than in evaluation"):
+        dropping.compute_loss(dropping.model, rows)
