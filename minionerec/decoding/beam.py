@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.decoding.branches import BrokenScores, SearchModel, check_scores, check_search, open_branches
+from minionerec.decoding.branches import (
+    BrokenScores,
+    SearchModel,
+    check_scores,
+    check_search,
+    is_row_bound,
+    open_branches,
+)
 from minionerec.decoding.guide import Guide
 from minionerec.decoding.names import SCORES
 from minionerec.decoding.trie import Trie
@@ -18,7 +25,8 @@ class BeamResult:
 
     Attributes:
         sids: int64 (B, K), SID numbers of the trie, best first; -1 where a prompt has fewer results than K.
-        scores: float32 (B, K), summed log-probabilities; minus infinity where there is no result.
+        scores: float32 (B, K), summed log-probabilities (over the length, with a length penalty); minus infinity where
+            there is no result.
     """
 
     sids: torch.Tensor
@@ -33,12 +41,13 @@ def beam_search(
     num_beams: int,
     normaliser: str = "full",
     guide: Guide | None = None,
+    length_penalty: float = 0.0,
 ) -> BeamResult:
     """Rank SIDs by beam search over the trie.
 
     At each level the `num_beams` best running prefixes are extended by all their children; SIDs that are complete
-    leave the beam and compete in a list of their own, as in stock beam search without length penalty. No setting of
-    any generation config has a say.
+    leave the beam and compete in a list of their own, as in stock beam search. No setting of any generation config has
+    a say.
 
     Args:
         model: Causal language model in evaluation mode (Qwen2, Qwen3, Llama).
@@ -48,6 +57,8 @@ def beam_search(
         normaliser: "full" (as stock beam search scores) or "renormalised" (over all children, allowed by a guide or
             not).
         guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
+        length_penalty: Scores of complete SIDs are divided by their number of tokens to this power, as by stock beam
+            search with `early_stopping="never"`; changes lists only where SIDs differ in length.
 
     Returns:
         Up to K distinct SIDs a prompt; fewer where the catalogue (or what the beam can reach) has fewer. Where all SIDs
@@ -65,12 +76,12 @@ def beam_search(
     trie = check_search(model, prompts, trie)
     if not len(prompts):
         return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
-    if guide is not None and guide.nodes is not None:
-        return _search(model, prompts, trie, num_beams, normaliser, guide)
+    if (guide is not None and guide.nodes is not None) or is_row_bound(model):
+        return _search(model, prompts, trie, num_beams, normaliser, guide or Guide(), length_penalty)
     place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
     places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
     try:
-        result = _search(model, list(place_of), trie, num_beams, normaliser, guide or Guide())
+        result = _search(model, list(place_of), trie, num_beams, normaliser, guide or Guide(), length_penalty)
     except BrokenScores as error:
         raise BrokenScores(places.index(error.row)) from None
     if len(place_of) == len(places):
@@ -80,7 +91,13 @@ def beam_search(
 
 
 def _search(
-    model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str, guide: Guide
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    num_beams: int,
+    normaliser: str,
+    guide: Guide,
+    length_penalty: float,
 ) -> BeamResult:
     """The search itself."""
     batch, device = len(prompts), model.device
@@ -102,6 +119,8 @@ def _search(
         if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
             ends = ends.masked_fill(totals < best(totals, num_beams)[0][:, -1:], -1)
         complete, ends = guide.ends(totals, ends, flat_children)
+        if length_penalty:
+            complete = complete / (depth + 1) ** length_penalty
         done_scores, order = best(torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:

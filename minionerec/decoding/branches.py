@@ -2,7 +2,7 @@
 
 A search opens branches for a batch of prompts, asks for the scores of candidate tokens behind them, and runs the tokens
 that it chose; beam search, exact search and sampling read nothing else of a model. Causal language models get
-`CausalBranches`. Any other model (the catalogue model, an encoder-decoder, a mixture of two) inherits from
+`CausalBranches`, and `ForcedBranches` around them where the trie is deep. Any other model (the catalogue model, an encoder-decoder, a mixture of two) inherits from
 `OpensBranches` and opens its own.
 """
 
@@ -16,7 +16,11 @@ from transformers import PreTrainedModel
 
 from minionerec.core.errors import DataError
 from minionerec.decoding.causal import CausalBranches, check_backbone
+from minionerec.decoding.forced import ForcedBranches
 from minionerec.decoding.trie import Trie
+
+# SIDs have no more levels than this; titles have dozens.
+_DEEP = 8
 
 
 class Branches(Protocol):
@@ -73,7 +77,13 @@ class OpensBranches(ABC):
     """A model that opens branches of its own.
 
     A model class that also is a `PreTrainedModel` names this class last among its bases, and has `device` from there.
+
+    Attributes:
+        row_bound: Whether what it says of a prompt depends on the prompt's place in the batch, so that equal prompts
+            are not decoded once.
     """
+
+    row_bound = False
 
     @property
     @abstractmethod
@@ -114,11 +124,30 @@ class OpensBranches(ABC):
 SearchModel = PreTrainedModel | OpensBranches
 
 
+def is_row_bound(model: SearchModel) -> bool:
+    """Whether equal prompts of a batch may get different answers."""
+    return isinstance(model, OpensBranches) and model.row_bound
+
+
+def vocabulary_size(model: SearchModel) -> int:
+    """Tokens of the vocabulary that a model's prompts and tries speak in.
+
+    Raises:
+        ConfigError: If it is a causal language model of a kind that is not scored right here.
+    """
+    if isinstance(model, OpensBranches):
+        return model.vocab_size
+    check_backbone(model)
+    size: int = model.config.vocab_size
+    return size
+
+
 def open_branches(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
     """The branches of any model that can be searched."""
     if isinstance(model, OpensBranches):
         return model.branches(prompts, trie)
-    return CausalBranches(model, prompts, trie.levels)
+    branches = CausalBranches(model, prompts, trie.levels)
+    return ForcedBranches(branches, trie) if trie.levels > _DEEP else branches
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
@@ -148,11 +177,7 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
         ConfigError: If the backbone is not one that is scored right here, or the trie is over another vocabulary.
         DataError: If a prompt is empty or foreign.
     """
-    if isinstance(model, OpensBranches):
-        vocabulary = model.vocab_size
-    else:
-        check_backbone(model)
-        vocabulary = model.config.vocab_size
+    vocabulary = vocabulary_size(model)
     check_prompts(prompts, vocabulary)
     trie.check_vocabulary(vocabulary)
     return trie.to(model.device)

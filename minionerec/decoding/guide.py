@@ -129,15 +129,16 @@ def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:
 
 
 def largest_below(trie: Trie, own: torch.Tensor) -> torch.Tensor:
-    """The largest value of the SIDs that end at or below each node: float32 (M,).
+    """The largest value of the SIDs that end at or below each node: float32 (..., M).
 
     Args:
         trie: The trie.
-        own: float32 (S,), the value of each SID.
+        own: float32 (..., S), the value of each SID.
     """
-    found = torch.full((len(trie.code),), -torch.inf, device=own.device)
-    found[trie.node_of_sid] = own
+    found = torch.full((*own.shape[:-1], len(trie.code)), -torch.inf, device=own.device)
+    found[..., trie.node_of_sid] = own
     for depth in reversed(range(trie.levels)):
         begin, end = trie.level_start[depth + 1], trie.level_start[depth + 2]
-        found.scatter_reduce_(0, trie.parent[begin:end], found[begin:end].clone(), "amax")
+        below = found[..., begin:end].clone()
+        found.scatter_reduce_(-1, trie.parent[begin:end].expand_as(below), below, "amax")
     return found

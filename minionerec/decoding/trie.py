@@ -165,6 +165,32 @@ class Trie:
         return torch.empty_like(nodes).index_copy_(0, self.sid[nodes].long(), nodes)
 
     @cached_property
+    def paths(self) -> torch.Tensor:
+        """Nodes from the root to the end of each SID: int64 (n_sids, L + 1), -1 behind the end of shorter ones."""
+        node, rows = self.node_of_sid, torch.arange(self.n_sids, device=self.code.device)
+        found = torch.full((self.n_sids, self.levels + 1), -1, device=self.code.device)
+        for _ in range(self.levels + 1):
+            found[rows, self.depth[node].long()] = node
+            node = self.parent[node]
+        return found
+
+    @cached_property
+    def below(self) -> torch.Tensor:
+        """Codes between each node and the deepest end below it: int64 (M,)."""
+        found = torch.zeros(len(self.code), dtype=torch.long, device=self.code.device)
+        for begin, end in reversed(list(pairwise(self.level_start[1:]))):
+            found.scatter_reduce_(0, self.parent[begin:end], found[begin:end] + 1, "amax")
+        return found
+
+    @cached_property
+    def single(self) -> torch.Tensor:
+        """Nodes at or below which one SID ends, so that every code behind them is forced: bool (M,)."""
+        ends = (self.sid >= 0).long()
+        for begin, end in reversed(list(pairwise(self.level_start[1:]))):
+            ends.index_add_(0, self.parent[begin:end], ends[begin:end].clone())
+        return ends == 1
+
+    @cached_property
     def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Each node's parent and own token as one ascending number, and the nodes in that order; int64 (M - 1,)."""
         keys, order = (self.parent[1:] * (self.max_token + 1) + self.token[1:]).sort()

@@ -12,12 +12,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils.generic import ModelOutput
 
-from minionerec.backbone.catalogue.branches import CatalogueBranches
 from minionerec.backbone.catalogue.config import CatalogueConfig
-from minionerec.backbone.catalogue.prefixes import newest_items, node_log_probs, prefixes_of, read_tokens
+from minionerec.backbone.catalogue.prefixes import newest_items, read_tokens
 from minionerec.backbone.catalogue.tower import Tower
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.branches import OpensBranches
+from minionerec.decoding.leaves import LeafBranches, node_log_probs
 from minionerec.decoding.masks import pad_left
 from minionerec.decoding.trie import Trie
 from minionerec.nn.causal import CausalLayer
@@ -114,7 +114,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     @property
     def trie(self) -> Trie:
         """The SIDs that the model speaks, on its device."""
-        return self._trie.to(self.device)
+        if self._trie.code.device != self.device:
+            self._trie = self._trie.to(self.device)
+        return self._trie
 
     @cached_property
     def _trie(self) -> Trie:
@@ -237,12 +239,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         Returns:
             float32 (B, M).
         """
-        return node_log_probs(self.trie, self.prefixes.to(leaf_log_probs.device), leaf_log_probs)
-
-    @cached_property
-    def prefixes(self) -> torch.Tensor:
-        """Nodes from the root to the leaf of each SID: int64 (N, L + 1), on the CPU."""
-        return prefixes_of(self._trie, self.codes.cpu())
+        return node_log_probs(self.trie, leaf_log_probs)
 
     def _token_logits(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
@@ -276,7 +273,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Tokens of the vocabulary that prompts and tries speak in."""
         return self.config.vocab_size
 
-    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> CatalogueBranches:
+    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
         """What the project's searches grow prefixes on (`minionerec.decoding.branches.open_branches`).
 
         Raises:
@@ -284,7 +281,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
-        return CatalogueBranches(self.trie, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are not the model's."""

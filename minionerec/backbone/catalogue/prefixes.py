@@ -1,43 +1,8 @@
-"""Prefixes of SIDs as nodes of the trie: which a text has reached, and how probable each is."""
+"""What a text of tokens says in SIDs, and which prefix it has reached."""
 
 import torch
 
 from minionerec.decoding.trie import Trie
-
-
-def prefixes_of(trie: Trie, codes: torch.Tensor) -> torch.Tensor:
-    """Nodes from the root to the leaf of each SID.
-
-    Args:
-        trie: SIDs of the catalogue.
-        codes: int (N, L), codes of the distinct SIDs, all of one length.
-
-    Returns:
-        int64 (N, L + 1).
-    """
-    nodes = torch.zeros(len(codes), codes.shape[1] + 1, dtype=torch.int64)
-    for depth in range(codes.shape[1]):
-        nodes[:, depth + 1] = trie.find(nodes[:, depth], trie.code_tokens[depth][codes[:, depth].long()])
-    return nodes
-
-
-def node_log_probs(trie: Trie, prefixes: torch.Tensor, leaf_log_probs: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of all nodes of a trie, the root's being 0: of each, the sum of the leaves below it.
-
-    Args:
-        trie: SIDs of the catalogue, M nodes.
-        prefixes: int64 (N, L + 1), nodes above each leaf (`prefixes_of`).
-        leaf_log_probs: float32 (B, N).
-
-    Returns:
-        float32 (B, M).
-    """
-    highest = leaf_log_probs.detach().amax(1, keepdim=True)
-    leaves = (leaf_log_probs - highest).exp()
-    mass = leaves.new_zeros(len(leaves), len(trie.code))
-    for depth in range(prefixes.shape[1]):
-        mass = mass.index_add(1, prefixes[:, depth], leaves)
-    return mass.log() + highest
 
 
 def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -242,7 +242,7 @@ def test_a_prefix_has_the_mass_below_it(model):
             assert torch.allclose(nodes[:, node], leaves[:, tree.sid[node]], atol=1e-5)
     for sid, codes in enumerate(CODES):
         below = (CODES[:, :2] == codes[:2]).all(1)
-        node = int(model.prefixes[sid, 2])
+        node = int(model.trie.paths[sid, 2])
         assert torch.allclose(nodes[:, node], leaves[:, torch.from_numpy(below)].logsumexp(1), atol=1e-5)
 
 
@@ -335,7 +335,7 @@ def test_logits_behind_a_prompt_are_the_steps_through_the_trie(model):
     together = model(input_ids=padded, attention_mask=mask).logits
     assert together.shape == (4, width, VOCABULARY)
     nodes = model.node_log_probs(model.leaf_log_probs(histories(*HISTORIES, width=6)))
-    path = model.prefixes[sid - 1].tolist()
+    path = model.trie.paths[sid - 1].tolist()
     for row, ids in enumerate(spoken):
         alone = model(input_ids=torch.tensor([ids])).logits[0]
         assert torch.allclose(alone, together[row, width - len(ids) :], atol=1e-5)
