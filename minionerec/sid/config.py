@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.places import find_path
@@ -14,6 +14,7 @@ from minionerec.sid.table import INDEX_FILE, LEVELS
 METHODS = (
     "residual_kmeans",
     "balanced_kmeans",
+    "opq",
     "rq_vae",
     "rq_vae_plus",
     "published",
@@ -40,6 +41,7 @@ class SidConfig(EncoderConfig):
     method: str = setting(
         "residual_kmeans",
         "how SIDs come about: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "
+        "opq (clusters of the parts of a turned vector, many unordered digits an item), "
         "rq_vae (an autoencoder with codebooks), rq_vae_plus (one that starts at residual_kmeans), published (read an "
         "index.json), shuffled (read one and deal its SIDs out at random, by seed: a control) or append (SIDs for new "
         "items beside those of append_to)",
@@ -65,6 +67,9 @@ class SidConfig(EncoderConfig):
         decides=False,
     )
     codebook_sizes: list[int] = setting([256, 256, 256], "codes per level, one number per level")
+    digits: int = setting(
+        32, "levels of opq, each with the first of codebook_sizes codes", least=1, most=len(LEVELS) - 1
+    )
     fit_sizes: bool = setting(
         True, "take fewer codes per level where there are too few items to fill them (otherwise an error)"
     )
@@ -120,6 +125,15 @@ class SidConfig(EncoderConfig):
             )
         if self.method not in _READ and self.index is not None:
             raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")
+
+    @property
+    def wished_sizes(self) -> list[int]:
+        """Codes per level before they are fitted to the number of items."""
+        return self.codebook_sizes[:1] * self.digits if self.method == "opq" else self.codebook_sizes
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; digits only where they are made, so that what was finished without them stands."""
+        return {name: value for name, value in super().deciding().items() if name != "digits" or self.method == "opq"}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: the published index, or else what the encoder reads.

@@ -17,6 +17,7 @@ from minionerec.embed.fitted import FittedTexts
 from minionerec.embed.vectors import make_vectors
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
+from minionerec.sid.product import product_kmeans
 from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.report import REPORT_FILE, level_use
 from minionerec.sid.residual_kmeans import encode, fit_codebook_sizes, residual_kmeans
@@ -91,7 +92,8 @@ def _make_shuffled(given: Given) -> Made:
 
 
 def _sizes(vectors: np.ndarray, config: SidConfig) -> Sequence[int]:
-    return fit_codebook_sizes(config.codebook_sizes, len(vectors)) if config.fit_sizes else config.codebook_sizes
+    wished = config.wished_sizes
+    return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
 
 
 def _make_kmeans(given: Given, balanced: bool) -> Made:
@@ -110,6 +112,19 @@ def _make_kmeans(given: Given, balanced: bool) -> Made:
         train_points_per_code=config.train_points_per_code,
         threads=config.threads,
         device=device,
+    )
+    return Made(codes, vectors, Quantiser(codebooks))
+
+
+def _make_opq(given: Given) -> Made:
+    config, vectors = given.config, given.vectors()
+    codes, codebooks = product_kmeans(
+        vectors,
+        _sizes(vectors, config),
+        config.seed,
+        config.iterations,
+        train_points_per_code=config.train_points_per_code,
+        threads=config.threads,
     )
     return Made(codes, vectors, Quantiser(codebooks))
 
@@ -186,6 +201,7 @@ def _make_appended(given: Given) -> Made:
 MAKERS: dict[str, Callable[[Given], Made]] = {
     "residual_kmeans": partial(_make_kmeans, balanced=False),
     "balanced_kmeans": partial(_make_kmeans, balanced=True),
+    "opq": _make_opq,
     "rq_vae": partial(_make_rq_vae, plus=False),
     "rq_vae_plus": partial(_make_rq_vae, plus=True),
     "published": _make_published,

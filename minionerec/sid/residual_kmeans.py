@@ -89,7 +89,7 @@ def residual_kmeans(
     Raises:
         DataError: If the vectors are not a finite table, or there are fewer items than codes.
     """
-    _check(vectors, codebook_sizes)
+    check_vectors(vectors, codebook_sizes)
     from threadpoolctl import threadpool_limits
 
     size = len(vectors) if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
@@ -99,8 +99,8 @@ def residual_kmeans(
     with threadpool_limits(limits=threads):
         residuals = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
         for level, size in enumerate(codebook_sizes):
-            start = _start(residuals, size, seed + level)
-            codebook = _lloyd(residuals, start, iterations, seed + level, device)
+            start = start_centroids(residuals, size, seed + level)
+            codebook = lloyd(residuals, start, iterations, seed + level, device)
             if balanced:
                 codebook, prices = _balance(residuals, codebook, device)
                 column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
@@ -156,7 +156,12 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
     return found
 
 
-def _check(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
+def check_vectors(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
+    """Check that vectors can be clustered, and are enough to fill the codebooks.
+
+    Raises:
+        DataError: If they are not a finite table, or there are fewer items than codes.
+    """
     if vectors.ndim != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
     finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in _blocks(vectors)])
@@ -196,7 +201,7 @@ def _encode(vectors: np.ndarray, codebooks: Sequence[np.ndarray], device: str) -
     return codes
 
 
-def _start(points: np.ndarray, size: int, seed: int) -> np.ndarray:
+def start_centroids(points: np.ndarray, size: int, seed: int) -> np.ndarray:
     """First centroids of one level by greedy k-means++: float32 (C, D)."""
     from sklearn.cluster import kmeans_plusplus
 
@@ -210,7 +215,7 @@ def _start(points: np.ndarray, size: int, seed: int) -> np.ndarray:
     return np.ascontiguousarray(points[chosen], dtype=np.float32)
 
 
-def _lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int, device: str) -> np.ndarray:
+def lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int, device: str) -> np.ndarray:
     """Centroids after Lloyd's iterations: faiss on a CPU, the same steps with distances from the device elsewhere."""
     if device == "cpu":
         import faiss
@@ -230,7 +235,7 @@ def _lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int
         before, codes = codes, _nearest(points, centroids, device)
         if (codes == before).all():
             break
-        means, sizes = _means(points, codes, len(centroids))
+        means, sizes = means_of(points, codes, len(centroids))
         empty = np.flatnonzero(sizes == 0)
         if len(empty):  # they take the points that are worst served
             left = ((points - centroids[codes]) ** 2).sum(axis=1)
@@ -246,7 +251,7 @@ def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np
     for _ in range(BALANCED_ITERATIONS):
         before = codes
         codes, prices = balanced_assign(distances(points, centroids, device), prices, tolerance)
-        centroids, _ = _means(points, codes, len(centroids))
+        centroids, _ = means_of(points, codes, len(centroids))
         tolerance = TOLERANCE
         if (codes != before).mean() < 1e-3:
             break
@@ -279,7 +284,7 @@ def _balanced_codes(
     return balanced_assign(costs, prices)[0]
 
 
-def _means(points: np.ndarray, codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def means_of(points: np.ndarray, codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean of each code's points, float32 (C, D), zeros where it has none; and how many it has."""
     from scipy.sparse import csr_array
 

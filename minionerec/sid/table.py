@@ -8,19 +8,21 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
 
-LEVELS = "abcdefghijklmnopqrstuvwxyz"
+LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))
+"""Names of levels: a to z, then aa to zz."""
 INDEX_FILE = "index.json"
 LARGEST_CODE = 2**20 - 1
 """Codes of a level are 0 to this: tables of codes are made that wide."""
 
-_TOKEN = re.compile(r"<([a-z])_(0|[1-9][0-9]*)>")
-_SID = re.compile(r"(?:<[a-z]_(?:0|[1-9][0-9]*)>)+")
+_TOKEN = re.compile(r"<([a-z]{1,2})_(0|[1-9][0-9]*)>")
+_SID = re.compile(r"(?:<[a-z]{1,2}_(?:0|[1-9][0-9]*)>)+")
 
 
 def code_token(level: int, code: int) -> str:
@@ -36,8 +38,8 @@ def code_token(level: int, code: int) -> str:
 def split_sid(text: str) -> tuple[str, ...] | None:
     """The token strings of one SID in text form, or None where the text is not exactly one SID.
 
-    White space around the SID is ignored; levels must be a, b, c... in order, and a code has one form alone: ASCII
-    digits, no leading zeros.
+    White space around the SID is ignored; levels must be those of `LEVELS` in order, and a code has one form alone:
+    ASCII digits, no leading zeros.
 
     Example:
         >>> split_sid("<a_12><b_7><c_201>")
@@ -49,7 +51,7 @@ def split_sid(text: str) -> tuple[str, ...] | None:
     if not _SID.fullmatch(text):
         return None
     matches = list(_TOKEN.finditer(text))
-    if any(match[1] != letter for match, letter in zip(matches, LEVELS, strict=False)):
+    if any(match[1] != level for match, level in zip(matches, LEVELS, strict=False)):
         return None
     return tuple(match[0] for match in matches)
 
@@ -215,9 +217,8 @@ def _codes_of(tokens: object, item_id: str, path: Path) -> list[int]:
     parts = split_sid(text)
     if parts is None or len(parts) > len(LEVELS):
         raise DataError(f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>'].")
-    large = next(
-        (part for part in parts if len(part) > len(f"<a_{LARGEST_CODE}>") or int(part[3:-1]) > LARGEST_CODE), ""
-    )
-    if large:
-        raise DataError(f"{path}: item {item_id!r} has the token {large[:40]!r}; codes are at most {LARGEST_CODE}.")
-    return [int(part[3:-1]) for part in parts]
+    codes = [part[part.index("_") + 1 : -1] for part in parts]
+    for part, code in zip(parts, codes, strict=True):
+        if len(code) > len(str(LARGEST_CODE)) or int(code) > LARGEST_CODE:
+            raise DataError(f"{path}: item {item_id!r} has the token {part[:40]!r}; codes are at most {LARGEST_CODE}.")
+    return [int(code) for code in codes]

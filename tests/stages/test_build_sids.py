@@ -129,20 +129,36 @@ def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
 SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 20, "train_batch": 32}
 
 
-@pytest.mark.parametrize("method", ["balanced_kmeans", "rq_vae", "rq_vae_plus"])
+@pytest.mark.parametrize("method", ["balanced_kmeans", "opq", "rq_vae", "rq_vae_plus"])
 def test_other_methods_same_seed_same_bytes(shop, tmp_path, method):
     one, two, other = (
-        run_build_sids(config_for(shop, tmp_path / name, method=method, seed=seed, **SMALL_VAE))
+        run_build_sids(config_for(shop, tmp_path / name, method=method, seed=seed, digits=8, **SMALL_VAE))
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     for name in ("index.json", "codebooks.safetensors", "report.json"):
         assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
     assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
     assert one.table.n_unique == 120
-    width = {"balanced_kmeans": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
+    width = {"balanced_kmeans": 16, "opq": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
     assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
-    if method != "balanced_kmeans":
+    assert one.table.levels == (8 if method == "opq" else 3)
+    if method.startswith("rq_vae"):
         assert one.report["counts"]["checks"] == 3 and 0 < one.report["counts"]["decoded_error"] < 1
+
+
+def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
+    wide = config_for(shop, tmp_path / "sids", method="opq", digits=30, dimensions=32, codebook_sizes=[4])
+    result = run_build_sids(replace(wide, collisions="keep"))
+    assert result.table.levels == 30 and result.table.sids[0].count("<") == 30
+    assert SidTable.load_index(tmp_path / "sids").fingerprint == result.table.fingerprint
+    # Items with equal texts have equal digits, which are kept and counted.
+    assert result.report["collisions"]["after"]["unique"] <= 100 < len(result.table)
+    assert [use["level"] for use in result.report["levels"]][25:28] == ["z", "aa", "ab"]
+    errors = [use["error"] for use in result.report["levels"]]
+    assert sorted(errors, reverse=True) == errors and errors[-1] < 0.2
+    run_build_sids(config_for(shop, tmp_path / "plain"))
+    assert config_for(shop, tmp_path / "plain", digits=5).up_to_date()
+    assert not replace(wide, collisions="keep", digits=29).up_to_date()
 
 
 def test_balanced_codes_before_relocation(shop, tmp_path):
@@ -193,6 +209,15 @@ def test_sinkhorn_shares_out_last_codes(tmp_path):
     sids = dict(zip(before.table.item_ids, before.table.sids, strict=True))
     assert all(sids.get(i, sid) == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True))
     assert after.report["counts"]["items_appended"] == 40
+
+
+def test_append_to_digits_of_opq(tmp_path):
+    base, more = grown(tmp_path, method="opq", digits=3, collisions="keep", capacity=1)
+    before = run_build_sids(base).table
+    after = run_build_sids(replace(more, method="append", collisions="keep")).table
+    assert [after.sids[after.item_ids.index(item)] for item in before.item_ids[1:]] == before.sids[1:]
+    vectors = np.load(tmp_path / "new.npy")
+    assert (after.codes == Quantiser.load(tmp_path / "base").encode(vectors)).all()
 
 
 def test_append_again_and_in_twos(tmp_path):
@@ -352,13 +377,13 @@ COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "ca
     [
         (
             {"method": "magic"},
-            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, rq_vae, rq_vae_plus, published, "
+            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, opq, rq_vae, rq_vae_plus, published, "
             "shuffled, append",
         ),
         ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, sinkhorn, extra_token"),
         ({"output": ""}, "output is empty; give --output"),
         ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
-        ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 25 numbers"),
+        ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 701 numbers"),
         ({"iterations": 0}, "iterations is 0; it must be at least 1"),
         ({"threads": 0}, "threads is 0; it must be at least 1"),
         ({"epochs": -1}, "epochs is -1; it must be at least 0"),
