@@ -174,6 +174,12 @@ STAGES = {
             shown=True,
         ),
         StageSpec(
+            "leaderboard",
+            "Write one page of many recommenders on the same rows: metrics, published figures, what each took.",
+            "minionerec.reports.leaderboard.config:LeaderboardConfig",
+            "minionerec.reports.leaderboard.stage:run_leaderboard",
+        ),
+        StageSpec(
             "experiment-log",
             "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
             "gaps.",

@@ -88,20 +88,23 @@ def trace(label: str, stage: StageSetting) -> Lineage:
     if not stage.finished:
         found = unfinished(label, stage.checkpoint)
         return Lineage(label, None, (), None, [] if found is None else [found], ())
-    places = runs_at(stage.predictions)
+    return trace_runs(label, runs_at(stage.predictions))
+
+
+def trace_runs(label: str, places: Sequence[Path]) -> Lineage:
+    """Walk from predictions, one a seed, to all trainings behind the first of them.
+
+    Raises:
+        ArtefactError: If they are none.
+    """
     manifest = read_manifest(places[0])
-    trainings, missing = behind(places[0], label)
+    trainings, missing = _back(places[0], label)
     seeds = [read_manifest(place)["seed"] for place in places]
     return Lineage(label, manifest, seeds, _record(places[0]), trainings, missing)
 
 
-def behind(place: Path, label: str) -> tuple[list[Training], list[str]]:
-    """The trainings behind predictions, the first first, and inputs that are not there as they were.
-
-    Args:
-        place: The predictions.
-        label: What the training is called that they are of.
-    """
+def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
+    """The trainings behind an artefact, the first first, and inputs that are not there as they were."""
     found: dict[Path, Training] = {}
     missing, queue = [], [(place, 0)]
     while queue:

@@ -1,0 +1,1 @@
+"""One page that sets many recommenders side by side, from finished artefacts."""
