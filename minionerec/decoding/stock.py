@@ -1,10 +1,10 @@
-"""Beam search by `generate` of transformers over the same trie: slow, and a check that anyone can run."""
+"""Beam search by `generate` of transformers: over the same trie, slow, as a check; or in free words."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 
 from minionerec.core.errors import ConfigError
 from minionerec.decoding.beam import BeamResult
@@ -65,23 +65,55 @@ def stock_search(
     return _without_fillers(numbers.masked_fill(scores < _NO_CANDIDATE, -1), scores)
 
 
-def _settings(num_beams: int, steps: int, end: int | None) -> GenerationConfig:
+@torch.no_grad()
+def write_freely(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    num_beams: int,
+    most: int,
+    end: int | None = None,
+    length_penalty: float = 0.0,
+) -> torch.Tensor:
+    """The best text after each prompt by stock beam search over the whole vocabulary.
+
+    Args:
+        model: A language model, in evaluation mode.
+        prompts: B token id lists, none empty.
+        num_beams: Beam width.
+        most: Most tokens of a text.
+        end: The token that ends a text; None to stop by length alone.
+        length_penalty: A finished beam's log-probability is divided by its length to this power.
+
+    Returns:
+        Token ids int64 (B, T), T at most `most`, the end token included; -1 behind it.
+    """
+    ids, mask = pad_left(prompts, model.device)
+    stock: Any = model
+    one = {"num_return_sequences": 1, "output_scores": False, "output_logits": False}
+    settings = _settings(num_beams, most, end, length_penalty=length_penalty, **one)
+    written = stock.generate(ids, attention_mask=mask.long(), generation_config=settings)
+    tokens: torch.Tensor = written.sequences[:, ids.shape[1] :]
+    return tokens.masked_fill(_behind_end(tokens, [] if end is None else [end]), -1)
+
+
+def _settings(num_beams: int, steps: int, end: int | None, **changes: Any) -> GenerationConfig:
     """Every field that ranks, so that nothing of the checkpoint's own file has a say."""
-    return GenerationConfig(
-        num_beams=num_beams,
-        num_return_sequences=num_beams,
-        max_new_tokens=steps,
-        do_sample=False,
-        length_penalty=0.0,
-        early_stopping=False,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        eos_token_id=end,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=num_beams == 1,
-    )
+    fields = {
+        "num_beams": num_beams,
+        "num_return_sequences": num_beams,
+        "max_new_tokens": steps,
+        "do_sample": False,
+        "length_penalty": 0.0,
+        "early_stopping": False,
+        "repetition_penalty": 1.0,
+        "no_repeat_ngram_size": 0,
+        "eos_token_id": end,
+        "pad_token_id": 0,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": num_beams == 1,
+    }
+    return GenerationConfig(**{**fields, **changes})
 
 
 def _behind_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:

@@ -129,26 +129,10 @@ class HFEncoder:
         Raises:
             DataError: If a vector is not finite (weights of 16 bits can overflow).
         """
-        import torch
-
         token_ids, long = _tokenise(self.tokenizer, [self.prefix + text for text in texts], self.limit)
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
         padding = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
-        vectors = np.zeros((len(texts), self.model.config.get_text_config().hidden_size), dtype=np.float32)
-        order = np.argsort(-lengths, kind="stable")  # longest first: a batch that does not fit fails at once
-        order = order[lengths[order] > 0]
-        with torch.inference_mode():
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                width = int(lengths[batch[0]])
-                ids = torch.full((len(batch), width), padding)  # (B, T)
-                mask = torch.zeros((len(batch), width), dtype=torch.int64)  # (B, T)
-                for row, text in enumerate(batch):
-                    ids[row, : lengths[text]] = torch.tensor(token_ids[text])
-                    mask[row, : lengths[text]] = 1
-                mask = mask.to(self.device)
-                hidden = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state.float()
-                vectors[batch] = POOLINGS[self.pooling](hidden, mask).cpu().numpy()
+        vectors = pooled_states(self.model, token_ids, self.pooling, self.batch_size, padding)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             raise DataError(
@@ -156,6 +140,44 @@ class HFEncoder:
                 "Use dtype float32."
             )
         return Encoded(vectors, lengths, np.isin(np.arange(len(texts)), long))
+
+
+def pooled_states(
+    model: Any, token_ids: Sequence[Sequence[int]], pooling: str, batch_size: int, padding: int = 0
+) -> np.ndarray:
+    """Vectors of texts from the last hidden states of a model.
+
+    Texts are batched by length and padded on the right.
+
+    Args:
+        model: A model without a head, in evaluation mode, where it is to run.
+        token_ids: Token ids of N texts.
+        pooling: Key of `POOLINGS`.
+        batch_size: Texts per forward pass.
+        padding: Token that pads.
+
+    Returns:
+        float32 (N, D); zeros for a text without a token.
+    """
+    import torch
+
+    lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
+    vectors = np.zeros((len(token_ids), model.config.get_text_config().hidden_size), dtype=np.float32)
+    order = np.argsort(-lengths, kind="stable")  # longest first: a batch that does not fit fails at once
+    order = order[lengths[order] > 0]
+    with torch.inference_mode():
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            width = int(lengths[batch[0]])
+            ids = torch.full((len(batch), width), padding)  # (B, T)
+            mask = torch.zeros((len(batch), width), dtype=torch.int64)  # (B, T)
+            for row, text in enumerate(batch):
+                ids[row, : lengths[text]] = torch.tensor(token_ids[text])
+                mask[row, : lengths[text]] = 1
+            mask = mask.to(model.device)
+            hidden = model(input_ids=ids.to(model.device), attention_mask=mask).last_hidden_state.float()
+            vectors[batch] = POOLINGS[pooling](hidden, mask).cpu().numpy()
+    return vectors
 
 
 def _device(device: str) -> "torch.device":
