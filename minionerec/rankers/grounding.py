@@ -1,0 +1,166 @@
+"""Grounding: free text becomes items by the distance of its vector to those of the titles (BIGRec, Bao et al. 2023).
+
+Candidates are distinct titles, as elsewhere distinct SIDs: items of one title share its place. Distances are computed
+pair by pair in double precision, never from products of vectors, so that equal vectors are at distance 0.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from minionerec.metrics.ranking import ranking_metrics
+
+
+def clean_text(text: str) -> str:
+    """A title, or what a model wrote for one, without quotes and white space around it; runs of space become one.
+
+    Example:
+        >>> clean_text(' "Oak table,  small" ')
+        'Oak table, small'
+    """
+    return " ".join(text.split()).strip("\"' ")
+
+
+@dataclass(frozen=True)
+class TitleSpace:
+    """Distinct titles as points.
+
+    Attributes:
+        vectors: float (T, D), row t of title t; zeros where there was nothing to read.
+    """
+
+    vectors: np.ndarray
+
+    def ground(self, vectors: np.ndarray) -> np.ndarray:
+        """Euclidean distances of texts to all titles.
+
+        A title of zeros is as far as the farthest of the others. A text of zeros is at distance 0 from every title: it
+        says nothing.
+
+        Args:
+            vectors: float (B, D).
+
+        Returns:
+            float64 (B, T).
+        """
+        texts, titles = (torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in (vectors, self.vectors))
+        found = torch.cdist(texts, titles, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+        known = self.vectors.any(axis=1)
+        if not known.all():
+            found[:, ~known] = found[:, known].max(axis=1, initial=0.0)[:, None]
+        found[~vectors.any(axis=1)] = 0.0
+        return found
+
+
+def row_min_max(values: np.ndarray) -> np.ndarray:
+    """Each row moved and scaled to reach from 0 to 1; a constant row becomes 0.
+
+    Args:
+        values: float (..., T).
+
+    Returns:
+        float64 (..., T).
+    """
+    values = np.asarray(values, dtype=np.float64)
+    low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
+    found: np.ndarray = (values - low) / np.where(high > low, high - low, 1.0)
+    return found
+
+
+def title_weights(items: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Weight of each title, that of its heaviest item: with it an item ranks as the best of its title's items would.
+
+    Args:
+        items: float (..., N), weights of items.
+        numbers: int64 (N,), title of each item; every number from 0 to T - 1 is there.
+
+    Returns:
+        float (..., T).
+    """
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    found: np.ndarray = np.maximum.reduceat(items[..., order], starts, axis=-1)
+    return found
+
+
+def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.ndarray:
+    """Distances with a say of popularity or of another model: row min-max of the distance, times (1 + W)^-gamma.
+
+    The nearest title is at 0 whatever gamma is, so the first place never changes. With gamma 0 the order is that of the
+    distances.
+
+    Args:
+        distances: float64 (B, T).
+        weights: float64 (T,) or (B, T), from 0 to 1.
+        gamma: The exponent.
+
+    Returns:
+        float64 (B, T), the smaller the better; zeros for a row of equal distances.
+    """
+    found: np.ndarray = row_min_max(distances) * (1.0 + weights) ** -gamma
+    return found
+
+
+def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray) -> np.ndarray:
+    """Rank of one title of each row.
+
+    Args:
+        scores: float64 (B, T), the smaller the better.
+        targets: int64 (B,), titles.
+        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+
+    Returns:
+        int64 (B,), from 1.
+
+    Example:
+        >>> target_ranks(np.array([[0.5, 0.1, 0.5]]), np.array([0]), np.array([2, 1, 0])).tolist()
+        [3]
+    """
+    place = np.empty(len(tie_order), dtype=np.int64)
+    place[tie_order] = np.arange(len(tie_order))
+    own = scores[np.arange(len(targets)), targets][:, None]
+    before = (scores < own) | ((scores == own) & (place < place[targets][:, None]))
+    ranks: np.ndarray = 1 + before.sum(axis=1)
+    return ranks
+
+
+def best_titles(scores: np.ndarray, tie_order: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best titles of each row.
+
+    Args:
+        scores: float64 (B, T), the smaller the better.
+        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+        k: How many.
+
+    Returns:
+        int64 (B, K) titles, best first, and their scores, float64 (B, K).
+    """
+    places = np.argsort(scores[:, tie_order], axis=1, kind="stable")[:, :k]
+    found = tie_order[places]
+    return found, np.take_along_axis(scores, found, axis=1)
+
+
+def choose_gamma(
+    parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], tie_order: np.ndarray, gammas: Sequence[float]
+) -> tuple[float, dict[float, float]]:
+    """The exponent with the best NDCG@10 by title.
+
+    Args:
+        parts: Rows part by part: distances float64 (B, T), weights (T,) or (B, T), and titles that were chosen,
+            int64 (B,).
+        tie_order: int64 (T,), all titles, of equal scores the earlier here first.
+        gammas: What to choose from.
+
+    Returns:
+        The exponent, of equally good ones the smallest, and the NDCG@10 of each.
+    """
+    ranks: dict[float, list[np.ndarray]] = {gamma: [] for gamma in sorted(gammas)}
+    for distances, weights, targets in parts:
+        for gamma, found in ranks.items():
+            found.append(target_ranks(reweight(distances, weights, gamma), targets, tie_order))
+    reached = {
+        gamma: float(ranking_metrics(np.concatenate(found), [10])["NDCG@10"].mean()) for gamma, found in ranks.items()
+    }
+    return max(reached, key=lambda gamma: (reached[gamma], -gamma)), reached
