@@ -4,6 +4,7 @@ from minionerec.core.errors import ConfigError
 
 SEARCHES = ("beam", "exact", "stock")
 SCORES = ("full", "renormalised")
+COMBINATIONS = ("steps", "rerank")
 
 
 def check_scores_of_search(search: str, scores: str) -> None:
@@ -14,3 +15,15 @@ def check_scores_of_search(search: str, scores: str) -> None:
     """
     if search == "stock" and scores != "full":
         raise ConfigError(f"scores is {scores!r}, but search stock knows the full ones alone. Give --scores full.")
+
+
+def check_length_penalty(search: str, length_penalty: float) -> None:
+    """Check that a search knows a length penalty.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    if length_penalty and search != "beam":
+        raise ConfigError(
+            f"length_penalty is {length_penalty:g}, which search {search} does not know. Take search beam."
+        )

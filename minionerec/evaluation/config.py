@@ -1,17 +1,18 @@
 """Settings of the evaluation stage; light to import, so that `--help` answers at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
-from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
+from minionerec.decoding.names import COMBINATIONS, SCORES, SEARCHES, check_length_penalty, check_scores_of_search
 
 SPLITS = ("test", "valid")
 SEEN = ("keep", "mask")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_OF_ASSISTANT = {"share", "assistant_temperature", "combine"}
 
 
 @dataclass
@@ -61,6 +62,28 @@ class EvalConfig(StageConfig):
         "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children",
         known=SCORES,
     )
+    length_penalty: float = setting(
+        0.0, "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities"
+    )
+    assistant: str = setting(
+        "",
+        "a second recommender that has a say in a checkpoint's search: the model of a seed (minionerec "
+        "train-sequential), or another checkpoint; none if empty",
+        reads="any",
+    )
+    share: float = setting(
+        0.5,
+        "with an assistant: weight of the checkpoint's log-probabilities, the assistant's having the rest",
+        least=0,
+        most=1,
+    )
+    assistant_temperature: float = setting(1.0, "with an assistant: its scores are divided by it", above=0)
+    combine: str = setting(
+        "steps",
+        "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
+        "its list is put in the order of both)",
+        known=COMBINATIONS,
+    )
     batch_size: int = setting(
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
     )
@@ -92,8 +115,25 @@ class EvalConfig(StageConfig):
                 "Give fewer ks or more beams."
             )
         check_scores_of_search(self.search, self.scores)
+        check_length_penalty(self.search, self.length_penalty)
+        self._check_assistant()
         if self.times and not self.slices:
             raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
+
+    def _check_assistant(self) -> None:
+        """Check that an assistant has a search to assist in, and that nothing is said of one that there is not."""
+        if self.assistant and self.ranker:
+            raise ConfigError(
+                f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
+            )
+        if self.assistant:
+            return
+        for each in fields(self):
+            if each.name in _OF_ASSISTANT and getattr(self, each.name) != each.default:
+                raise ConfigError(
+                    f"{each.name} is {getattr(self, each.name)!r}, but there is no assistant. Give --assistant, or "
+                    "leave it out."
+                )
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of a user's own ranker the file that it is written in."""
@@ -102,5 +142,10 @@ class EvalConfig(StageConfig):
         return found if file is None else {**found, "ranker": file}
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; slices only where they are wanted, so that what was finished without them stands."""
-        return {name: value for name, value in super().deciding().items() if name != "slices" or value}
+        """What decides the result.
+
+        Settings that came later only where they are wanted, so that what was finished without them stands.
+        """
+        unused = {name for name in ("slices", "length_penalty") if not getattr(self, name)}
+        unused |= set() if self.assistant else _OF_ASSISTANT
+        return {name: value for name, value in super().deciding().items() if name not in unused}

@@ -21,7 +21,8 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.lists import Rows, as_predictions, rank_rows
-from minionerec.rankers.load import load_ranker, make_ranker
+from minionerec.rankers.load import load_assistant, load_ranker, make_ranker
+from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
 from minionerec.sid.table import SidTable
@@ -93,7 +94,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), answer.predictions)
-                counts = {**found.counts(), "cut_prompts": answer.cut}
+                counts = {**found.counts(), "cut_prompts": answer.cut, **_assisted(task)}
                 with work.finish(seed=config.seed, counts=counts) as place:
                     title = (
                         f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), "
@@ -113,7 +114,13 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
         task = _Task(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
     else:
         require_held_out(inputs["checkpoint"])
-        search = Search(config.search, config.scores, config.score_end, config.batch_size)
+        search = Search(
+            config.search,
+            config.scores,
+            config.score_end,
+            config.batch_size,
+            length_penalty=config.length_penalty,
+        )
         ranker = load_ranker(
             inputs["checkpoint"],
             corpus,
@@ -122,6 +129,8 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
             search=search,
             dtype=config.dtype,
         )
+        if config.assistant:
+            _let_assist(ranker, config, inputs, corpus)
         name, table = _told(ranker, config, table)
         task = _Task(corpus, rows, ranker, name, table)
     known, what = (corpus.n_items, "items") if task.table is None else (task.table.n_unique, "distinct SIDs")
@@ -133,10 +142,40 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     return task
 
 
+def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
+    """Give a checkpoint's search its assistant, where that has any weight."""
+    if not isinstance(ranker, LanguageRanker):
+        raise ConfigError(
+            f"assistant is {config.assistant!r}, but {config.checkpoint} is no checkpoint, so nothing is searched; leave "
+            "it out."
+        )
+    require_held_out(inputs["assistant"])
+    assistant = load_assistant(
+        inputs["assistant"],
+        ranker,
+        corpus,
+        corpus_path=inputs["corpus"],
+        temperature=config.assistant_temperature,
+        dtype=config.dtype,
+    )
+    if config.share < 1:
+        ranker.mixing = Mixing(assistant, config.share, config.combine)
+
+
+def _assisted(task: _Task) -> dict[str, int]:
+    """What the manifest says of rows of which an assistant could read nothing."""
+    if not isinstance(task.ranker, LanguageRanker) or task.ranker.mixing is None:
+        return {}
+    return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
+
+
 def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, SidTable | None]:
     """What the tables call a ranker that was trained here, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
-        return _SEARCH_NAMES[config.search], ranker.table
+        name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
+        if mixing is not None:
+            name += f"{' with' if mixing.combine == 'steps' else ', reordered with'} {mixing.assistant.name}"
+        return name, ranker.table
     return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
 
 

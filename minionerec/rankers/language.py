@@ -11,18 +11,21 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.beam import BeamResult, beam_search
-from minionerec.decoding.branches import evaluating
+from minionerec.decoding.branches import SearchModel, evaluating, vocabulary_size
 from minionerec.decoding.decoder import Decode, decode_batches
 from minionerec.decoding.exact import exact_search
 from minionerec.decoding.fitting import fitting_batch_size
 from minionerec.decoding.guide import Guide
-from minionerec.decoding.names import SCORES, SEARCHES, check_scores_of_search
+from minionerec.decoding.leaves import LeafModel
+from minionerec.decoding.mixture import Mixture, rerank
+from minionerec.decoding.names import SCORES, SEARCHES, check_length_penalty, check_scores_of_search
 from minionerec.decoding.stock import stock_search
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
+from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranking
 from minionerec.sid.table import SidTable
 
@@ -43,6 +46,7 @@ class Search:
         score_end: Whether to score what follows the SID in a completion too.
         batch_size: Prompts searched at a time; 0 finds it from the free memory.
         beams: Least width of a search; a list of K is cut from one of max(K, beams).
+        length_penalty: Scores are divided by the number of tokens to this power, by beam search alone.
     """
 
     method: str = "beam"
@@ -50,17 +54,19 @@ class Search:
     score_end: bool = False
     batch_size: int = 32
     beams: int = 1
+    length_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the names.
 
         Raises:
-            ConfigError: If a name is unknown, or stock search is to renormalise.
+            ConfigError: If a name is unknown, or a search does not know what it is to do.
         """
         for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
         check_scores_of_search(self.method, self.scores)
+        check_length_penalty(self.method, self.length_penalty)
 
 
 @dataclass(frozen=True)
@@ -71,11 +77,13 @@ class Prompts:
         texts: The prompt of each history.
         ids: Its token ids.
         cut: How many prompts were too long and lost their first tokens.
+        histories: The histories, which an assistant reads.
     """
 
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
     cut: int
+    histories: Sequence[np.ndarray]
 
 
 class LanguageRanker:
@@ -89,6 +97,9 @@ class LanguageRanker:
         search: How SIDs are searched.
         bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
 
+    Attributes:
+        mixing: A second recommender that has a say in the search, and how; None where there is none.
+
     Raises:
         DataError: If corpus and checkpoint speak of different items.
     """
@@ -99,6 +110,7 @@ class LanguageRanker:
         self.trie = Trie.build(bundle.table.codes, bundle.code_ids).to(torch.device(bundle.model.device))
         self.behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
+        self.mixing: Mixing | None = None
 
     @property
     def bonus_of_items(self) -> np.ndarray | None:
@@ -126,7 +138,7 @@ class LanguageRanker:
         """What the model is asked for histories."""
         texts = [self.builder.prompt("next_sid", history=history) for history in histories]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, encoded.ids, encoded.cut)
+        return Prompts(texts, encoded.ids, encoded.cut, histories)
 
     @cached_property
     def _candidates(self) -> CandidateMasks:
@@ -146,7 +158,8 @@ class LanguageRanker:
         asked.
 
         Args:
-            prompts: R prompts; equal ones that allow the same are searched once.
+            prompts: R prompts; equal ones that allow the same are searched once, unless an assistant tells their
+                histories apart.
             k: Distinct SIDs of each list.
             allowed: What may be listed, row by row; everything if None.
             decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
@@ -154,7 +167,14 @@ class LanguageRanker:
         if allowed is not None and allowed.unrestricted:
             allowed = None
         firsts: dict[object, int] = {}  # the row in which each question stands first
-        keys = [(tuple(ids), None if allowed is None else allowed.key(row)) for row, ids in enumerate(prompts.ids)]
+        keys = [
+            (
+                tuple(ids),
+                None if allowed is None else allowed.key(row),
+                None if self.mixing is None else tuple(prompts.histories[row]),
+            )
+            for row, ids in enumerate(prompts.ids)
+        ]
         for row, key in enumerate(keys):
             firsts.setdefault(key, row)
         asked, place_of = list(firsts.values()), {key: place for place, key in enumerate(firsts)}
@@ -165,7 +185,7 @@ class LanguageRanker:
         for width in sorted(set(widths)):
             places = [place for place, own in enumerate(widths) if own == width]
             distinct = [prompts.ids[asked[place]] for place in places]
-            decode = self.decode(distinct, width, [asked[place] for place in places], allowed)
+            decode = self.decode(distinct, width, [asked[place] for place in places], allowed, prompts.histories)
             sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
             found |= {place: (sids[at], scores[at]) for at, place in enumerate(places)}
         items: list[list[int]] = []
@@ -186,15 +206,21 @@ class LanguageRanker:
         return min(wide, self.table.n_unique)
 
     def decode(
-        self, prompts: Sequence[Sequence[int]], width: int, rows: Sequence[int], allowed: Allowed | None
+        self,
+        prompts: Sequence[Sequence[int]],
+        width: int,
+        rows: Sequence[int],
+        allowed: Allowed | None,
+        histories: Sequence[np.ndarray],
     ) -> Decode:
         """What searches for the prompts at some places.
 
         Args:
             prompts: P prompts.
             width: SIDs of each list.
-            rows: For each prompt its row of `allowed`.
+            rows: For each prompt its row of `allowed` and of `histories`.
             allowed: What may be listed.
+            histories: What an assistant reads.
         """
 
         def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -202,13 +228,38 @@ class LanguageRanker:
             if allowed is not None:
                 sids = torch.from_numpy(self._candidates(allowed.rows([rows[place] for place in places])))
             with evaluating(self.bundle.model):
-                found = self._search([prompts[place] for place in places], width, sids)
+                found = self._search(
+                    [prompts[place] for place in places], width, sids, [histories[rows[place]] for place in places]
+                )
             return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
         return search
 
-    def _search(self, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None) -> BeamResult:
-        model, how = self.bundle.model, self.search
+    def _search(
+        self,
+        prompts: Sequence[Sequence[int]],
+        width: int,
+        sids: torch.Tensor | None,
+        histories: Sequence[np.ndarray],
+    ) -> BeamResult:
+        model = self.bundle.model
+        if self.mixing is None:
+            return self._search_model(model, prompts, width, sids)
+        log_probs = self.mixing.assistant.log_probs(histories).to(model.device)
+        if self.mixing.combine == "steps":
+            mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
+            return self._search_model(mixture, prompts, width, sids)
+        if self.bonus is not None:
+            log_probs = log_probs + self.bonus.to(model.device)
+        if self.search.length_penalty:
+            lengths = self.searched.depth[self.searched.node_of_sid]
+            log_probs = log_probs / lengths**self.search.length_penalty
+        return rerank(self._search_model(model, prompts, width, sids), log_probs, self.mixing.share)
+
+    def _search_model(
+        self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
+    ) -> BeamResult:
+        how = self.search
         if how.method == "stock":
             if sids is not None or self.bonus is not None:
                 raise ConfigError("stock search takes neither filters nor a bonus. Take search beam or exact.")
@@ -216,7 +267,7 @@ class LanguageRanker:
         guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
             return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)
-        return beam_search(model, prompts, self.searched, width, how.scores, guide)
+        return beam_search(model, prompts, self.searched, width, how.scores, guide, how.length_penalty)
 
     def decode_all(self, prompts: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
         """Search for all prompts, those of similar length together.

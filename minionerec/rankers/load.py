@@ -16,7 +16,9 @@ from minionerec.core.places import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decoding_device
+from minionerec.rankers.assistants import CheckpointAssistant, SequentialAssistant
 from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.rankers.mixture import Assistant
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
 from minionerec.sequential.saved import MODEL_FILE, load_sequential
@@ -68,6 +70,39 @@ def load_ranker(
     raise ArtefactError(
         f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
         "train-sequential). Point the setting elsewhere."
+    )
+
+
+def load_assistant(
+    path: str | os.PathLike[str],
+    ranker: LanguageRanker,
+    corpus: Corpus,
+    *,
+    corpus_path: str | os.PathLike[str] | None = None,
+    temperature: float = 1.0,
+    dtype: str = "auto",
+) -> Assistant:
+    """What a training stage left, as a second recommender in the search of a checkpoint.
+
+    Args:
+        path: The model of a seed, or another checkpoint, of which everything is as in `load_ranker`.
+        ranker: The checkpoint that is searched.
+        corpus: The corpus whose items are recommended.
+        corpus_path: Where it lies.
+        temperature: Its scores are divided by it.
+        dtype: Weights' dtype of a checkpoint.
+
+    Raises:
+        ArtefactError: Beside what `load_ranker` raises, if its candidates are not those of the search.
+    """
+    found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
+    if isinstance(found, SequentialRanker):
+        return SequentialAssistant(found, ranker.table.sid_numbers, corpus.popularity(), temperature)
+    if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):
+        return CheckpointAssistant(found, Path(path).name, temperature)
+    raise ArtefactError(
+        f"assistant {path}: its candidates (SIDs, or titles) are others than those of the checkpoint. Give one of the "
+        "same SIDs, or the model of a seed (minionerec train-sequential)."
     )
 
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
+import torch
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Samples
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.protocol import Ranking
 from minionerec.sequential.model import SequentialModel
-from minionerec.sequential.rank import top_items
+from minionerec.sequential.rank import masked_scores, top_items
 
 
 class SequentialRanker:
@@ -32,12 +33,28 @@ class SequentialRanker:
             )
         self.model, self.name = model, name
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @torch.no_grad()
+    def scores(self, histories: Sequence[np.ndarray]) -> torch.Tensor:
+        """Scores of all items after each history: float (B, N), on the model's device.
+
+        Raises:
+            ConfigError: If a score is not a number.
+            DataError: If a history holds an item that the model does not know.
+        """
+        self.model.eval()
+        chunks = masked_scores(self.model, self._samples(histories), "keep", self.device, "scoring")
+        return torch.cat([scores[:, 1:] for _, scores in chunks])
+
     def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
-        device = next(self.model.parameters()).device
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
         width = min(k, self.model.num_items)
-        found, scores = top_items(self.model, self._samples(histories), "keep", device, width, masks)
+        found, scores = top_items(self.model, self._samples(histories), "keep", self.device, width, masks)
         real = scores > -np.inf
         return Ranking(
             [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],
