@@ -23,7 +23,7 @@ from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError
 from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.nn.linear import replace_linear
-from minionerec.prompts.wording import Wording, load_wording
+from minionerec.prompts.wording import NEXT_SID, Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
 
 KIND = "checkpoint"
@@ -55,6 +55,8 @@ class Bundle:
         wording: The prompts it was trained with.
         max_prompt_length: Prompts are cut to this many last tokens.
         path: Where it was read from.
+        task: The task by which it recommends: next_sid, or title_history_to_title of a model that speaks titles, for
+            which the codes are words like any other.
     """
 
     model: PreTrainedModel
@@ -63,6 +65,7 @@ class Bundle:
     wording: Wording
     max_prompt_length: int
     path: Path | None = None
+    task: str = NEXT_SID
 
     @cached_property
     def code_ids(self) -> np.ndarray:
@@ -101,11 +104,15 @@ def bundle_counts(bundle: Bundle) -> dict[str, Any]:
         "parameters": bundle.model.num_parameters(),
         "sid_table": bundle.table.fingerprint,
         "max_prompt_length": bundle.max_prompt_length,
-    }
+    } | ({} if bundle.task == NEXT_SID else {"task": bundle.task})
 
 
 def load_bundle(
-    path: str | os.PathLike[str], *, dtype: torch.dtype | None = None, table: SidTable | None = None
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    table: SidTable | None = None,
+    titles: bool = False,
 ) -> Bundle:
     """Read a checkpoint.
 
@@ -113,10 +120,11 @@ def load_bundle(
         path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
         dtype: Weights' dtype; as saved if None.
         table: SID table that the caller works with; must be the checkpoint's own.
+        titles: Whether it may also be a model that speaks titles.
 
     Raises:
         ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
-            or it was made with another SID table.
+            it was made with another SID table, or it speaks titles where SIDs are needed.
         DataError: If the tokenizer does not have one token for each code.
     """
     quiet_libraries()
@@ -125,6 +133,12 @@ def load_bundle(
     longest = counts.get("max_prompt_length")
     if type(longest) is not int or longest < 1:
         raise ArtefactError(f"{path}: its manifest counts no max_prompt_length. {_REMEDY}")
+    task = str(counts.get("task", NEXT_SID))
+    if task != NEXT_SID and not titles:
+        raise ArtefactError(
+            f"{path}: was trained on {task} and speaks titles, but SIDs are needed here. Give a checkpoint that was "
+            f"trained on {NEXT_SID}."
+        )
     own = SidTable.load_index(path / INDEX_FILE)
     if table is not None and table.fingerprint != own.fingerprint:
         raise ArtefactError(
@@ -139,7 +153,7 @@ def load_bundle(
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
     if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
         raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({wrong}). {_REMEDY}")
-    return Bundle(replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), longest, path)
+    return Bundle(replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), longest, path, task)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:

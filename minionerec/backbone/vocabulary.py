@@ -58,14 +58,19 @@ def code_token_ids(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> np.nd
 
 
 def initialise_code_rows(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, titles: Sequence[str], seed: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    table: SidTable,
+    titles: Sequence[str],
+    seed: int,
+    spoken: bool = True,
 ) -> None:
     """Grow the embedding to the tokenizer and give every SID token's row a meaning to start from.
 
     The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
     of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
     SID rows are set, also those that lie in spare rows of the pretrained matrix. An untied output head gets the same
-    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`).
+    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`), where codes are spoken.
 
     Args:
         model: Causal language model, changed in place.
@@ -73,6 +78,7 @@ def initialise_code_rows(
         table: The SIDs.
         titles: Title of each item, in item order.
         seed: Seed of the noise, and of the SIDs that rows are lifted by.
+        spoken: Whether the model is to speak SIDs; one that speaks titles has their tokens all the same.
     """
     embedding: Any = model.get_input_embeddings()
     old_size = embedding.weight.shape[0]
@@ -102,7 +108,7 @@ def initialise_code_rows(
                         noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
                         row = item_means[codes == code].mean(0) + noise
                         weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)
-    if head is not None:
+    if head is not None and spoken:
         lift_code_rows(model, tokenizer, table, seed)
 
 

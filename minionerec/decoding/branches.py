@@ -2,8 +2,8 @@
 
 A search opens branches for a batch of prompts, asks for the scores of candidate tokens behind them, and runs the tokens
 that it chose; beam search, exact search and sampling read nothing else of a model. Causal language models get
-`CausalBranches`, and `ForcedBranches` around them where the trie is deep. Any other model (the catalogue model, an encoder-decoder, a mixture of two) inherits from
-`OpensBranches` and opens its own.
+`CausalBranches`, and `ForcedBranches` around them where the trie is deep. Any other model (the catalogue model, an
+encoder-decoder, a mixture of two) inherits from `OpensBranches` and opens its own.
 """
 
 from abc import ABC, abstractmethod

@@ -60,13 +60,21 @@ class CausalBranches:
         # Slots of the ancestors of each branch token, by depth; -1 where there is none.
         self.paths = torch.full((len(prompts), 0, levels), -1, dtype=torch.long, device=self.hidden.device)
 
-    def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
+    def run(
+        self,
+        tokens: torch.Tensor,
+        parents: torch.Tensor,
+        depth: int | torch.Tensor,
+        sees: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Run one more token behind each of K branches.
 
         Args:
             tokens: int64 (B, K).
             parents: int64 (B, K), slots of the tokens before them; -1 behind the prompt itself.
             depth: Branch tokens before them on their paths: one number, or int64 (B, K).
+            sees: bool (B, K, K), which of these tokens see which of them, each itself at least; None if no other. A
+                token that sees others has, as its parent, the slot before the first of them, and is never a parent.
 
         Returns:
             Hidden states (B, K, D).
@@ -76,14 +84,38 @@ class CausalBranches:
             paths = self.paths.gather(1, index).masked_fill(parents.unsqueeze(-1) < 0, -1)
         else:
             paths = self.paths.new_full((*tokens.shape, self.paths.shape[2]), -1)
-        place = torch.as_tensor(depth, device=tokens.device).expand_as(tokens).unsqueeze(-1)
-        paths = paths.scatter(2, (place - 1).clamp(min=0), parents.unsqueeze(-1))
+        place = (paths >= 0).sum(-1, keepdim=True).clamp(max=paths.shape[2] - 1)
+        paths = paths.scatter(2, place, parents.unsqueeze(-1))
         seen = torch.zeros(*tokens.shape, self.count + 1, dtype=torch.bool, device=tokens.device)
         ancestors = seen.scatter_(2, paths.masked_fill(paths < 0, self.count), True)[..., :-1]
-        hidden = _extend(self.model, self.state, tokens, ancestors, depth)
+        if sees is None:
+            sees = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
+        hidden = _extend(self.model, self.state, tokens, torch.cat([ancestors, sees], -1), depth)
         self.paths = torch.cat([self.paths, paths], dim=1)
         self.count += tokens.shape[1]
         return hidden
+
+    def compact(self, kept: torch.Tensor) -> torch.Tensor:
+        """Forget branch tokens, so that later ones have fewer to look at.
+
+        Args:
+            kept: bool (B, count), the slots that stay, with every token the ancestors that it has.
+
+        Returns:
+            int64 (B, count), what each slot is called from now on, -1 if it is gone; `count` is what the fullest row
+            has kept.
+        """
+        numbers = (kept.long().cumsum(1) - 1).masked_fill(~kept, -1)
+        if kept.all():
+            return numbers
+        width = int(kept.sum(1).max())
+        order = (~kept).byte().argsort(dim=1, stable=True)[:, :width]  # (B, width), the slots that stay first
+        paths = self.paths.gather(1, order.unsqueeze(-1).expand(-1, -1, self.paths.shape[2]))
+        named = numbers.gather(1, paths.clamp(min=0).flatten(1)).view_as(paths)
+        self.paths = named.masked_fill(paths < 0, -1)
+        self.state.keep(order)
+        self.count = width
+        return numbers
 
     def scores(
         self,
@@ -110,7 +142,7 @@ class CausalBranches:
 
 
 def _extend(
-    model: PreTrainedModel, state: PromptState, tokens: torch.Tensor, ancestors: torch.Tensor, depth: int | torch.Tensor
+    model: PreTrainedModel, state: PromptState, tokens: torch.Tensor, sees: torch.Tensor, depth: int | torch.Tensor
 ) -> torch.Tensor:
     """Run one more token for each branch of each prompt, in place on the cache.
 
@@ -118,7 +150,7 @@ def _extend(
         model: Causal language model.
         state: Prefilled prompts; its cache grows by K positions.
         tokens: int64 (B, K), one token a branch.
-        ancestors: bool (B, K, E), which of the E branch positions added before each branch descends from.
+        sees: bool (B, K, E + K), which of the E branch positions added before, and of these, each token sees.
         depth: How many branch tokens lie between the prompt and these (0 for the first call); int64 (B, K) where they
             differ.
 
@@ -127,8 +159,7 @@ def _extend(
     """
     batch, beams = tokens.shape
     prompt = state.mask.unsqueeze(1).expand(batch, beams, -1)
-    itself = torch.eye(beams, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
-    visible = torch.cat([prompt, ancestors, itself], dim=-1)
+    visible = torch.cat([prompt, sees], dim=-1)
     output = model.get_decoder()(
         input_ids=tokens,
         attention_mask=attention_mask_4d(visible, model),

@@ -29,6 +29,18 @@ class PromptState:
     lengths: torch.Tensor
     hidden: torch.Tensor
 
+    def keep(self, order: torch.Tensor) -> None:
+        """Keep some of the branch tokens behind the prompts, in a given order.
+
+        Args:
+            order: int64 (B, W), their places among the branch tokens.
+        """
+        for layer in self.cache.layers:
+            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            for name in ("keys", "values"):
+                prompt, branches = getattr(layer, name).tensor_split([self.mask.shape[1]], 2)
+                setattr(layer, name, torch.cat([prompt, branches.gather(2, index)], 2))
+
 
 def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
     """Split prompts into groups that are prefilled together, so that little is spent on padding.

@@ -1,7 +1,7 @@
 """The wording of prompts: one YAML file, saved with every checkpoint and used unchanged in every stage."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -35,7 +35,19 @@ COMPLETION_FIELD: dict[str, str] = {
     "title_history_to_title": "title",
 }
 TASKS = tuple(PROMPT_FIELDS)
+NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
+"""The tasks that ask for the next item: what a checkpoint recommends by."""
 BUILT_IN = ("compact", "prose")
+
+
+def asked_task(tasks: Collection[str]) -> str:
+    """The task by which a model that was trained on some tasks recommends.
+
+    Example:
+        >>> asked_task(["next_sid", "title_history_to_title"]), asked_task(["title_history_to_title"])
+        ('next_sid', 'title_history_to_title')
+    """
+    return NEXT_TITLE if NEXT_TITLE in tasks and NEXT_SID not in tasks else NEXT_SID
 
 
 @dataclass(frozen=True)

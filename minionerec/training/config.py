@@ -8,7 +8,7 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
-from minionerec.prompts.wording import BUILT_IN
+from minionerec.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 
 SCHEDULES = ("cosine", "linear", "constant")
 SELECT = ("loss", "ndcg")
@@ -130,8 +130,8 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
     wording: str = setting("compact", "prompt wording: compact, prose, or a YAML file", required=True)
     all_positions: bool = setting(
         False,
-        "next_sid: one row a user window with a loss at every item, instead of one row an interaction; needs a "
-        "wording whose prompt is the bare history",
+        "next_sid, title_history_to_title: one row a user window with a loss at every item, instead of one row an "
+        "interaction; needs a wording whose prompt is the bare history",
     )
     teacher: str = setting(
         "",
@@ -170,8 +170,9 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
             "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
         )
         _check(
-            not self.all_positions or "next_sid" in self.tasks,
-            f"all_positions is about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
+            not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
+            f"all_positions is about the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
+            f"{', '.join(self.tasks)}.",
         )
         _check(
             not self.variants or self.all_positions,

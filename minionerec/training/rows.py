@@ -16,6 +16,7 @@ from minionerec.prompts.examples import (
     encode_completion,
     encode_prompt,
 )
+from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
 from minionerec.training.plan import choose_examples
 
@@ -109,19 +110,17 @@ def tokenise_rows(
     return rows
 
 
-def check_all_positions(builder: ExampleBuilder) -> None:
+def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
     """Check that a history with its target is again a prompt, so that one row can hold a loss at every item.
 
     Raises:
         ConfigError: If the wording puts anything but the history into the prompt, or marks the end of completions.
     """
-    first = builder.prompt("next_sid", history=[])
+    first = builder.prompt(task, history=[])
     item = 0
-    grown = first + builder.completion("next_sid", item)
-    again = builder.prompt("next_sid", history=[item])
-    if grown != again or again + builder.completion("next_sid", item) != builder.prompt(
-        "next_sid", history=[item, item]
-    ):
+    grown = first + builder.completion(task, item)
+    again = builder.prompt(task, history=[item])
+    if grown != again or again + builder.completion(task, item) != builder.prompt(task, history=[item, item]):
         raise ConfigError(
             f"all_positions needs a wording whose prompt is the bare history, but in {builder.wording.name!r} the "
             f"prompt and completion of an item ({grown!r}) are not the next prompt ({again!r}). Use wording compact."
@@ -129,12 +128,21 @@ def check_all_positions(builder: ExampleBuilder) -> None:
 
 
 def tokenise_windows(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, windows: Sequence[Window], recency: float = 0.0
+    tokenizer: PreTrainedTokenizerBase,
+    builder: ExampleBuilder,
+    windows: Sequence[Window],
+    recency: float = 0.0,
+    task: str = NEXT_SID,
 ) -> Rows:
-    """Windows of the training rows as rows with a loss at every target item, weighed by age."""
-    check_all_positions(builder)
-    start = encode_prompt(tokenizer, [builder.prompt("next_sid", history=[])], None).ids[0]
-    items = [tokenizer.convert_tokens_to_ids(list(tokens)) for tokens in builder.table.token_tuples]
+    """Windows of the training rows as rows with a loss at every target item, weighed by age.
+
+    Of titles there is no loss at items that have none, and no teacher has a say.
+    """
+    check_all_positions(builder, task)
+    start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None).ids[0]
+    whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
+    items = [ids[:LONGEST_COMPLETION] for ids in whole]
+    said = [task == NEXT_SID or bool(title.strip()) for title in builder.titles]
     numbers = (builder.table.sid_numbers + 1).tolist()
     ages = recency_weights(builder.corpus, recency)
     ages /= ages.mean()
@@ -144,13 +152,15 @@ def tokenise_windows(
         ids, labels, weights = list(start), [-100] * len(start), [1.0] * len(start)
         for place, (item, row) in enumerate(zip(window.items.tolist(), window.rows.tolist(), strict=True)):
             ids += items[item]
-            labels += items[item] if place >= first else [-100] * len(items[item])
+            labels += items[item] if place >= first and said[item] else [-100] * len(items[item])
             weights += [float(ages[row]) if place >= first and row >= 0 else 1.0] * len(items[item])
         rows.input_ids.append(ids)
         rows.labels.append(labels)
         rows.weights.append(weights)
-        rows.histories.append([numbers[item] for item in window.items[:-1].tolist()])
-        rows.slots.append(list(range(first - 1, len(window.items) - 1)))
+        by_sid = task == NEXT_SID
+        rows.histories.append([numbers[item] for item in window.items[:-1].tolist()] if by_sid else [])
+        rows.slots.append(list(range(first - 1, len(window.items) - 1)) if by_sid else [])
+    rows.cut_completions = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
     return rows
 
 
@@ -160,11 +170,11 @@ def training_rows(
     """The training rows of all tasks by their weights, and the number of rows of each task."""
     chosen, counts = Rows(), {}
     for task, weight in config.tasks.items():
-        if task == "next_sid" and config.all_positions:
+        if task in (NEXT_SID, NEXT_TITLE) and config.all_positions:
             windows = user_windows(builder.corpus)
             windows += varied_windows(windows, config.variants, config.seed)
-            rows = tokenise_windows(tokenizer, builder, windows, config.recency)
-        elif task == "next_sid":
+            rows = tokenise_windows(tokenizer, builder, windows, config.recency, task)
+        elif task == NEXT_SID:
             rows = tokenise_rows(tokenizer, builder, config.max_prompt_length, config.recency)
         else:
             rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)

@@ -15,10 +15,11 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
+from minionerec.decoding.titles import Titles
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
-from minionerec.prompts.wording import Wording, load_wording
+from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.finish import TrainingResult
@@ -109,7 +110,8 @@ def _backbone(
     titles = corpus.items["title"].tolist()
     if config.model == "scratch":
         words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
-        tokenizer = train_tokenizer([*titles, *corpus.items["description"], *words], config.text_vocabulary)
+        read = titles if list(config.tasks) == [NEXT_TITLE] else [*titles, *corpus.items["description"], *words]
+        tokenizer = train_tokenizer(read, config.text_vocabulary)
         add_code_tokens(tokenizer, table)
         names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
@@ -125,7 +127,8 @@ def _backbone(
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
     model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
-    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed)
+    spoken = asked_task(config.tasks) == NEXT_SID
+    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
     return model, pretrained_tokenizer
 
 
@@ -136,7 +139,7 @@ def _load(config: SftConfig, run: TrainingRun) -> tuple[Bundle, ExampleBuilder]:
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    return Bundle(model, tokenizer, table, wording, config.max_prompt_length), builder
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=asked_task(config.tasks)), builder
 
 
 def _trainer(
@@ -155,7 +158,7 @@ def _trainer(
     )
     heldout = None
     if run.refit is None:
-        heldout = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), config.max_prompt_length)
+        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
@@ -167,8 +170,11 @@ def _trainer(
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     add_dropout(plain_model(trainer.model), config.dropout)
-    trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    trainer.validation = validation_set(config, bundle, builder, trie) if run.refit is None else None
+    trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
+    if bundle.task == NEXT_TITLE:
+        titles = Titles.of(bundle.tokenizer, builder)
+        trie, numbers = titles.trie, titles.sid_numbers
+    trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.refit is None else None
     if config.teacher:
         trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, bundle.table, trie), config.teacher_share
     return trainer

@@ -24,8 +24,8 @@ class ValidationSet:
 
     Attributes:
         prompts: Token ids of each prompt.
-        targets: int64 (R,), SID number of each target in the trie.
-        trie: SIDs of the catalogue.
+        targets: int64 (R,), number of each target in the trie.
+        trie: SIDs, or titles, of the catalogue.
         num_beams: Beam width.
     """
 
@@ -35,23 +35,27 @@ class ValidationSet:
     num_beams: int
 
 
-def validation_set(config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie) -> ValidationSet | None:
+def validation_set(
+    config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
+) -> ValidationSet | None:
     """A fixed random sample of validation rows for ranking.
 
     Args:
         config: How many rows (-1 for all, 0 for none), the beam width, and the seed of the sample.
         bundle: Tokenizer, SIDs and prompt length.
         builder: Makes the prompts.
-        trie: SIDs of the catalogue.
+        trie: SIDs, or titles, of the catalogue.
+        numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
     """
     if config.eval_rows == 0:
         return None
-    examples = builder.build("next_sid", "valid")
+    examples = builder.build(bundle.task, "valid")
     if 0 < config.eval_rows < len(examples):
         chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_rows])
         examples = [examples[place] for place in chosen]
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
-    targets = bundle.table.sid_numbers[[example.target for example in examples]]
+    numbers = bundle.table.sid_numbers if numbers is None else numbers
+    targets = numbers[[example.target for example in examples]]
     return ValidationSet(prompts, targets, trie, config.eval_beams)
 
 
