@@ -14,11 +14,11 @@ from minionerec.reports.experiment_log.config import StageSetting
 
 logger = get_logger(__name__)
 
-SFT, RL, CATALOGUE, SEQUENTIAL, OTHER = "sft", "rl", "catalogue", "sequential", "other"
-_MARKS = {"prompts_per_step": RL, "teacher_share": SFT, "towers": CATALOGUE}
+SFT, DPO, RL, CATALOGUE, SEQUENTIAL, OTHER = "sft", "dpo", "rl", "catalogue", "sequential", "other"
+_MARKS = {"negatives": DPO, "prompts_per_step": RL, "teacher_share": SFT, "towers": CATALOGUE}
 """A setting that only one kind of training has → that kind."""
-_BEFORE = ("checkpoint", "model", "teacher", "assistant")
-_BESIDE = ("assistant",)
+_BESIDE = ("assistant", "sequential")
+_BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
 _LOGS = ("training_log.json", "history.json")
 _STATE = "trainer_state.json"
 

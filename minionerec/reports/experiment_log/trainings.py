@@ -5,10 +5,10 @@ from typing import Any
 
 from minionerec.core.records import duration
 from minionerec.reports.experiment_log.gaps import Value, shown_setting
-from minionerec.reports.experiment_log.lineage import CATALOGUE, RL, SEQUENTIAL, SFT, Training
+from minionerec.reports.experiment_log.lineage import CATALOGUE, DPO, RL, SEQUENTIAL, SFT, Training
 
 NOT_RECORDED = "not recorded"
-TITLES = {SFT: "SFT", RL: "RL (GRPO)", CATALOGUE: "catalogue model", SEQUENTIAL: "sequential model"}
+TITLES = {SFT: "SFT", DPO: "S-DPO", RL: "RL (GRPO)", CATALOGUE: "catalogue model", SEQUENTIAL: "sequential model"}
 Lines = list[tuple[str, str]]
 
 

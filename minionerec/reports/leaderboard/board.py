@@ -26,11 +26,12 @@ from minionerec.reports.leaderboard.effort import Effort, find_effort
 from minionerec.reports.material import check_rows, load_lists, with_sid_ranks
 from minionerec.reports.reference import Reference, ReferenceRow, load_reference
 from minionerec.reports.systems import System, load_runs
-from minionerec.sid.table import SidTable
+from minionerec.sid.table import SidTable, split_sid
 
 SID, OWN_SIDS, TITLE, NOTHING = "SID", "own SIDs", "title", "—"
 """What a recommender's first reading counts: the SIDs of the page, SIDs of its own, titles, or nothing but items."""
 LEVELS = ("sid", "item")
+FLOORS = (POPULARITY, LAST_ITEM, FOLLOWED)
 Values = Mapping[str, np.ndarray]
 
 
@@ -251,12 +252,12 @@ def _grouped(place: Path, system: System, ground: Ground, table: SidTable | None
     """What the "sid" level of predictions counts."""
     if not all("sid" in run.ranks for run in system.runs):
         return NOTHING
-    counts = read_manifest(place)["counts"]
-    if table is None or counts.get("sid_table") == table.fingerprint:
-        return SID
     rows = pd.read_parquet(place / FILE, columns=["row", "target_sid"]).drop_duplicates("row").sort_values("row")
-    ours = [table.sids[target] for target in ground.rows.targets]
-    return SID if rows["target_sid"].tolist() == ours else OWN_SIDS
+    theirs = rows["target_sid"].tolist()
+    if any(text and split_sid(text) is None for text in theirs):
+        return TITLE
+    ours = [table.sids[target] for target in ground.rows.targets] if table is not None else []
+    return SID if theirs == ours else OWN_SIDS
 
 
 def _with_differences(lines: Sequence[Line], config: LeaderboardConfig) -> list[Line]:
@@ -295,7 +296,7 @@ def _floors(lines: Sequence[Line], config: LeaderboardConfig, ground: Ground, ta
     if source is None:
         return None
     levels = LEVELS if same else LEVELS[1:]
-    names = [name for name in (POPULARITY, LAST_ITEM, FOLLOWED) if name not in {line.name for line in lines}]
+    names = [name for name in FLOORS if name not in {line.name for line in lines}]
     known = {name: found for name in names if (found := measured[source]["recommenders"].get(name))}
     found = {
         name: {

@@ -11,15 +11,18 @@ from minionerec.reports.experiment_log.lineage import Lineage, trace_runs
 from minionerec.reports.experiment_log.trainings import TITLES, epochs_of, machine
 from minionerec.reports.systems import System
 
-_USUAL = frozenset(
-    (
-        *("batch_size", "beams", "dtype", "ks", "list_length", "max_len", "protocol", "ranker", "recommender"),
-        *("resamples", "score_end", "search", "seed", "slices", "split", "times"),
-    )
-)
-"""Settings of an evaluation that say nothing of how it was searched, or are told in words of their own."""
-_UNSAID = {"scores": "full", "seen": "keep"}
-"""Settings that are told only where they differ from this."""
+_TOLD = {
+    "scores": "full",
+    "seen": "keep",
+    "share": None,
+    "combine": None,
+    "assistant_temperature": 1.0,
+    "length_penalty": 0.0,
+    "text_beams": None,
+    "encoder": None,
+    "weights": None,
+}
+"""Settings that say how recommendations were searched → the value at which that goes without saying."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,11 @@ class Effort:
         settings = (self.runs[0].predictions or {}).get("settings") or {}
         ranked = "whole catalogue" if self.width is None else f"{self.width} candidates"
         words = [f"{settings['search']}, {self.width} beams" if settings.get("search") else ranked]
-        for name, value in settings.items():
-            if name not in _USUAL and _UNSAID.get(name) != value and not isinstance(value, Mapping | list):
-                words.append(f"{name} {shown_setting(value)}")
+        words += [
+            f"{name} {shown_setting(settings[name])}"
+            for name, usual in _TOLD.items()
+            if name in settings and settings[name] != usual
+        ]
         return "; ".join(words)
 
 
@@ -116,7 +121,8 @@ def find_effort(name: str, places: Sequence[Path], system: System) -> Effort:
 
 
 def _rows(counts: Mapping[str, Any]) -> int | None:
-    found = next((counts[name] for name in ("rows", "windows", "train") if name in counts), None)
+    names = ("train",) if counts.get("recipe") == "one position a row" else ("rows", "windows")
+    found = next((counts[name] for name in names if name in counts), None)
     if isinstance(found, Mapping):
         found = sum(value for value in found.values() if isinstance(value, int))
     return found if isinstance(found, int) else None

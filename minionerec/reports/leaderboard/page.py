@@ -107,7 +107,7 @@ def _seeds(effort: Effort | None) -> str | Cell:
     if effort is None:
         return PENDING
     if not effort.runs[0].trainings and not effort.runs[0].missing:
-        return Cell("none", "nothing trained")
+        return Cell("none", "(nothing trained)")
     return Cell(str(len(effort.runs)), f"({', '.join(map(str, effort.seeds))})" if effort.seeds else "")
 
 
@@ -228,7 +228,7 @@ def _examples(took: Effort) -> str:
 
 def _parts(took: Effort) -> str:
     """The trainings one by one, where there are several."""
-    if len(took.parts) < 2:
+    if len(took.parts) < 2 or all(seconds is None for _, seconds in took.parts):
         return ""
     return f"({', '.join(f'{name} {_seconds(seconds)}' for name, seconds in took.parts)})"
 

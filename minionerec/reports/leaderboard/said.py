@@ -6,8 +6,8 @@ from minionerec.metrics.statistics import PairedDifference
 from minionerec.reports.cells import signed
 from minionerec.reports.experiment_log.gaps import Gap
 from minionerec.reports.experiment_log.rules import Said
-from minionerec.reports.leaderboard.board import Board, Line
-from minionerec.reports.sections.findings import Standing, beside, highest
+from minionerec.reports.leaderboard.board import FLOORS, Board, Line
+from minionerec.reports.sections.findings import Standing, beside, highest, quoted
 from minionerec.reports.systems import opposite
 
 
@@ -39,17 +39,18 @@ def _floors(board: Board) -> list[Said]:
     level, metric = board.config.level, board.config.headline
     floors = board.floors.estimates if board.floors else {}
     known = {name: each[level][metric].mean for name, each in floors.items() if metric in each.get(level, {})}
+    known |= {line.name: board.score(line) for line in board.finished if line.name in FLOORS}
     if not known:
         return []
     best = max(known, key=known.__getitem__)
     below = {line.name: board.score(line) for line in board.finished if board.score(line) < known[best]}
-    text = f"The strongest floor, {best}, has {known[best]:.4f}; "
-    text += f"below it: {_listed(below)}." if below else "everyone measured has more."
+    text = f"The strongest floor, {quoted(best)}, has {known[best]:.4f}; "
+    text += f"below it: {_listed(below)}." if below else "nobody is below it."
     return [Said("floor", text, {"floor": best, "value": known[best], "below": below})]
 
 
 def _listed(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} ({value:.4f})" for name, value in values.items())
+    return ", ".join(f"{quoted(name)} ({value:.4f})" for name, value in values.items())
 
 
 def _baseline(board: Board) -> list[Said]:
@@ -94,7 +95,7 @@ def _those(found: dict[str, Gap], *, inside: bool, above: bool | None = None) ->
 
 def _gap(name: str, gap: Gap, headline: str) -> str:
     other = "" if gap.metric == headline else f"{gap.metric} "
-    return f"{name} ({other}{gap.ours.mean:.4f}, published {gap.paper:.4f}, {signed(gap.gap)})"
+    return f"{quoted(name)} ({other}{gap.ours.mean:.4f}, published {gap.paper:.4f}, {signed(gap.gap)})"
 
 
 def _seeds(board: Board) -> list[Said]:
@@ -105,4 +106,4 @@ def _seeds(board: Board) -> list[Said]:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(names)
+    return ", ".join(map(quoted, names))

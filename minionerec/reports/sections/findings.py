@@ -78,27 +78,27 @@ def beside(standing: Standing, names: Sequence[str], other: str, what: str, *, o
     if not found:
         return []
     if one_by_one:
-        return [f"Beside {what}, {_quoted(other)}: {'; '.join(_clause(name, gap) for name, gap in found.items())}."]
+        return [f"Beside {what}, {quoted(other)}: {'; '.join(_clause(name, gap) for name, gap in found.items())}."]
     parts = []
     for words, verdict in (("ahead", 1), ("behind", -1), (f"{_NONE} for", 0)):
         here = {name: gap for name, gap in found.items() if _verdict(gap) == verdict}
         if here:
-            parts.append(f"{words} {', '.join(f'{_quoted(name)} ({signed(here[name].difference)})' for name in here)}")
-    return [f"Beside {what}, {_quoted(other)}: {'; '.join(parts)}."]
+            parts.append(f"{words} {', '.join(f'{quoted(name)} ({signed(here[name].difference)})' for name in here)}")
+    return [f"Beside {what}, {quoted(other)}: {'; '.join(parts)}."]
 
 
 def _clause(name: str, found: PairedDifference) -> str:
     if _verdict(found) == 0:
-        return f"for {_quoted(name)} {_NONE}, {_signed(found)}"
-    return f"{_quoted(name)} is {'ahead' if _verdict(found) > 0 else 'behind'} by {_size(found)}"
+        return f"for {quoted(name)} {_NONE}, {_signed(found)}"
+    return f"{quoted(name)} is {'ahead' if _verdict(found) > 0 else 'behind'} by {_size(found)}"
 
 
 def _step(standing: Standing, name: str, before: str) -> str:
     """A recommender beside the one that stands before it."""
     found = standing.between(name, before)
     if _verdict(found) == 0:
-        return f"Between {_quoted(name)} and {_quoted(before)} there is {_NONE}: {_signed(found)}."
-    return f"{_quoted(name)} is {'ahead of' if _verdict(found) > 0 else 'behind'} {_quoted(before)} by {_size(found)}."
+        return f"Between {quoted(name)} and {quoted(before)} there is {_NONE}: {_signed(found)}."
+    return f"{quoted(name)} is {'ahead of' if _verdict(found) > 0 else 'behind'} {quoted(before)} by {_size(found)}."
 
 
 def _share(standing: Standing, best: str, best_own: str | None) -> str:
@@ -106,7 +106,7 @@ def _share(standing: Standing, best: str, best_own: str | None) -> str:
     ceiling = standing.ceiling or 1.0
     sentence = f"{100 * standing.means[best] / ceiling:.0f} %"
     if best_own not in (None, best):
-        sentence += f", {_quoted(str(best_own))} {100 * standing.means[str(best_own)] / ceiling:.0f} %"
+        sentence += f", {quoted(str(best_own))} {100 * standing.means[str(best_own)] / ceiling:.0f} %"
     return f"Of what the best possible ranking may expect, {ceiling:.4f}, {_said(standing, best)} reaches {sentence}."
 
 
@@ -126,9 +126,9 @@ def _signed(found: PairedDifference) -> str:
 
 
 def _said(standing: Standing, name: str) -> str:
-    return f"the floor {_quoted(name)}" if name in standing.floors else _quoted(name)
+    return f"the floor {quoted(name)}" if name in standing.floors else quoted(name)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name as it can stand in a sentence: in quotes where it is more than one word."""
     return f'"{name}"' if len(name.split()) > 1 else name
