@@ -1,6 +1,6 @@
 """Examples: corpus rows and items put into the words of one wording, and tokenised the same way everywhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +8,20 @@ import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.prompts.wording import COMPLETION_FIELD, TASKS, Wording
+from minionerec.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ITEM_TASKS = ("title_to_sid", "sid_to_title", "description_to_sid")
+ITEM_TASKS = (
+    "title_to_sid",
+    "sid_to_title",
+    "description_to_sid",
+    "sid_to_description",
+    "text_to_sid",
+    "sid_to_text",
+)
 LONGEST_COMPLETION = 512
 """Completions are cut to their first tokens, this many."""
 
@@ -31,12 +38,14 @@ class Example:
         prompt: Prompt text.
         completion: Completion text, end marks included.
         target: Item index of the item that the completion speaks of.
+        others: The prompt in the wording's other ways to ask, of training examples; none where it has one way.
     """
 
     task: str
     prompt: str
     completion: str
     target: int
+    others: tuple[str, ...] = ()
 
 
 def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
@@ -46,6 +55,13 @@ def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
     """
     adds_bos = bool(tokenizer.bos_token) and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
     return {"bos": "" if adds_bos else tokenizer.bos_token or "", "eos": tokenizer.eos_token or ""}
+
+
+def _shortened(text: str, longest: int) -> str:
+    """The first characters of a text, to the end of a word; all of them for 0."""
+    if not longest or len(text) <= longest:
+        return text
+    return text[: longest + 1].rpartition(" ")[0].rstrip() or text[:longest]
 
 
 class ExampleBuilder:
@@ -68,7 +84,9 @@ class ExampleBuilder:
         table.check_items(corpus.items["item_id"].tolist(), "corpus")
         self.corpus, self.table, self.wording, self.specials = corpus, table, wording, dict(specials)
         self.titles = corpus.items["title"].tolist()
-        self.descriptions = corpus.items["description"].tolist()
+        self.descriptions = [
+            _shortened(text, wording.longest_description) for text in corpus.items["description"].tolist()
+        ]
         # Prompts are cut to their last tokens: what those are, the last characters decide.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
@@ -77,8 +95,10 @@ class ExampleBuilder:
         """The SIDs of a history in words."""
         return self.wording.separator.join(self.table.sids[item] for item in history)
 
-    def prompt(self, task: str, history: Sequence[int] | np.ndarray | None = None, item: int | None = None) -> str:
-        """Prompt text of one task, from a history or an item."""
+    def prompt(
+        self, task: str, history: Sequence[int] | np.ndarray | None = None, item: int | None = None, way: int = 0
+    ) -> str:
+        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask."""
         values: dict[str, Any] = dict(self.specials)
         titles, descriptions = self._last
         if history is not None:
@@ -87,17 +107,18 @@ class ExampleBuilder:
             values["closed_titles"] = "".join(titles[place] + self.specials["eos"] for place in history)
         if item is not None:
             values.update(sid=self.table.sids[item], title=titles[item], description=descriptions[item])
-        return self.wording.task(task).prompt.format_map(values)
+        return self.wording.task(task).prompts[way].format_map(values)
 
     def completion(self, task: str, item: int) -> str:
         """Completion text of one task for its target item."""
-        values = {**self.specials, "sid": self.table.sids[item], "title": self.titles[item][:LONGEST_TEXT]}
+        title, description = (texts[item][:LONGEST_TEXT] for texts in (self.titles, self.descriptions))
+        values = {**self.specials, "sid": self.table.sids[item], "title": title, "description": description}
         return self.wording.task(task).completion.format_map(values)
 
     def build(self, task: str, split: str) -> list[Example]:
         """All examples of one task.
 
-        Row tasks give one example for each row of the split; item tasks one for each item that has the text the task
+        Row tasks give one example for each row of the split; item tasks one for each item that has the texts the task
         needs, whatever the split. The target is always the row's or the item's own, never looked up by text.
 
         Raises:
@@ -106,19 +127,21 @@ class ExampleBuilder:
         """
         if task not in TASKS:
             raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
+        asked: Iterable[tuple[dict[str, Any], int]]
         if task in ITEM_TASKS:
-            needed = {"description_to_sid": self.descriptions}.get(task, self.titles)
-            items = [item for item, text in enumerate(needed) if text.strip()]
-            examples = [Example(task, self.prompt(task, item=i), self.completion(task, i), i) for i in items]
+            asked = (({"item": item}, item) for item in range(self.corpus.n_items))
         else:
             rows = self.corpus.rows(split)
-            targets = rows["target"].tolist()
-            keep = [bool(self.titles[t].strip()) or COMPLETION_FIELD[task] != "title" for t in targets]
-            examples = [
-                Example(task, self.prompt(task, history=history), self.completion(task, target), target)
-                for history, target, kept in zip(rows["history"], targets, keep, strict=True)
-                if kept
-            ]
+            histories = ({"history": history} for history in rows["history"])
+            asked = zip(histories, rows["target"].tolist(), strict=True)
+        texts = {"title": self.titles, "description": self.descriptions}
+        needed = [texts[name] for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]) if name in texts]
+        examples = []
+        for about, target in asked:
+            if all(text[target].strip() for text in needed):
+                prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
+                examples.append(Example(task, prompt, self.completion(task, target), target, tuple(others)))
         if not examples:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples

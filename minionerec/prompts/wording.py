@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Formatter
+from typing import Any
 
 import yaml
 
@@ -22,22 +23,31 @@ PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
     "next_title": ("history",),
     "title_history_to_sid": ("history_titles",),
     "title_history_to_title": ("history_titles",),
+    "sid_to_description": ("sid",),
+    "text_to_sid": ("title", "description"),
+    "sid_to_text": ("sid",),
+    "next_description": ("history",),
 }
 OTHERWISE = {"history_titles": "closed_titles"}
 """Placeholder → one that may stand in its place: titles that each end with the end token, instead of a separator."""
-COMPLETION_FIELD: dict[str, str] = {
-    "next_sid": "sid",
-    "title_to_sid": "sid",
-    "sid_to_title": "title",
-    "description_to_sid": "sid",
-    "next_title": "title",
-    "title_history_to_sid": "sid",
-    "title_history_to_title": "title",
+COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
+    "next_sid": ("sid",),
+    "title_to_sid": ("sid",),
+    "sid_to_title": ("title",),
+    "description_to_sid": ("sid",),
+    "next_title": ("title",),
+    "title_history_to_sid": ("sid",),
+    "title_history_to_title": ("title",),
+    "sid_to_description": ("description",),
+    "text_to_sid": ("sid",),
+    "sid_to_text": ("title", "description"),
+    "next_description": ("description",),
 }
 TASKS = tuple(PROMPT_FIELDS)
 NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
 """The tasks that ask for the next item: what a checkpoint recommends by."""
-BUILT_IN = ("compact", "prose")
+BUILT_IN = ("compact", "prose", "lcrec")
+LONGEST_DESCRIPTION = "longest_description"
 
 
 def asked_task(tasks: Collection[str]) -> str:
@@ -52,10 +62,24 @@ def asked_task(tasks: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class TaskWording:
-    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing."""
+    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing.
 
-    prompt: str
+    Attributes:
+        prompts: Ways to ask, at least one: training takes them in turn, everything else asks in the first.
+        completion: The answer to any of them.
+    """
+
+    prompts: tuple[str, ...]
     completion: str
+
+    @property
+    def prompt(self) -> str:
+        """The first way to ask."""
+        return self.prompts[0]
+
+    def content(self) -> dict[str, str | list[str]]:
+        """What a wording's file says about the task."""
+        return {"prompt": self.prompt if len(self.prompts) == 1 else [*self.prompts], "completion": self.completion}
 
 
 @dataclass(frozen=True)
@@ -66,13 +90,15 @@ class Wording:
         name: Short name, shown in reports.
         separator: Text between the SIDs of a history.
         title_separator: Text between the titles of a history.
-        tasks: Task name to its two templates.
+        tasks: Task name to its templates.
+        longest_description: Descriptions are cut to so many characters; 0: not cut.
     """
 
     name: str
     separator: str
     title_separator: str
     tasks: Mapping[str, TaskWording]
+    longest_description: int = 0
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.
@@ -86,11 +112,12 @@ class Wording:
 
     def to_yaml(self) -> str:
         """YAML text that `load_wording` reads back."""
-        content = {
+        content: dict[str, Any] = {
             "name": self.name,
             "separator": self.separator,
             "title_separator": self.title_separator,
-            "tasks": {name: {"prompt": t.prompt, "completion": t.completion} for name, t in self.tasks.items()},
+            **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
+            "tasks": {name: task.content() for name, task in self.tasks.items()},
         }
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
 
@@ -132,33 +159,47 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
     wanted = {"name", "separator", "title_separator", "tasks"}
-    if set(content) != wanted or not isinstance(content["tasks"], dict):
+    if set(content) - {LONGEST_DESCRIPTION} != wanted or not isinstance(content["tasks"], dict):
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
         )
     for key in sorted(wanted - {"tasks"}):
         if not isinstance(content[key], str):
             raise ConfigError(f"{name}: {key} is {shown(content[key])}; expected a text.")
-    tasks = {}
-    for task, templates in content["tasks"].items():
-        if task not in TASKS:
-            raise ConfigError(f"{name}: unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
-        if not isinstance(templates, dict) or set(templates) != {"prompt", "completion"}:
-            raise ConfigError(f"{name}: task {task!r} needs exactly the keys prompt and completion.")
-        expected = {"prompt": PROMPT_FIELDS[task], "completion": (COMPLETION_FIELD[task],)}
-        for part, needed in expected.items():
-            found = _fields(templates[part], f"{name}: task {task!r}, {part}")
-            known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *SPECIALS)
-            for field in found:
-                if field not in known:
-                    allowed = ", ".join(known)
-                    raise ConfigError(
-                        f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {allowed}."
-                    )
-            for field in needed:
-                if field not in found and OTHERWISE.get(field) not in found:
-                    raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
-        if COMPLETION_FIELD[task] == "sid" and not templates["completion"].startswith("{sid}"):
-            raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")
-        tasks[task] = TaskWording(**templates)
-    return Wording(content["name"], content["separator"], content["title_separator"], tasks)
+    longest = content.get(LONGEST_DESCRIPTION, 0)
+    if type(longest) is not int or longest < 0:
+        raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
+    tasks = {task: _task_wording(name, task, templates) for task, templates in content["tasks"].items()}
+    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest)
+
+
+def _task_wording(name: str, task: str, templates: Any) -> TaskWording:
+    """One task of a wording's file, checked.
+
+    Raises:
+        ConfigError: As `load_wording` does.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"{name}: unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+    if not isinstance(templates, dict) or set(templates) != {"prompt", "completion"}:
+        raise ConfigError(f"{name}: task {task!r} needs exactly the keys prompt and completion.")
+    prompts, completion = templates["prompt"], templates["completion"]
+    if not isinstance(prompts, list):
+        prompts = [prompts]
+    if not prompts:
+        raise ConfigError(f"{name}: task {task!r}, prompt: is an empty list; write at least one prompt.")
+    parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
+    for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
+        found = _fields(template, f"{name}: task {task!r}, {part}")
+        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *SPECIALS)
+        for field in found:
+            if field not in known:
+                raise ConfigError(
+                    f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {', '.join(known)}."
+                )
+        for field in needed:
+            if field not in found and OTHERWISE.get(field) not in found:
+                raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
+    if COMPLETION_FIELDS[task] == ("sid",) and not completion.startswith("{sid}"):
+        raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")
+    return TaskWording(tuple(prompts), completion)

@@ -14,7 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
+from transformers.trainer_callback import TrainerState
 
 from minionerec.training.shared_prefix import pack_groups
 
@@ -39,7 +40,22 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
     return length
 
 
-@dataclass(frozen=True)
+def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
+    """An example as one epoch asks it: where it has several `prompts`, they take turns (all its labels are behind)."""
+    prompts = example.get("prompts")
+    if not prompts:
+        return example
+    prompt = prompts[epoch % len(prompts)]
+    start = next(place for place, label in enumerate(example["labels"]) if label >= 0)
+    return {
+        **example,
+        "input_ids": [*prompt, *example["input_ids"][start:]],
+        "labels": [*[-100] * len(prompt), *example["labels"][start:]],
+        "weights": [*[1.0] * len(prompt), *example["weights"][start:]],
+    }
+
+
+@dataclass
 class TreeCollator:
     """Collates examples (the columns of `minionerec.training.rows.Rows`) into packed rows.
 
@@ -47,10 +63,12 @@ class TreeCollator:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
             their attention mask is larger.
         asks_teacher: Whether the batch says what a teacher is to be asked.
+        epoch: The epoch, from 0, that is being trained: it says how examples with several prompts are asked.
     """
 
     row_tokens: int
     asks_teacher: bool = False
+    epoch: int = 0
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Pack one batch.
@@ -61,6 +79,7 @@ class TreeCollator:
             float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots` and `levels`
             (`teacher_questions`).
         """
+        examples = [asked_in_turn(example, self.epoch) for example in examples]
         order = sorted(range(len(examples)), key=lambda place: examples[place]["input_ids"])
         ids = [examples[place]["input_ids"] for place in order]
         shared = [0, *(common_prefix(one, two) for one, two in pairwise(ids))]
@@ -89,6 +108,19 @@ class TreeCollator:
             "weights": weights[labelled],
             **(teacher_questions([examples[place] for place in order]) if self.asks_teacher else {}),
         }
+
+
+class TellEpoch(TrainerCallback):
+    """Tells the collator of each epoch before its first batch, also in a run that goes on inside one."""
+
+    def __init__(self, collator: TreeCollator):
+        self.collator = collator
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """An epoch begins, or is gone on with."""
+        self.collator.epoch = int(state.epoch or 0)
 
 
 def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

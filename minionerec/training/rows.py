@@ -32,7 +32,9 @@ class Rows:
         histories: What a teacher reads of each row: SID numbers from 1, the oldest first; empty where it has no say.
         slots: For each SID among the row's labels, in their order, the place in the history of the item before it; -1
             where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
-        cut: How many prompts were too long and lost their first tokens.
+        prompts: Token ids of each row's prompt in every way to ask, which epochs take in turn from the first on; empty
+            where there is one way. `input_ids` have the wording's first.
+        cut: How many prompts, in every way to ask, were too long and lost their first tokens.
         cut_completions: How many completions were too long and lost their last tokens.
     """
 
@@ -41,6 +43,7 @@ class Rows:
     weights: list[list[float]] = field(default_factory=list)
     histories: list[list[int]] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
+    prompts: list[list[list[int]]] = field(default_factory=list)
     cut: int = 0
     cut_completions: int = 0
 
@@ -72,34 +75,45 @@ class Rows:
         return sum(label >= 0 for row in self.labels for label in row)
 
 
-COLUMNS = ("input_ids", "labels", "weights", "histories", "slots")
+COLUMNS = ("input_ids", "labels", "weights", "histories", "slots", "prompts")
 
 
-def tokenise_examples(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int) -> Rows:
+def tokenise_examples(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int, seed: int = 0
+) -> Rows:
     """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
 
-    Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`.
+    Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`. Where there are several ways
+    to ask, the seed says with which one each example begins.
     """
-    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    asked = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
+    ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in asked]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
-    ids = [p + c for p, c in zip(prompts.ids, completions, strict=True)]
+    ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
+    begins = np.random.default_rng(seed).integers(len(ways), size=len(ids)).tolist()
+    turns = range(len(ways) if len(ways) > 1 else 0)
     return Rows(
         input_ids=ids,
-        labels=[[-100] * len(p) + c for p, c in zip(prompts.ids, completions, strict=True)],
+        labels=[[-100] * len(p) + c for p, c in zip(ways[0].ids, completions, strict=True)],
         weights=[[1.0] * len(row) for row in ids],
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
-        cut=prompts.cut,
+        prompts=[[ways[(begin + turn) % len(ways)].ids[row] for turn in turns] for row, begin in enumerate(begins)],
+        cut=sum(way.cut for way in ways),
         cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
 
 
 def tokenise_rows(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, max_prompt_length: int, recency: float = 0.0
+    tokenizer: PreTrainedTokenizerBase,
+    builder: ExampleBuilder,
+    max_prompt_length: int,
+    recency: float = 0.0,
+    seed: int = 0,
 ) -> Rows:
     """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
-    rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length)
+    rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
     ages = recency_weights(builder.corpus, recency)
     weights = ages / ages.mean()
     rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
@@ -114,8 +128,15 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
     """Check that a history with its target is again a prompt, so that one row can hold a loss at every item.
 
     Raises:
-        ConfigError: If the wording puts anything but the history into the prompt, or marks the end of completions.
+        ConfigError: If the wording asks in several ways, puts anything but the history into the prompt, or marks the
+            end of completions.
     """
+    ways = len(builder.wording.task(task).prompts)
+    if ways > 1:
+        raise ConfigError(
+            f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} asks in "
+            f"{ways} ways. Use wording compact."
+        )
     first = builder.prompt(task, history=[])
     item = 0
     grown = first + builder.completion(task, item)
@@ -160,6 +181,7 @@ def tokenise_windows(
         by_sid = task == NEXT_SID
         rows.histories.append([numbers[item] for item in window.items[:-1].tolist()] if by_sid else [])
         rows.slots.append(list(range(first - 1, len(window.items) - 1)) if by_sid else [])
+        rows.prompts.append([])
     rows.cut_completions = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
     return rows
 
@@ -175,9 +197,10 @@ def training_rows(
             windows += varied_windows(windows, config.variants, config.seed)
             rows = tokenise_windows(tokenizer, builder, windows, config.recency, task)
         elif task == NEXT_SID:
-            rows = tokenise_rows(tokenizer, builder, config.max_prompt_length, config.recency)
+            rows = tokenise_rows(tokenizer, builder, config.max_prompt_length, config.recency, config.seed)
         else:
-            rows = tokenise_examples(tokenizer, builder.build(task, "train"), config.max_prompt_length)
+            examples = builder.build(task, "train")
+            rows = tokenise_examples(tokenizer, examples, config.max_prompt_length, config.seed)
         places = choose_examples(len(rows), weight, config.seed)
         counts[task] = len(places)
         chosen.take(rows, places.tolist())

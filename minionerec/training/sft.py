@@ -25,7 +25,7 @@ from minionerec.training.config import SftConfig
 from minionerec.training.finish import TrainingResult
 from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import TreeCollator, good_row_length
+from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length
 from minionerec.training.plan import StepPlan, plan_steps
 from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
@@ -109,7 +109,7 @@ def _backbone(
     """The model that training begins with, and its tokenizer with a token for each code."""
     titles = corpus.items["title"].tolist()
     if config.model == "scratch":
-        words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
+        words = [" ".join([*text.prompts, text.completion]) for text in wording.tasks.values()]
         read = titles if list(config.tasks) == [NEXT_TITLE] else [*titles, *corpus.items["description"], *words]
         tokenizer = train_tokenizer(read, config.text_vocabulary)
         add_code_tokens(tokenizer, table)
@@ -159,14 +159,15 @@ def _trainer(
     heldout = None
     if run.refit is None:
         heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
+    collator = TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher))
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
-        data_collator=TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher)),
+        data_collator=collator,
         train_dataset=Dataset.from_dict(rows.columns),
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
-        callbacks=run.callbacks(plan),
+        callbacks=[*run.callbacks(plan), TellEpoch(collator)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     add_dropout(plain_model(trainer.model), config.dropout)

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt
-from minionerec.prompts.wording import COMPLETION_FIELD
+from minionerec.prompts.wording import COMPLETION_FIELDS
 from minionerec.training.plan import choose_examples
 
 
@@ -75,9 +75,10 @@ def grpo_rows(
     rows: list[Row] = []
     counts, cut = {}, 0
     for task, weight in config.tasks.items():
-        if COMPLETION_FIELD.get(task, "sid") != "sid":
+        fields = COMPLETION_FIELDS.get(task, ("sid",))
+        if fields != ("sid",):
             raise ConfigError(
-                f"task {task!r} answers with a {COMPLETION_FIELD[task]}; take tasks that answer with an SID."
+                f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID."
             )
         examples = builder.build(task, "train")
         histories = None if task in ITEM_TASKS else builder.corpus.rows("train")["history"].tolist()

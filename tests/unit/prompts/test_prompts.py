@@ -72,6 +72,17 @@ GOLDEN = {
             "Blue cup\n<|eos|>",
         ),
     },
+    "lcrec": {
+        "next_sid": (
+            "<|bos|>A shop's customer has chosen, oldest first: <a_0><b_3>, <a_0><b_4>.\n"
+            "Which item comes next? Give its code.\nCode: ",
+            "<a_12><b_3>\n<|eos|>",
+        ),
+        "title_to_sid": (
+            '<|bos|>A shop sells an item called "Red {cup}".\nWhat is its code?\nCode: ',
+            "<a_0><b_3>\n<|eos|>",
+        ),
+    },
 }
 
 
