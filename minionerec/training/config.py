@@ -127,7 +127,7 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
     text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
     tied: bool = setting(True, "scratch: output head shares the input embedding")
     dropout: float = setting(0.0, "dropout behind embedding, attention and feed-forward", least=0, below=1)
-    wording: str = setting("compact", "prompt wording: compact, prose, or a YAML file", required=True)
+    wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True)
     all_positions: bool = setting(
         False,
         "next_sid, title_history_to_title: one row a user window with a loss at every item, instead of one row an "
