@@ -42,6 +42,11 @@ class SequentialConfig(StageConfig):
         "output of `minionerec embed-items`; empty: none",
     )
     vector_width: int = setting(64, "width of tfidf vectors", least=1)
+    digits: str = setting(
+        "",
+        "digits of the items for models that read them: an SID directory (`minionerec build-sids --method opq`)",
+        reads="sids",
+    )
     sids: str = setting(
         "", "SID directory (`minionerec build-sids`), to measure at SID level too; rows only", reads="sids"
     )

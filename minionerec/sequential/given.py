@@ -1,9 +1,10 @@
-"""What a model is built from and learns from: rows, hyper-parameters, text vectors, counts, SIDs."""
+"""What a model is built from and learns from: rows, hyper-parameters, text vectors, counts, digits, SIDs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -34,6 +35,7 @@ class Given:
         hyper: Hyper-parameters of the model, with those that the data set.
         text: Text vectors of the items, float32 (N, T); None without.
         transitions: What followed what in the training windows; None without.
+        digits: Digits of the items, int32 (N, M); None without.
         table: SIDs of the items; None where nothing is measured at their level.
     """
 
@@ -41,6 +43,7 @@ class Given:
     hyper: Mapping[str, Any]
     text: torch.Tensor | None
     transitions: Transitions | None
+    digits: torch.Tensor | None
     table: SidTable | None
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
@@ -51,6 +54,8 @@ class Given:
             built.set_text(self.text)
         if self.transitions is not None:
             built.set_transitions(self.transitions)
+        if self.digits is not None:
+            built.set_digits(self.digits)
         return built
 
 
@@ -80,15 +85,24 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
     hyper = check_hyper(config.model, config.hyper)
     if config.vectors and "text_width" not in known:
         raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
+    if bool(config.digits) != ("num_digits" in known):
+        raise ConfigError(
+            f"model {config.model} reads the items' digits; give digits (minionerec build-sids --method opq)."
+            if "num_digits" in known
+            else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
+        )
     split = read_split(config.corpus, protocol, config.items)
     text = _read_text(config, split)
     transitions = _count({**known, **hyper}, split)
     item_ids = split.catalogue["item_id"].tolist()
+    digits = _read_digits(config.digits, item_ids) if config.digits else None
     of_data = {
         "padding": protocol.padding,
         "num_users": len(split.user_names),
         "text_width": 0 if text is None else text.shape[1],
         "num_transitions": 0 if transitions is None else len(transitions.counts),
+        "num_digits": 0 if digits is None else digits.shape[1],
+        "num_codes": 0 if digits is None else int(digits.max()) + 1,
     }
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in split.counts.items()))
     return Given(
@@ -96,6 +110,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
         hyper=hyper | {name: value for name, value in of_data.items() if name in known},
         text=text,
         transitions=transitions,
+        digits=digits,
         table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
     )
 
@@ -107,6 +122,22 @@ def _read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
     items = Corpus(split.catalogue, none, none, none, split="", max_history=0)
     settings = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
     return torch.from_numpy(make_vectors(items, settings, {}))
+
+
+def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
+    """Codes of the items, int32 (N, M), of which each must have all.
+
+    Raises:
+        DataError: If an item has no SID, or one of fewer levels than another.
+    """
+    codes = SidTable.load_index(find_path(path), item_ids).codes
+    short = np.flatnonzero((codes < 0).any(axis=1))
+    if len(short):
+        raise DataError(
+            f"{path}: item {item_ids[short[0]]!r} has {(codes[short[0]] >= 0).sum()} digits, others have "
+            f"{codes.shape[1]}. Build SIDs with collisions keep."
+        )
+    return torch.from_numpy(codes)
 
 
 def _count(hyper: Mapping[str, Any], split: Split) -> Transitions | None:

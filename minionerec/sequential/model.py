@@ -59,6 +59,17 @@ class SequentialModel(nn.Module):
         """
         raise ConfigError(f"{type(self).__name__} reads no counts of pairs.")
 
+    def set_digits(self, digits: torch.Tensor) -> None:
+        """Give the items their digits, where the model reads them.
+
+        Args:
+            digits: int (N, M), row i of item i + 1.
+
+        Raises:
+            ConfigError: If the model reads none, or they do not fit it.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no digits; leave digits out.")
+
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """Vector of each history, at the position where the next item is predicted.
 

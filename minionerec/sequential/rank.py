@@ -119,6 +119,17 @@ def rank_rows(
     return ranks
 
 
+def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest scores of each row and their columns: of equal ones at the end of the list the lower columns."""
+    best, found = scores.topk(k)
+    last = best[:, -1:]
+    cut = (((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)).nonzero()[:, 0]
+    if len(cut):
+        ordered, columns = scores[cut].sort(dim=1, descending=True, stable=True)
+        best[cut], found[cut] = ordered[:, :k], columns[:, :k]
+    return best, found
+
+
 @torch.inference_mode()
 def top_items(
     model: SequentialModel,
@@ -148,7 +159,7 @@ def top_items(
     for rows, scores in masked_scores(model, samples, seen, device, "listing"):
         if allowed is not None:
             scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(rows)).to(device), -torch.inf)
-        best, found = scores.topk(k)
+        best, found = _top(scores, k)
         by_number = found.argsort(1)
         order = by_number.gather(1, best.gather(1, by_number).argsort(dim=1, descending=True, stable=True))
         items[rows], values[rows] = found.gather(1, order).cpu().numpy(), best.gather(1, order).float().cpu().numpy()

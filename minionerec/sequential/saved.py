@@ -14,6 +14,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.nn.history import PairCounts
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.models import build_model
+from minionerec.sequential.models.rpg import RPG
 from minionerec.sequential.seeds import MODEL_KIND
 
 WEIGHTS_FILE, MODEL_FILE = "model.safetensors", "model.json"
@@ -54,7 +55,8 @@ def load_sequential(path: str | Path) -> SequentialModel:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
-    wrong = next((said for part in model.modules() if isinstance(part, PairCounts) and (said := part.flaw())), None)
+    kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
+    wrong = next((said for part in kept if (said := part.flaw())), None)
     if wrong is not None:
         raise ArtefactError(f"{place / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
     return model.eval()

@@ -18,6 +18,7 @@ from minionerec.sequential.models.pswrec_unrotated import PSWRecV13Unrotated
 from minionerec.sequential.models.pswrec_v5 import PSWRecV5
 from minionerec.sequential.models.pswrec_v12 import PSWRecV12
 from minionerec.sequential.models.pswrec_v13 import PSWRecV13, PSWRecV14
+from minionerec.sequential.models.rpg import RPG
 from minionerec.sequential.models.sasrec import SASRec
 from minionerec.sequential.models.trm4rec import TRM4Rec
 from minionerec.sequential.models.wearec import WEARec
@@ -35,12 +36,13 @@ MODELS: dict[str, type[SequentialModel]] = {
     "pswrec_v13_unrotated": PSWRecV13Unrotated,
     "pswrec_v14": PSWRecV14,
     "pswrec_v5": PSWRecV5,
+    "rpg": RPG,
     "sasrec": SASRec,
     "trm4rec": TRM4Rec,
     "wearec": WEARec,
 }
 _FIXED = ("self", "num_items", "max_len")
-_SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions")
+_SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions", "num_digits", "num_codes")
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from minionerec.data.transitions import Transitions
 from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import HistoryScores, PairCounts, Places
-from minionerec.nn.layers import INIT_STD, by_length, causal_mask, check_heads, init_weights
+from minionerec.nn.layers import check_heads, init_weights
 from minionerec.nn.linear import Linear
 from minionerec.nn.padding import readout_slots, slot_range
-from minionerec.sequential.model import SequentialModel
+from minionerec.sequential.encoder import CausalEncoder
 
 POSITIONS = ("rotary", "learned", "none")
 
 
-class Causal(SequentialModel):
+class Causal(CausalEncoder):
     """A causal pre-norm transformer whose item vectors may have two sources, tied at input and output.
 
     An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
@@ -53,8 +53,6 @@ class Causal(SequentialModel):
             range.
     """
 
-    causal = True
-    masks_padding = True
     text: torch.Tensor
 
     def __init__(
@@ -105,10 +103,7 @@ class Causal(SequentialModel):
         self.apply(init_weights)
         if reach:
             self.history.start_counts(decay)
-        for layer in self.modules():
-            if isinstance(layer, CausalLayer):  # so that the sum of the layers' outputs does not grow with their number
-                for part in (layer.out, layer.outer):
-                    nn.init.normal_(part.weight, std=INIT_STD / math.sqrt(2 * num_layers))
+        self.scale_residual_maps()
 
     def set_text(self, vectors: torch.Tensor) -> None:
         """Give the items their text vectors.
@@ -144,7 +139,8 @@ class Causal(SequentialModel):
         """See `SequentialModel`."""
         return self.items.weight if self.text_map is None else self.items.weight + self.text_map(self.text)
 
-    def _embed(self, histories: torch.Tensor) -> torch.Tensor:
+    def embed(self, histories: torch.Tensor) -> torch.Tensor:
+        """See `CausalEncoder`."""
         x = self.items(histories)
         if self.text_map is not None:
             x = x + self.text_map(self.text[histories])
@@ -152,25 +148,6 @@ class Causal(SequentialModel):
             x = x + self.slots.weight[slot_range(histories.shape[1], self.max_len, self.padding)]
         embedded: torch.Tensor = self.dropout(x)
         return embedded
-
-    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
-        return by_length(self._last_vectors, histories, self.padding)
-
-    def _last_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        x, mask = self._embed(histories), causal_mask(histories)
-        for layer in self.layers[:-1]:
-            x = layer(x, mask)
-        vectors: torch.Tensor = self.norm(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
-        return vectors
-
-    def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
-        """See `SequentialModel`."""
-        x, mask = self._embed(histories), causal_mask(histories)
-        for layer in self.layers:
-            x = layer(x, mask)
-        vectors: torch.Tensor = self.norm(x)
-        return vectors
 
     def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """See `SequentialModel`."""

@@ -74,6 +74,11 @@ def test_ranks_and_lists_are_those_of_a_full_sort(seed, rows, items, seen):
     samples, model = table_samples(scores, rng), Table(scores)
     ranks = rank_rows(model, samples, seen, CPU)["item"]
     found, values = top_items(model, samples, seen, CPU, items)
+    shorter = int(rng.integers(1, items + 1))
+    first, their_values = top_items(model, samples, seen, CPU, shorter)
+    assert their_values.tolist() == values[:, :shorter].tolist()
+    finite = their_values > -np.inf  # what may not be recommended has no order
+    assert (first[finite] == found[:, :shorter][finite]).all()
     for row in range(rows):
         expected = scores[row].numpy().copy()
         history = samples.flat[samples.begins[row] : samples.ends[row]]

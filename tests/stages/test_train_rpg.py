@@ -1,0 +1,155 @@
+"""RPG from digits to predictions: what it reads, a run that was cut off, the model as a ranker, bad input."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.data.config import PrepareConfig
+from minionerec.data.prepare import run_prepare
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.ranked import Ranked
+from minionerec.metrics.ranking import item_ranks
+from minionerec.sequential import train
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.stage import run_sequential
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
+from minionerec.sid.table import SidTable
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """The demo shop with digits of two kinds, and SIDs."""
+    place = tmp_path_factory.mktemp("shop")
+    run_prepare(PrepareConfig(output=str(place / "corpus")))
+    base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
+    run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
+    run_build_sids(
+        replace(base, codebook_sizes=[4, 4], collisions="extra_token", output=str(place / "uneven"), iterations=5)
+    )
+    return place
+
+
+@pytest.fixture(scope="module")
+def trained(shop):
+    """Two epochs on the demo's rows, measured by another table's SIDs too."""
+    config = config_of(shop, shop / "rpg", sids=str(shop / "uneven"))
+    run_sequential(config)
+    return config
+
+
+def config_of(shop, output, **changes):
+    plain = {
+        "model": "rpg",
+        "corpus": str(shop / "corpus"),
+        "digits": str(shop / "digits"),
+        "protocol": "rows",
+        "output": str(output),
+        "hyper": {"hidden_size": 16, "inner_size": 16, "num_layers": 1},
+        "all_positions": True,
+        "epochs": 2,
+        "learning_rate": 1e-2,
+        "resamples": 50,
+    }
+    return SequentialConfig(**{**plain, **changes})
+
+
+def test_digits_are_an_input_and_lie_with_the_model(shop, trained):
+    folder = shop / "rpg" / "seed-42"
+    assert set(read_manifest(folder / "model")["inputs"]) == {"corpus", "digits"}
+    assert set(read_manifest(folder / "predictions")["inputs"]) == {"corpus", "digits", "sids", "model"}
+    about = json.loads((folder / "model" / "model.json").read_text())
+    assert (about["hyper"]["num_digits"], about["hyper"]["num_codes"]) == (8, 16)
+    model, table = load_sequential(folder / "model"), SidTable.load_index(shop / "digits")
+    assert (model.digits[1:].numpy() == table.codes).all()
+    metrics = json.loads((folder / "predictions" / "metrics.json").read_text())["test"]
+    assert metrics["sid"]["HR@10"][0] >= metrics["item"]["HR@10"][0] > 0
+    assert trained.up_to_date()
+
+
+def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path):
+    folder = shop / "rpg" / "seed-42"
+    config = EvalConfig(
+        checkpoint=str(folder / "model"), corpus=str(shop / "corpus"), output=str(tmp_path / "eval"), resamples=50
+    )
+    result = run_eval(config)
+    ours, theirs = Predictions.load(result.output), Predictions.load(folder / "predictions")
+    assert ours.items == theirs.items
+    ranks = Ranked.load(folder / "predictions", "test").ranks["item"]
+    assert item_ranks(ours).tolist() == [rank if rank <= 50 else 0 for rank in ranks]
+    # Items with the same digits tie, and the lower index stands first.
+    numbers = SidTable.load_index(shop / "digits").sid_numbers
+    tied = 0
+    for items, scores in zip(ours.items, ours.scores, strict=True):
+        equal = numbers[items[1:]] == numbers[items[:-1]]
+        assert (np.diff(scores)[equal] == 0).all() and (np.diff(items)[equal] > 0).all()
+        tied += int(equal.sum())
+    assert tied > 100 or SidTable.load_index(shop / "digits").n_unique == len(numbers)
+
+
+def test_a_cut_off_run_goes_on_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
+    cut = replace(trained, output=str(tmp_path / "cut"))
+    original, calls = train.train_epoch, []
+
+    def epochs(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "train_epoch", epochs)
+        run_sequential(cut)
+    run_sequential(cut)
+    for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
+        assert (tmp_path / "cut" / "seed-42" / name).read_bytes() == (shop / "rpg" / "seed-42" / name).read_bytes()
+
+
+def test_other_digits_are_trained_on_anew(shop, tmp_path):
+    base = SidConfig(
+        corpus=str(shop / "corpus"), output=str(tmp_path / "digits"), dimensions=16, collisions="keep", method="opq"
+    )
+    run_build_sids(replace(base, digits=4, codebook_sizes=[8], iterations=2))
+    config = config_of(shop, tmp_path / "out", digits=str(tmp_path / "digits"), epochs=1)
+    assert run_sequential(config).trained == 1
+    run_build_sids(replace(base, digits=2, codebook_sizes=[8], iterations=2))
+    assert run_sequential(config).trained == 1
+    assert load_sequential(tmp_path / "out" / "seed-42" / "model").num_digits == 2
+
+
+def test_digits_that_do_not_fit(shop, trained, tmp_path):
+    output = tmp_path / "out"
+    with pytest.raises(ConfigError, match="model rpg reads the items' digits; give digits"):
+        run_sequential(config_of(shop, output, digits=""))
+    with pytest.raises(ConfigError, match=r"digits is .*digits', but model sasrec reads none; leave digits out"):
+        run_sequential(config_of(shop, output, model="sasrec"))
+    with pytest.raises(ConfigError, match="has no hyper-parameter 'num_digits'; known: hidden_size,"):
+        run_sequential(config_of(shop, output, hyper={"num_digits": 4}))
+    with pytest.raises(DataError, match=r"uneven: item .* has 2 digits, others have 3\. Build SIDs with collisions"):
+        run_sequential(config_of(shop, output, digits=str(shop / "uneven")))
+    with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'sids'"):
+        run_sequential(config_of(shop, output, digits=str(shop / "corpus")))
+    assert not output.exists() or not list(output.rglob("manifest.json"))
+
+
+def test_a_saved_model_whose_digits_are_none_is_refused(shop, trained, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    from minionerec.sequential import saved
+
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(shop / "rpg" / "seed-42" / "model" / "model.safetensors")
+    tensors["digits"][3, 1] = 16
+    save_file(tensors, file)
+    about = (shop / "rpg" / "seed-42" / "model" / "model.json").read_bytes()
+    (tmp_path / "model.json").write_bytes(about)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ArtefactError, match="item 3 has digits"):
+        patch.setattr(saved, "open_artefact", lambda *_: None)
+        load_sequential(tmp_path)
