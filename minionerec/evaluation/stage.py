@@ -146,8 +146,8 @@ def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], 
     """Give a checkpoint's search its assistant, where that has any weight."""
     if not isinstance(ranker, LanguageRanker):
         raise ConfigError(
-            f"assistant is {config.assistant!r}, but {config.checkpoint} is no checkpoint, so nothing is searched; leave "
-            "it out."
+            f"assistant is {config.assistant!r}, but {config.checkpoint} is no checkpoint, so nothing is searched; "
+            "leave it out."
         )
     require_held_out(inputs["assistant"])
     assistant = load_assistant(

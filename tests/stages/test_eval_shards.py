@@ -1,14 +1,11 @@
 """Evaluation in shards: any number of processes, kills, other settings, and the batch size that fits."""
 
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
-from support.evaluation import config, copy_artefact
-from support.paths import ROOT
+from support.evaluation import config, copy_artefact, cut_off, launch
 
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
@@ -108,29 +105,6 @@ def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog)
     assert len(list(folder.glob("shard-*"))) == 13
 
 
-class Cut(Exception):
-    pass
-
-
-def cut_off(monkeypatch, made, output, after):
-    """An evaluation that is cut off when some shards are written; what is left of it."""
-    written = []
-    write = shards._write_shard
-
-    def dying(*args):
-        if len(written) == after:
-            raise Cut
-        written.append(args[0])
-        write(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Cut):
-            run_eval(config(made, batch_size=3, output=str(output)))
-    assert not output.exists()
-    return written
-
-
 def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, caplog):
     whole = run_eval(config(made, batch_size=3, output=str(tmp_path / "whole"))).output
     written = cut_off(monkeypatch, made, tmp_path / "eval", after=4)
@@ -212,18 +186,6 @@ def test_progress_counts_rows(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert list(progress([[1, 2, 3], [4]], "reading", unit="rows", size=len, delay=0)) == [[1, 2, 3], [4]]
     assert "4/4" in capsys.readouterr().err
-
-
-def launch(processes, folder, output, **environment):
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
-    script = str(ROOT / "scripts" / "eval_beam.py")
-    return subprocess.Popen(
-        [sys.executable, *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.mark.slow

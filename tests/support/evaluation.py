@@ -1,6 +1,9 @@
 """A corpus of six items, two of which share their SID, and a checkpoint that was never trained."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,13 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
+from minionerec.evaluation import shards
 from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.stage import run_eval
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint
+from support.paths import ROOT
 
 CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
 
@@ -76,3 +82,39 @@ def copy_artefact(source: Path, target: Path, counts: dict | None = None, **text
         for name, text in texts.items():
             (place / name).write_text(text)
     return target
+
+
+class Cut(Exception):
+    """What a process that was cut off says."""
+
+
+def cut_off(monkeypatch, made, output, after, **changes):
+    """An evaluation that is cut off when some shards are written; what is left of it."""
+    written = []
+    write = shards._write_shard
+
+    def dying(*args):
+        if len(written) == after:
+            raise Cut
+        written.append(args[0])
+        write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_write_shard", dying)
+        with pytest.raises(Cut):
+            run_eval(config(made, **{"batch_size": 3, "output": str(output), **changes}))
+    assert not output.exists()
+    return written
+
+
+def launch(processes, folder, output, **environment):
+    """An evaluation in processes of its own, of the settings in a folder's eval.yaml."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
+    script = str(ROOT / "scripts" / "eval_beam.py")
+    return subprocess.Popen(
+        [sys.executable, *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

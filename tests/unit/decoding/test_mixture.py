@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import FAMILIES, VOCABULARY, lists, random_trie, tiny_model, token_ids
+from support.decoding import FAMILIES, VOCABULARY, AllowedTokens, lists, random_trie, tiny_model, token_ids
+from transformers import GenerationConfig, LogitsProcessorList
 
 from minionerec.core.errors import ConfigError
 from minionerec.decoding.beam import beam_search
@@ -156,6 +157,39 @@ def test_a_length_penalty_divides_by_the_number_of_tokens():
         wanted = by_sid(plain, 6) / lengths**penalty
         assert torch.allclose(by_sid(found, 6), wanted, atol=1e-5)
         assert torch.equal(found.sids, wanted.argsort(1, descending=True))
+
+
+END = 3
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
+def test_a_length_penalty_is_that_of_stock_search(penalty):
+    """D7, against `generate` with `early_stopping="never"`, the end token counted."""
+    trie = mixed_lengths().with_tail([END])
+    codes = trie.codes()
+    spoken = [[int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0] for row in codes]
+    for seed in range(3):
+        model, beams = tiny_model(seed=seed), 4
+        found = lists(beam_search(model, [[7, 8]], trie, beams, length_penalty=penalty))[0]
+        output = model.generate(
+            torch.tensor([[7, 8]]),
+            generation_config=GenerationConfig(
+                num_beams=beams,
+                num_return_sequences=beams,
+                max_new_tokens=trie.levels,
+                do_sample=False,
+                length_penalty=penalty,
+                early_stopping="never",
+                eos_token_id=END,
+                pad_token_id=0,
+                return_dict_in_generate=True,
+                output_scores=True,
+            ),
+            logits_processor=LogitsProcessorList([AllowedTokens(spoken, 2)]),
+        )
+        texts = [row[: row.index(END) + 1] for row in output.sequences[:, 2:].tolist()]
+        assert [spoken[sid] for sid, _ in found] == texts
+        assert [score for _, score in found] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
 
 
 def test_certain_steps_flip_an_order_under_a_length_penalty_alone():
