@@ -18,6 +18,7 @@ from transformers import (
 
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.quiet import quiet_libraries
+from minionerec.backbone.tiger import TigerModel
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError
@@ -41,7 +42,7 @@ _READ_BY_LIBRARIES = (
     ".msgpack",
     ".gguf",
 )
-_REMEDY = "Train it again (minionerec sft, grpo, train-catalogue or extend)."
+_REMEDY = "Train it again (minionerec sft, grpo, train-catalogue, train-tiger or extend)."
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,15 @@ class Bundle:
         return code_token_ids(self.tokenizer, self.table)
 
 
-def clean_generation_config(tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
     """A generation config that says greedy, without penalty, and nothing else.
 
     `generate` fills fields that a caller leaves unset from this file, so the file itself must be harmless; the
     project's own beam search reads none of them.
+
+    Args:
+        tokenizer: Whose end and padding tokens it names.
+        start: The token at which a decoder starts; None where there is no encoder.
     """
     return GenerationConfig(
         do_sample=False,
@@ -86,12 +91,14 @@ def clean_generation_config(tokenizer: PreTrainedTokenizerBase) -> GenerationCon
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=start,
     )
 
 
 def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
     """Write model, tokenizer, SID table, wording and a clean generation config into a directory."""
-    bundle.model.generation_config = clean_generation_config(bundle.tokenizer)
+    start = getattr(bundle.model.config, "decoder_start_token_id", None)
+    bundle.model.generation_config = clean_generation_config(bundle.tokenizer, start)
     bundle.model.save_pretrained(place)
     bundle.tokenizer.save_pretrained(place)
     bundle.table.save_index(Path(place) / INDEX_FILE)
@@ -148,7 +155,7 @@ def load_bundle(
     # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
     tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
     model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, dtype=dtype or "auto")
-    model.generation_config = clean_generation_config(tokenizer)
+    model.generation_config = clean_generation_config(tokenizer, getattr(model.config, "decoder_start_token_id", None))
     verify_code_tokens(tokenizer, own)
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
     if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
@@ -167,7 +174,8 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         raise ArtefactError(
             f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
         )
-    if isinstance(model, CatalogueModel) and (
-        size != tokens or not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
+    speaks_codes_alone = isinstance(model, CatalogueModel | TigerModel)
+    if (speaks_codes_alone and size != tokens) or (
+        isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
     ):
         raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")

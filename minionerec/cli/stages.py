@@ -126,6 +126,13 @@ STAGES = {
             demo="catalogue.yaml",
         ),
         StageSpec(
+            "train-tiger",
+            "Train an encoder-decoder over semantic IDs (TIGER).",
+            "minionerec.training.tiger.config:TigerTrainConfig",
+            "minionerec.training.tiger.stage:run_tiger",
+            launched=True,
+        ),
+        StageSpec(
             "extend",
             "Let a checkpoint speak the semantic IDs of new items, without training.",
             "minionerec.training.extend_config:ExtendConfig",
@@ -149,6 +156,12 @@ STAGES = {
             "minionerec.evaluation.config:EvalConfig",
             "minionerec.evaluation.stage:run_eval",
             demo="eval_grpo.yaml",
+        ),
+        StageSpec(
+            "ground-titles",
+            "Let a language model write the next title in free words, rank the items by distance to it, and measure.",
+            "minionerec.evaluation.grounding_config:GroundingConfig",
+            "minionerec.evaluation.grounding_stage:run_grounding",
         ),
         StageSpec(
             "calc-level",

@@ -51,14 +51,15 @@ def stock_search(
         )
     trie = check_search(model, prompts, trie)
     ids, mask = pad_left(prompts, model.device)
+    before = 1 if model.config.is_encoder_decoder else ids.shape[1]  # a decoder's own sequence starts with one token
     stock: Any = model  # what generate gives depends on its settings, which types do not follow
     output = stock.generate(
         ids,
         attention_mask=mask.long(),
         generation_config=_settings(num_beams, trie.levels + len(end), end[-1] if end else None),
-        logits_processor=LogitsProcessorList([TrieLogitsProcessor(trie, ids.shape[1], end, num_beams)]),
+        logits_processor=LogitsProcessorList([TrieLogitsProcessor(trie, before, end, num_beams)]),
     )
-    tokens = output.sequences[:, ids.shape[1] :]
+    tokens = output.sequences[:, before:]
     scores = output.sequences_scores if num_beams > 1 else _greedy_scores(tokens, output.logits, end)
     numbers = _sid_numbers(tokens, trie, end).view(len(prompts), -1)
     scores = scores.float().view(numbers.shape)

@@ -1,8 +1,12 @@
 """Dropout that does not wait for random numbers on a CPU."""
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import nn
+
+Model = TypeVar("Model", bound=nn.Module)
 
 _STEPS = 256
 
@@ -28,6 +32,18 @@ class Dropout(nn.Dropout):
         if input.device.type != "cpu" or self.p == 1:
             return nn.functional.dropout(input, self.p)
         return input * dropout_mask(input.shape, self.p).to(input.dtype)
+
+
+def replace_dropout(model: Model) -> Model:
+    """Put `Dropout` in place of every `torch.nn.Dropout` of a model, with the same share, and return the model.
+
+    Subclasses of `torch.nn.Dropout` stay.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p).train(child.training))
+    return model
 
 
 def dropout_mask(shape: torch.Size, p: float) -> torch.Tensor:

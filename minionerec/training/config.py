@@ -10,7 +10,7 @@ from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
 from minionerec.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 
-SCHEDULES = ("cosine", "linear", "constant")
+SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 TRACKERS = (

@@ -1,0 +1,35 @@
+"""Settings of the stage that trains a TIGER; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import setting
+from minionerec.training.config import RunConfig
+
+
+@dataclass
+class TigerTrainConfig(RunConfig):
+    """Settings of the stage that trains a TIGER (`minionerec.backbone.tiger`)."""
+
+    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    hidden_size: int = setting(128, "width", least=1)
+    layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
+    heads: int = setting(6, "attention heads", least=1)
+    head_size: int = setting(64, "width of a head", least=1)
+    inner_size: int = setting(1024, "width of the feed-forward layers", least=1)
+    dropout: float = setting(
+        0.1, "dropout of embeddings, attention weights and behind each part of a layer", least=0, below=1
+    )
+    batch_size: int = setting(256, "rows an optimiser step, over all devices", least=1)
+    device_batch_size: int = setting(256, "rows a device computes at a time", least=1)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        if self.dtype not in ("auto", "float32"):
+            raise ConfigError(
+                f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
+                "mixed_bf16, to compute in bfloat16."
+            )
+        if self.eval_rows == 0:
+            raise ConfigError("eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
