@@ -88,7 +88,9 @@ class LeaderboardConfig(StageConfig):
     )
     title: str = setting("Leaderboard", "heading of the page")
     split: str = setting("test", "rows that the predictions are for", known=SPLITS[1:])
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs K; none above the lists of any recommender", least=1)
+    ks: list[int] = setting(
+        [1, 3, 5, 10, 20, 50], "cut-offs K; none above the lists of any recommender", required=True, least=1
+    )
     headline: str = setting("NDCG@10", "metric that ranks the recommenders: HR@K or NDCG@K")
     level: str = setting(
         "sid",

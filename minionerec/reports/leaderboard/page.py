@@ -107,7 +107,7 @@ def _seeds(effort: Effort | None) -> str | Cell:
     if effort is None:
         return PENDING
     if not effort.runs[0].trainings and not effort.runs[0].missing:
-        return Cell("none", "(nothing trained)")
+        return Cell(str(len(effort.runs)), "(no training named)")
     return Cell(str(len(effort.runs)), f"({', '.join(map(str, effort.seeds))})" if effort.seeds else "")
 
 

@@ -1,0 +1,330 @@
+"""The leaderboard: a golden page, every part held against the artefacts it stands on, and mistakes in one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.pages import Page
+from support.paths import ROOT
+from support.runs import lists_of, write_run
+from support.trained_shop import RECORD, SFT, make_predictions, write_trained
+
+from minionerec.cli.stages import STAGES
+from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.records import record_path
+from minionerec.core.settings import load_settings, parse_settings
+from minionerec.data.corpus import Corpus
+from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
+from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.reports.cells import MINUS
+from minionerec.reports.leaderboard.config import LeaderboardConfig
+from minionerec.reports.leaderboard.stage import NAME, run_leaderboard
+from minionerec.reports.reference import load_reference
+from minionerec.sid.table import SidTable
+
+GOLDEN = ROOT / "tests" / "support" / "leaderboard.md"
+FILES = (f"{NAME}.md", f"{NAME}.html", f"{NAME}.json")
+
+
+def grouped(predictions, names):
+    """The same lists with other groups of items: what each item's group is called."""
+    return replace(
+        predictions,
+        target_sids=[names[target] for target in predictions.targets],
+        sids=[[names[item] for item in row] for row in predictions.items],
+    )
+
+
+def save(predictions, place, inputs=None, settings=None, files=None, counts=None):
+    """A predictions artefact as an evaluation leaves it, with further files."""
+    told = {"split": "test", "beams": 20, "rows": len(predictions), **(counts or {})}
+    settings = {"search": "beam", **(settings or {})}
+    with write_artefact(place, "predictions", config={}, settings=settings, inputs=inputs, counts=told) as fresh:
+        predictions.to_frame().to_parquet(fresh / FILE, index=False)
+        for name, content in (files or {}).items():
+            (fresh / name).write_text(json.dumps(content))
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """Two seeds of an SFT with records, RL and a mixture without, a sequential run, titles, own SIDs, and counts."""
+    monkeypatch.chdir(tmp_path)
+    write_trained(Path())
+    corpus = Corpus.load("corpus")
+    table = SidTable.load_index("sids", corpus.items["item_id"].tolist())
+    rng = np.random.default_rng(5)
+    made = {
+        name: make_predictions(rng, corpus.test, table, 0.4) for name in ("other", "mixed", "titles", "own", "what")
+    }
+    inputs = {"checkpoint": "sft-43"}
+    counts = {"parameters": 1_500_000_000, "rows": {"next_sid": 100}}
+    with write_artefact("sft-43", "checkpoint", config=SFT, counts=counts, seed=43) as fresh:
+        (fresh / "training_log.json").write_text('[{"epoch": 2.5}]')
+    for name, seconds in (("sft-43", 1000.0), ("eval_sft-43", 10.0)):
+        record_path(Path(name)).write_text(json.dumps({**RECORD, "seconds": {"all": seconds}}))
+    save(made["other"], "eval_sft-43", inputs, files={"metrics.json": floors_of(made["what"], table)})
+    targets = corpus.test["target"].to_numpy()
+    ranks = rng.integers(1, 30, (2, len(targets)))
+    write_run(Path("sasrec"), ranks, targets, lists=[lists_of(found, targets, 20, 40) for found in ranks])
+    mixing = {"assistant": "sasrec/seed-9/model", "checkpoint": "sft"}
+    save(made["mixed"], "mixed", mixing, {"share": 0.8, "combine": "steps", "length_penalty": 0.0})
+    save(grouped(made["titles"], [f"thing {item // 3}" for item in range(40)]), "titles")
+    save(grouped(made["own"], [f"<a_{item}>" for item in range(40)]), "own", settings={"seen": "mask"})
+    save(made["what"], "what_followed", settings={"search": ""})
+    return {
+        "SFT": {"predictions": ["eval_sft-43", "eval_sft"], "published": "SFT", "tuned": "epochs on validation"},
+        "RL": {"predictions": "eval_grpo", "published": "S-DPO", "note": "one seed"},
+        "mixture": {"predictions": "mixed", "published": "D3"},
+        "SASRec": {"predictions": "sasrec", "published": "SASRec"},
+        "titles": "titles",
+        "own SIDs": "own",
+        "what followed": "what_followed",
+        "later": {"predictions": "nowhere", "published": "TIGER"},
+    }
+
+
+def floors_of(predictions, table):
+    """What an evaluation writes beside its lists, the floors being some lists."""
+    found = evaluate_predictions(predictions, [1, 5, 10], resamples=50).to_json()
+    names = ("beam search", "popularity", "same as last item", "what followed")
+    return {"split": "test", "sid_table": table.fingerprint, "recommenders": dict.fromkeys(names, found)}
+
+
+def config(rows, **changes):
+    settings = {"corpus": "corpus", "sids": "sids", "reference": "industrial", "ks": [1, 5, 10], "resamples": 100}
+    return LeaderboardConfig(**{"rows": rows, "output": "board", "baseline": "SFT", **settings, **changes})
+
+
+def read(place="board"):
+    return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
+
+
+def test_the_page_is_the_golden_one(shop):
+    result = run_leaderboard(config(shop))
+    markdown = (result.output / f"{NAME}.md").read_text(encoding="utf-8")
+    ours = markdown[: markdown.index("## Where the numbers come from")]
+    assert ours == GOLDEN.read_text(encoding="utf-8")
+    verify_files("board")
+    assert read_manifest("board", "leaderboard")["counts"] == {"rows": 120, "recommenders": 8, "pending": 1}
+    html = (result.output / f"{NAME}.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert len(page.ids) == len(set(page.ids)) and "http" not in html and "script" not in page.tags
+    assert all(link.startswith("#") for link in page.links)
+    assert result.lines()[-1] == f"leaderboard: {result.output / NAME}.html (and .md, .json)"
+    assert result.lines()[0].startswith("titles has the highest NDCG@10")
+
+
+def test_metrics_and_differences_are_those_of_the_lists(shop):
+    run_leaderboard(config(shop))
+    found = read()["recommenders"]
+    places = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
+    values = {
+        name: np.stack([ranking_metrics(sid_ranks(Predictions.load(place)), [10])["NDCG@10"] for place in own])
+        for name, own in places.items()
+    }
+    told = found["SFT"]["metrics"]["sid"]["NDCG@10"]
+    assert told["mean"] == pytest.approx(values["SFT"].mean())
+    assert told["sd"] == pytest.approx(values["SFT"].mean(1).std(ddof=1))
+    assert found["SFT"]["by_seed"]["sid NDCG@10"] == pytest.approx(values["SFT"].mean(1).tolist())
+    assert found["RL"]["metrics"]["sid"]["NDCG@10"]["sd"] is None
+    gap = paired_bootstrap(values["RL"].mean(0), values["SFT"].mean(0), resamples=100)
+    assert found["RL"]["minus_baseline"]["sid"]["NDCG@10"] == pytest.approx(list(gap))
+    gap = paired_bootstrap(values["RL"].mean(0), values["titles"].mean(0), resamples=100)
+    assert found["RL"]["minus_leader"] == pytest.approx(list(gap))
+    assert (found["titles"]["minus_leader"], found["SFT"]["minus_baseline"]) == (None, {})
+
+
+def test_who_is_counted_by_what(shop):
+    run_leaderboard(config(shop))
+    board = read()
+    counted = {name: line.get("counted_by") for name, line in board["recommenders"].items()}
+    assert counted == {
+        **dict.fromkeys(("SFT", "RL", "mixture", "SASRec", "what followed"), "SID"),
+        **{"titles": "title", "own SIDs": "own SIDs", "later": None},
+    }
+    titles, own = (board["recommenders"][name]["metrics"] for name in ("titles", "own SIDs"))
+    assert titles["sid"]["HR@5"]["mean"] > titles["item"]["HR@5"]["mean"]
+    assert own["sid"] == own["item"]  # no two items share an SID
+    run_leaderboard(config(shop, sids="", level="item", output="items"))
+    items = read("items")
+    assert list(items["recommenders"]["SASRec"]["metrics"]) == ["item"]
+    assert items["recommenders"]["SASRec"]["effort"]["search"] == "whole catalogue"
+    assert items["recommenders"]["SFT"]["beside_published"][0]["ours"] == pytest.approx(
+        board["recommenders"]["SFT"]["metrics"]["sid"]["HR@1"]["mean"]
+    )  # the replication says that it counts SIDs
+
+
+def test_what_a_recommender_took_is_told_as_far_as_it_was_recorded(shop):
+    run_leaderboard(config(shop))
+    took = {name: line.get("effort") for name, line in read()["recommenders"].items()}
+    assert took["SFT"]["seeds"] == [43, 42] and took["SFT"]["training_seconds"] == (1000 + 3000) / 2
+    assert took["SFT"]["evaluation_seconds"] == (10 + 3000) / 2 and took["SFT"]["rows_and_epochs"] == [100, 2.5]
+    assert took["mixture"]["parameters"] == 1_500_000_000 + 1234
+    assert took["mixture"]["search"] == "beam, 20 beams; share 0.8; combine steps"
+    assert took["mixture"]["seeds"] == [42]
+    assert took["RL"]["trainings"] == [["SFT", 3000.0], ["RL (GRPO)", None]]
+    assert took["RL"]["training_seconds"] is None
+    assert took["SASRec"]["seeds"] == [9, 10] and took["what followed"]["seeds"] == []
+    Path("sft-43", "manifest.json").unlink()
+    run_leaderboard(config(shop, output="without"))
+    assert read("without")["recommenders"]["SFT"]["effort"]["training_seconds"] is None
+    markdown = Path("without", f"{NAME}.md").read_text(encoding="utf-8")
+    assert "Not there any more as it was, so that what it took is not told: sft-43." in markdown
+
+
+def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
+    run_leaderboard(config(shop))
+    later = read()["recommenders"]["later"]
+    assert later["pending"] and later["missing"] == ["nowhere"] and "metrics" not in later
+    assert "| later | — | — | — | 0.0908 | — |" in Path("board", f"{NAME}.md").read_text(encoding="utf-8")
+    with pytest.raises(ArtefactError, match="nowhere: no predictions there, but rows: later names them and strict"):
+        run_leaderboard(config(shop, strict=True))
+    shop["SFT"]["predictions"].append("eval_sft-44")
+    assert not config(shop).up_to_date()
+    run_leaderboard(config(shop))
+    assert read()["recommenders"]["SFT"]["missing"] == ["eval_sft-44"]
+    run_leaderboard(config(shop, baseline="later", output="other"))
+    assert "later is pending." in Path("other", f"{NAME}.md").read_text(encoding="utf-8")
+
+
+def test_one_recommender_alone(shop):
+    rows = {"RL": shop["RL"]}
+    result = run_leaderboard(config(rows, baseline="", reference="industrial"))
+    assert result.said[0].startswith("RL stands alone here: NDCG@10, 0.4159")
+    assert read()["floors"] is None and read()["baseline"] is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "marked"),
+    [("industrial", {"HSTU": "NDCG@3", "D3": "NDCG@3"}), ("office", {"S-DPO": "NDCG@10", "TIGER": "NDCG@5"})],
+)
+def test_published_cells_that_cannot_be_right_are_marked_and_not_gone_by(shop, reference, marked):
+    places = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
+    rows = {name: {"predictions": place, "published": name} for name, place in places.items()}
+    run_leaderboard(config(rows, baseline="", reference=reference, ks=[3, 5, 10]))
+    board = read()
+    assert dict(board["doubtful"]) == marked
+    markdown = Path("board", f"{NAME}.md").read_text(encoding="utf-8")
+    for name, metric in marked.items():
+        cell = next(each for each in board["recommenders"][name]["beside_published"] if each["metric"] == metric)
+        assert cell["doubtful"]
+        lines = [line for line in markdown.splitlines() if line.startswith(f"| {name} |")]
+        assert sum(f"{cell['paper']:.4f} ✗" in line for line in lines) >= 2
+    said = " ".join(each["text"] for each in board["said"])
+    assert ("S-DPO (HR@10 0.7917, published 0.1587" in said) == (reference == "office")
+
+
+def test_sentences_on_figures_below_and_inside(shop):
+    row = next(row for row in load_reference("industrial").rows if row.name == "SASRec")
+    hits = round(row.metrics["NDCG@10"] * 120 * 2)  # at rank 3 a hit gains a half
+    corpus = Corpus.load("corpus")
+    targets = corpus.test["target"].to_numpy()
+    for name, share in (("like", 1.0), ("under", 0.0)):
+        ranks = np.full(len(targets), 30)
+        ranks[: round(hits * share)] = 3
+        save(lists_of(ranks, targets, 20, 40), name)
+    rows = {name: {"predictions": name, "published": "SASRec"} for name in ("like", "under")}
+    run_leaderboard(config(rows, baseline="", level="item"))
+    said = {each["rule"]: each for each in read()["said"]}
+    assert list(said["inside"]["numbers"]) == ["like"] and list(said["below published"]["numbers"]) == ["under"]
+    assert f"under (0.0000, published 0.0806, {MINUS}0.0806)" in said["below published"]["text"]
+    assert "like is ahead" not in said["leader"]["text"] and "above published" not in said
+
+
+def test_orders(shop):
+    def order(**changes):
+        run_leaderboard(config(shop, output="ordered", **changes))
+        return list(read("ordered")["recommenders"])
+
+    assert order(order="given") == list(shop)
+    by_headline = order()
+    assert by_headline[:2] == ["titles", "RL"] and by_headline[-1] == "later"
+    assert order(headline="HR@1")[0] == "titles" and read("ordered")["standing"][0] == "titles"
+    assert order(level="item")[0] == "RL"
+    assert order(order="parameters")[:3] == ["SASRec", "SFT", "mixture"]
+    assert order(order="seconds")[0] == "SFT"
+
+
+def test_equal_inputs_give_equal_bytes(shop):
+    first = run_leaderboard(config(shop))
+    before = {name: Path("board", name).read_bytes() for name in FILES}
+    again = run_leaderboard(config(shop))
+    assert again.up_to_date and not first.up_to_date and again.said == first.said
+    run_leaderboard(config(shop, output="again"))
+    assert {name: Path("again", name).read_bytes() for name in FILES} == before
+    assert not config({**shop, "RL": {**shop["RL"], "note": "another"}}).up_to_date()
+    assert not config(shop, seed=1).up_to_date()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {}}, "rows is empty; give --rows"),
+        ({"rows": {"A": []}}, r"rows: A: predictions is \[\]; expected a directory, or a list of them"),
+        ({"rows": {"A": [1]}}, r"rows: A: predictions is \[1\]; expected a directory"),
+        ({"rows": {"A": None}}, "rows: A: predictions is None; expected a directory"),
+        ({"rows": {"A": {}}}, r"rows: A is \{\}; expected a mapping with predictions, published, tuned, note"),
+        ({"rows": {"A": {"note": "x"}}}, "rows: A: predictions is missing"),
+        ({"rows": {"A": {"predictions": "a", "publishd": "x"}}}, "rows: A: unknown key 'publishd'; known: predictions"),
+        ({"rows": {"A": {"predictions": "a", "tuned": 3}}}, "rows: A: tuned is 3; expected a text"),
+        ({"rows": {"A": ["a", "./a"]}}, "rows: A: a is named twice, by A before"),
+        ({"rows": {"A": "a", "B": ["b", "x/../a"]}}, "rows: B: x/../a is named twice, by A before"),
+        (
+            {"rows": {"A": {"predictions": "a", "published": "Tiger"}}},
+            "rows: A: published is 'Tiger', which is no row of industrial; its rows: SFT, RL",
+        ),
+        (
+            {"rows": {"A": {"predictions": "a", "published": "TIGER"}}, "reference": ""},
+            "rows: A: published is 'TIGER', but reference is empty",
+        ),
+        ({"reference": "moon"}, "unknown reference 'moon'; known references"),
+        ({"baseline": "C"}, "baseline is 'C', which is no row; rows: A"),
+        ({"headline": "NDCG@7"}, r"headline is 'NDCG@7'; expected HR@K or NDCG@K with a K of ks \(1, 5, 10\)"),
+        ({"headline": "MRR@10"}, "headline is 'MRR@10'; expected"),
+        ({"headline": "best"}, "headline is 'best'; expected"),
+        ({"ks": [0]}, "ks is 0; it must be at least 1"),
+        ({"ks": []}, "ks is empty; give --ks"),
+        ({"order": "name"}, "unknown order 'name'; known: headline, given, parameters, seconds"),
+        ({"split": "train"}, "unknown split 'train'; known: valid, test"),
+    ],
+)
+def test_mistakes_in_settings_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        config(**{"rows": {"A": "a"}, "baseline": "", **changes})
+    assert "\n" not in str(error.value)
+
+
+def test_mistakes_in_what_the_rows_name(shop):
+    def told(**changes):
+        with pytest.raises((ArtefactError, ConfigError)) as error:
+            run_leaderboard(config(**{"rows": {"A": "eval_grpo"}, "baseline": "", **changes}))
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "rows: none of 1 has predictions, nowhere among them" in told(rows={"later": "nowhere"})
+    assert "sft: holds a 'checkpoint', expected a 'predictions'" in told(rows={"A": "sft"})
+    assert "HR@50 needs lists of 50, but those of A hold 20" in told(ks=[10, 50])
+    assert "rows: S: has no SIDs, by which level sid counts" in told(rows={"S": "sasrec"}, sids="")
+    save(Predictions.load("eval_grpo"), "copy")
+    save(Predictions.load("eval_grpo"), "twin")
+    assert "rows: A: twin holds the same files as copy" in told(rows={"A": ["copy", "twin"]})
+    corpus = Corpus.load("corpus")
+    save(lists_of(np.ones(20, int), corpus.valid["target"], 20, 40), "short")
+    assert "short (A): 20 rows, but the test split of corpus has 120" in told(rows={"A": "short"})
+    with Path("eval_grpo", FILE).open("ab") as file:
+        file.write(b" ")
+    assert "differs from manifest.json" in told()
+
+
+def test_settings_come_from_a_file_and_the_command_line(shop):
+    assert STAGES["leaderboard"].function() is run_leaderboard
+    Path("board.yaml").write_text("corpus: c\nrows:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\noutput: o\n")
+    found = load_settings(LeaderboardConfig, "board.yaml")
+    assert [row.places for row in found.parsed()] == [(Path("a"), Path("b")), (Path("c"),)]
+    assert found.named_paths() == [Path("c"), Path("a"), Path("b"), Path("c")]
+    words = parse_settings(LeaderboardConfig, ["--corpus", "c", "--rows", "A=a", "B=[b, c]", "--output", "o"])
+    assert [row.places for row in words.parsed()] == [(Path("a"),), (Path("b"), Path("c"))]
