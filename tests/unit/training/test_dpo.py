@@ -193,6 +193,25 @@ def test_the_trainers_loss_is_that_of_completions_one_by_one(tmp_path):
     assert trainer.compute_loss(trainer.model, {"rows": torch.tensor([0])}).item() != pytest.approx(plain[0].item())
 
 
+def test_targets_come_to_rank_first(tmp_path):
+    negatives = np.array([[[0, 2, 3], [1, 2, 3], [0, 1, 2], [0, 1, 3]]])
+    trainer = trainer_of(tmp_path, negatives, 1.0, model_of(0))
+    optimiser = torch.optim.Adam(trainer.model.parameters(), 0.05)
+
+    def ranks():
+        scores = [[total(trainer.model, row["prompt"], sid + row["tail"]) for sid in SIDS] for row in ROWS]
+        return [
+            sorted(row, reverse=True).index(row[wanted["target"]]) for row, wanted in zip(scores, ROWS, strict=True)
+        ]
+
+    before = ranks()
+    for _ in range(15):
+        optimiser.zero_grad()
+        trainer.compute_loss(trainer.model, {"rows": torch.arange(4)}).backward()
+        optimiser.step()
+    assert sum(before) > 0 and ranks() == [0, 0, 0, 0]
+
+
 class _GivenIds(DPOTrainer):
     """TRL's trainer on token ids as they are: it would tokenise texts, and put an end mark behind each."""
 

@@ -1,0 +1,214 @@
+"""The stage dpo: what it makes better, resume, several processes, and what is refused."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.kill import random_points, stage_in_child
+from support.processes import stage_in_processes
+from support.training import (
+    TRAINED,
+    Killed,
+    builder_of,
+    kill_after,
+    make_inputs,
+    same_weights,
+    sft_config,
+)
+from trl.trainer.utils import add_fused_lm_head
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.errors import ConfigError
+from minionerec.sid.table import SidTable
+from minionerec.training.dpo import stage
+from minionerec.training.dpo.config import DpoConfig
+from minionerec.training.dpo.stage import run_dpo
+from minionerec.training.dpo.trainer import SidDpoTrainer, completion_sums
+from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.sft import run_sft
+
+
+def dpo_config(folder, **changes):
+    """Two epochs of three steps, with a validation after each."""
+    settings = {
+        "corpus": str(folder / "corpus"),
+        "checkpoint": str(folder / "sft"),
+        "output": str(folder / "dpo"),
+        "tasks": {"next_sid": 0.25},
+        "prompts_per_step": 8,
+        "prompts_per_device": 4,
+        "learning_rate": 1e-3,
+        "schedule": "constant",
+        "beta": 0.5,
+        "epochs": 2,
+        "eval_rows": 20,
+        "eval_beams": 10,
+        "evals_per_epoch": 3,
+    }
+    return DpoConfig(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A corpus whose SIDs have two or three codes, and a checkpoint that has learned a little of it."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_inputs(folder, users=32)
+    table = SidTable.load_index(folder / "sids")
+    codes = table.codes.copy()
+    codes[1::2, 2] = -1
+    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
+        SidTable(codes, table.item_ids).save_index(place / "index.json")
+    run_sft(sft_config(folder, **{**TRAINED, "sids": str(folder / "mixed"), "epochs": 4, "evals_per_epoch": 0.25}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sharpened(trained):
+    """A whole run, and the negatives that it saw: epoch, row, SID numbers."""
+    seen = set()
+    completions = SidDpoTrainer.completions
+
+    def spy(self, places, negatives):
+        epoch = self.state.global_step // self.steps_per_epoch
+        seen.update((epoch, place, tuple(row)) for place, row in zip(places, negatives.tolist(), strict=True))
+        return completions(self, places, negatives)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SidDpoTrainer, "completions", spy)
+        run_dpo(dpo_config(trained))
+    return trained, seen
+
+
+def log_of(place):
+    return json.loads((place / "training_log.json").read_text())
+
+
+def test_a_run_is_never_below_its_start_and_sees_every_row_with_negatives_of_its_own(sharpened):
+    folder, seen = sharpened
+    log, counts = log_of(folder / "dpo"), read_manifest(folder / "dpo", "checkpoint")["counts"]
+    steps = [row for row in log if "loss" in row]
+    assert log[0]["step"] == 0 and counts["best"]["eval_ndcg@10"] >= log[0]["eval_ndcg@10"]
+    assert counts["rows"] == {"next_sid": 24} and counts["steps"] == len(steps) == 6
+    assert not run_dpo(dpo_config(folder)).fresh
+    # Each of 24 rows once an epoch, with other negatives in the second.
+    assert len(seen) == 48 and {(epoch, place) for epoch, place, _ in seen} == {
+        (e, p) for e in (0, 1) for p in range(24)
+    }
+    assert len({(place, row) for _, place, row in seen}) > 40
+
+
+def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_path):
+    config = dpo_config(trained, output=str(tmp_path / "hard"), negatives_from="beam", negatives=23)
+    run_dpo(config)
+    steps = [row for row in log_of(tmp_path / "hard") if "loss" in row]
+    assert steps[0]["loss"] == pytest.approx(math.log(24), abs=1e-4)
+    assert steps[0]["accuracy"] == steps[0]["margin"] == 0
+    assert steps[-1]["loss"] < steps[0]["loss"] and steps[-1]["kl"] > 0
+    assert steps[-1]["log_ratio/target"] > steps[-1]["log_ratio/negatives"]
+    (kept,) = (tmp_path / "hard.finished").glob("beams-*.npy")
+    negatives = np.load(kept)
+    bundle, builder, _ = builder_of(trained)
+    rows = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length).rows
+    tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
+    every = [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
+    add_fused_lm_head(bundle.model)
+    with torch.no_grad():
+        prompts = [row["prompt"] for row in rows]
+        totals = completion_sums(bundle.model, bundle.model, prompts, [every] * len(rows))
+    for row, order, found in zip(rows, totals.argsort(1, descending=True).tolist(), negatives.tolist(), strict=True):
+        assert [sid for sid in order if sid != row["target"]] == found
+
+
+def test_popular_sids_are_drawn_more_often(trained, tmp_path):
+    config = dpo_config(trained, negatives_from="popularity", negatives=1)
+    bundle, builder, corpus = builder_of(trained)
+    targets = corpus.rows("train")["target"].replace(dict.fromkeys(range(3, 24), 0))  # item 0 is most of them
+    corpus.train["target"] = targets.astype(np.int32)
+    rows = grpo_rows(builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99)
+    of_epoch = stage.negatives_of(config, None, bundle, corpus, rows, None)
+    drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
+    popular = bundle.table.sid_numbers[0]
+    assert 0.5 < (drawn == popular).mean() < 0.9
+
+
+def test_a_run_that_only_hurts_gives_back_the_start(trained, tmp_path):
+    changes = {"learning_rate": 0.3, "max_grad_norm": 100.0, "epochs": 1, "evals_per_epoch": 1}
+    result = run_dpo(dpo_config(trained, output=str(tmp_path / "worse"), **changes))
+    assert result.counts["best_step"] == 0
+    assert same_weights(tmp_path / "worse", trained / "sft")
+
+
+def test_a_run_cut_off_ends_as_if_nothing_had_happened(sharpened, tmp_path, monkeypatch):
+    folder, _ = sharpened
+    config = dpo_config(folder, output=str(tmp_path / "cut"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 4)
+        run_dpo(config)
+    run_dpo(config)
+    assert same_weights(tmp_path / "cut", folder / "dpo")
+    for one, other in zip(log_of(tmp_path / "cut"), log_of(folder / "dpo"), strict=True):
+        assert one.keys() == other.keys()
+        assert one == pytest.approx(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["uniform", "beam"])
+def test_killed_at_ten_places(trained, tmp_path, source):
+    whole = dpo_config(trained, output=str(tmp_path / "whole" / "dpo"), negatives_from=source)
+    totals = stage_in_child(run_dpo, tmp_path / "whole", whole)
+    for place, point in enumerate(random_points(totals, 10, seed=1)):
+        mine = tmp_path / str(place)
+        config = dpo_config(trained, output=str(mine / "dpo"), negatives_from=source)
+        run = partial(stage_in_child, run_dpo, mine, config)
+        run(point)
+        run()
+        assert same_weights(mine / "dpo", tmp_path / "whole" / "dpo"), point
+
+
+def test_two_processes_take_the_steps_of_one(trained, tmp_path):
+    changes = {"epochs": 1, "negatives_from": "beam"}
+    one, two = (
+        dpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
+        for name, per_device in (("one", 8), ("two", 2))
+    )
+    run_dpo(one)
+    stage_in_processes(run_dpo, two, 2)
+    names = ("loss", "accuracy", "margin", "log_ratio/target", "log_ratio/negatives", "kl", "grad_norm", "eval_ndcg@10")
+    for first, second in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
+        for name in names:
+            assert (name in first) == (name in second)
+            assert second.get(name, 0) == pytest.approx(first.get(name, 0), rel=1e-3, abs=1e-5), name
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    for name in weights[0]:
+        assert torch.allclose(weights[0][name], weights[1][name], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"negatives": 24}, "negatives is 24, but the catalogue has 24 distinct SIDs; ask for 23 at most"),
+        ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
+        ({"eval_rows": 0}, "eval_rows is 0; S-DPO can hurt"),
+        ({"negatives_from": "nowhere"}, "unknown negatives_from 'nowhere'; known: uniform, popularity, beam"),
+        ({"beta": 0.0}, "beta is 0.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        run_dpo(dpo_config(trained, output=str(tmp_path / "bad"), **changes))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_catalogue_model_is_refused(trained, tmp_path, monkeypatch):
+    bundle = load_bundle(trained / "sft")
+    other = replace(bundle, model=CatalogueModel.__new__(CatalogueModel))
+    monkeypatch.setattr(stage, "load_bundle", lambda *_, **__: other)
+    with pytest.raises(ConfigError, match=r"is a catalogue model.*minionerec train-catalogue --objective"):
+        run_dpo(dpo_config(trained, output=str(tmp_path / "bad")))
