@@ -1,0 +1,333 @@
+"""The stage ground-titles on a corpus of eight items, two of which share their title and one of which has none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.checkpoints import save_checkpoint
+from support.encoders import save_encoder
+from support.evaluation import copy_artefact
+
+from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.vocabulary import add_code_tokens
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.records import read_run_record
+from minionerec.data.corpus import Corpus
+from minionerec.evaluation import grounding_stage, shards, written
+from minionerec.evaluation.grounding_config import GroundingConfig
+from minionerec.evaluation.grounding_stage import run_grounding
+from minionerec.metrics.predictions import Predictions
+from minionerec.prompts.wording import NEXT_TITLE, load_wording
+from minionerec.rankers.grounding import row_min_max
+from minionerec.rankers.load import load_ranker
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.stage import run_sequential
+from minionerec.sid.table import SidTable
+
+TITLES = ["red lamp", "blue lamp", "red lamp", '"oak table"', "oak table", "", "steel bolt", "long bolt"]
+GAMMAS = [0.0, 0.5, 3.0, 40.0]
+
+
+def rows(n, seed):
+    rng = np.random.default_rng(seed)
+    histories = [rng.integers(0, 8, rng.integers(1, 5)).astype(np.int32) for _ in range(n)]
+    targets = rng.choice(8, n, p=[0.05, 0.05, 0.2, 0.1, 0.1, 0.1, 0.3, 0.1]).astype(np.int32)
+    return pd.DataFrame({"user": [f"u{place}" for place in range(n)], "history": histories, "target": targets})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A corpus, and a model over its titles that was never trained."""
+    folder = tmp_path_factory.mktemp("titles")
+    items = pd.DataFrame({"item_id": list("abcdefgh"), "title": TITLES, "description": [""] * 8})
+    corpus = Corpus(items, rows(40, 0), rows(20, 1), rows(30, 2), "leave-last-out", 10)
+    corpus.save(folder / "corpus", config={}, inputs={})
+    table = SidTable(np.array([[place // 4, place % 4] for place in range(8)]), list("abcdefgh"))
+    tokenizer = train_tokenizer(TITLES, 300)
+    add_code_tokens(tokenizer, table)
+    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
+    for parameter in model.parameters():
+        parameter.data *= 3
+    bundle = Bundle(model, tokenizer, table, load_wording("compact"), 64, task=NEXT_TITLE)
+    save_checkpoint(bundle, folder / "checkpoint")
+    save_checkpoint(replace(bundle, task="next_sid"), folder / "sids")
+    return folder
+
+
+def config(made, output, **changes):
+    settings = {
+        "corpus": str(made / "corpus"),
+        "checkpoint": str(made / "checkpoint"),
+        "output": str(output),
+        "max_new_tokens": 5,
+        "text_beams": 2,
+        "encoder": "tfidf",
+        "candidates": 7,
+        "ks": [1, 5],
+        "resamples": 20,
+    }
+    return GroundingConfig(**{**settings, **changes})
+
+
+class Writer:
+    """Writes what is wished in place of the model, and counts the prompts."""
+
+    def __init__(self, made, texts):
+        self.tokenizer, self.texts, self.asked = load_bundle(made / "checkpoint", titles=True).tokenizer, texts, 0
+
+    def __call__(self, model, prompts, beams, most, end, penalty):
+        self.asked += len(prompts)
+        chosen = [self.texts[sum(prompt) % len(self.texts)] for prompt in prompts]
+        tokens = [[*self.tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in chosen]
+        filled = torch.full((len(prompts), 60), -1)
+        for row, ids in enumerate(tokens):
+            filled[row, : len(ids)] = torch.tensor(ids)
+        return filled[:, :most]
+
+
+@pytest.fixture
+def writes(made, monkeypatch):
+    """What makes the model write some texts, by prompt."""
+
+    def let(*texts):
+        writer = Writer(made, texts)
+        monkeypatch.setattr(written, "write_freely", writer)
+        return writer
+
+    return let
+
+
+def texts_of(output, split="test"):
+    frame = pd.read_parquet(output / "texts.parquet")
+    return frame[frame["split"] == split]["text"].tolist()
+
+
+@pytest.mark.parametrize("encoder", ["self", "tfidf", "hub"])
+def test_a_title_of_the_catalogue_comes_first_with_all_its_items(made, tmp_path, writes, encoder):
+    encoder = save_encoder(tmp_path / "encoder") if encoder == "hub" else encoder
+    writes("red lamp", ' "red lamp"\n', "oak table", "steel  bolt")
+    output = run_grounding(config(made, tmp_path / "out", encoder=encoder, max_new_tokens=40)).output
+    predictions, said = Predictions.load(output), read_manifest(output)["counts"]
+    popularity = Corpus.load(made / "corpus").popularity()
+    assert popularity[2] > popularity[0]
+    wanted = {"red lamp": [2, 0], "oak table": sorted([3, 4], key=lambda item: -popularity[item]), "steel bolt": [6]}
+    for text, items, scores, sids in zip(
+        texts_of(output), predictions.items, predictions.scores, predictions.sids, strict=True
+    ):
+        first = wanted[" ".join(text.replace('"', " ").split())]
+        assert items[: len(first)] == first
+        assert scores[: len(first)] == [0] * len(first) and scores[len(first)] < 0
+        assert [sid.strip('"') for sid in sids[: len(first)]] == [TITLES[item].strip('"') for item in first]
+        assert sorted(items) == list(range(8))
+        assert scores[items.index(5)] == scores[-1]  # it has no title
+    assert said["in_catalogue"] == 1 and said["nearest_distance"] == {"mean": 0, "median": 0}
+    assert said["distinct_texts"] == 3 and said["gamma"] == 0 and said["beams"] == 7
+    assert not predictions.target_sids[0].startswith("<a_")
+
+
+def slow_vectors(made, texts):
+    """The state of the model at the end of each text, each alone, without padding."""
+    bundle = load_bundle(made / "checkpoint", titles=True)
+    found = []
+    for text in texts:
+        ids = bundle.tokenizer(f"{bundle.tokenizer.bos_token or ''}{text}{bundle.tokenizer.eos_token}")["input_ids"]
+        with torch.no_grad():
+            hidden = bundle.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1]
+        found.append(hidden[0, -1].double().numpy())
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeypatch, size):
+    monkeypatch.setattr(grounding_stage, "_DISTANCES_AT_ONCE", 1)  # rows in several parts
+    output = run_grounding(config(made, tmp_path / "out", encoder="self", batch_size=size)).output
+    texts, found = [" ".join(text.split()).strip("\"' ") for text in texts_of(output)], Predictions.load(output)
+    assert len(set(texts)) > 1
+    names = [title.strip('"') for title in TITLES]
+    titled = [place for place, name in enumerate(names) if name]
+    titles = dict(zip(titled, slow_vectors(made, [names[place] for place in titled]), strict=True))
+    for row, vector in enumerate(slow_vectors(made, texts)):
+        if not texts[row]:  # which says nothing
+            assert set(found.scores[row]) == {0}
+            continue
+        far = {place: np.linalg.norm(vector - own) for place, own in titles.items()}
+        far[5] = max(far.values())
+        low, high = min(far.values()), max(far.values())
+        scores = [-(far[item] - low) / (high - low) for item in found.items[row]]
+        np.testing.assert_allclose(found.scores[row], scores, atol=2e-5)
+
+
+def test_the_exponent_is_chosen_on_validation_rows_alone(made, tmp_path, writes):
+    writes("red lamp", "long bolt", "blue table")
+    asked = {"weights": "popularity", "gammas": GAMMAS}
+    measured = run_grounding(config(made, tmp_path / "one", **asked))
+    first = read_manifest(measured.output)["counts"]
+    corpus = Corpus.load(made / "corpus")
+    poisoned = corpus.test.assign(target=np.int32(7))
+    replace(corpus, test=poisoned).save(tmp_path / "poisoned", config={}, inputs={})
+    other = config(made, tmp_path / "two", corpus=str(tmp_path / "poisoned"), **asked)
+    again = run_grounding(other)
+    second = read_manifest(again.output)["counts"]
+    assert second["gamma_ndcg@10"] == first["gamma_ndcg@10"] and second["gamma"] == first["gamma"]
+    assert again.metrics["recommenders"] != measured.metrics["recommenders"]
+    assert set(first["gamma_ndcg@10"]) == {"0", "0.5", "3", "40"}
+    best = max(first["gamma_ndcg@10"].values())
+    assert first["gamma_ndcg@10"][f"{first['gamma']:g}"] == best > first["gamma_ndcg@10"]["0"]
+    shifted = corpus.valid.assign(target=np.int32(7))
+    replace(corpus, valid=shifted).save(tmp_path / "shifted", config={}, inputs={})
+    third = config(made, tmp_path / "three", corpus=str(tmp_path / "shifted"), **asked)
+    assert read_manifest(run_grounding(third).output)["counts"]["gamma_ndcg@10"] != first["gamma_ndcg@10"]
+
+
+def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writes):
+    writes("red lamp", "long bolt")
+    asked = {"weights": "popularity", "gammas": GAMMAS, "valid_rows": 5}
+    one, two = (run_grounding(config(made, tmp_path / f"out{seed}", seed=seed, **asked)).output for seed in (0, 1))
+    rows_of = [
+        pd.read_parquet(place / "texts.parquet").query("split == 'valid'")["row"].tolist() for place in (one, two)
+    ]
+    assert [len(rows) for rows in rows_of] == [5, 5] and rows_of[0] != rows_of[1]
+    given = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3])).output
+    assert read_manifest(given)["counts"]["gamma"] == 3 and texts_of(given, "valid") == []
+    plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
+    assert Predictions.load(given).items != plain.items
+    assert [row[0] for row in Predictions.load(given).items] == [row[0] for row in plain.items]
+
+
+def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
+    writes("red lamp", "long bolt", "blue table")
+    run_sequential(
+        SequentialConfig(
+            model="sasrec",
+            corpus=str(made / "corpus"),
+            protocol="rows",
+            hyper={"hidden_size": 16, "inner_size": 16, "num_layers": 1},
+            max_len=3,
+            epochs=1,
+            list_length=5,
+            resamples=10,
+            output=str(tmp_path / "sasrec"),
+        )
+    )
+    model = next((tmp_path / "sasrec").glob("seed-*/model"))
+    corpus = Corpus.load(made / "corpus")
+    histories = [np.zeros(0, np.int32), *corpus.test["history"][1:]]
+    replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
+    asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
+    found = Predictions.load(run_grounding(config(made, tmp_path / "out", **asked)).output)
+    plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
+    logits = load_ranker(model, corpus).scores(list(corpus.test["history"])).numpy()
+    for row, (items, scores) in enumerate(zip(found.items, found.scores, strict=True)):
+        weights = row_min_max(logits[row])
+        before = dict(zip(plain.items[row], plain.scores[row], strict=True))
+        heaviest = {
+            item: max(weights[other] for other in (0, 2)) if item in (0, 2) else weights[item] for item in items
+        }
+        wanted = [before[item] / (1 + heaviest[item]) ** 2 for item in items]
+        np.testing.assert_allclose(scores, wanted, atol=1e-6)
+    other = config(made, tmp_path / "empty", **{**asked, "corpus": str(tmp_path / "corpus")})
+    with pytest.raises(ArtefactError, match="was not trained on"):
+        run_grounding(other)
+
+
+def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
+    writes("long bolt")
+    corpus = Corpus.load(made / "corpus")
+    histories = [np.zeros(0, np.int32), *corpus.test["history"][1:]]
+    replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
+    settings = {"model": "sasrec", "protocol": "rows", "hyper": {"hidden_size": 8, "num_layers": 1}, "max_len": 3}
+    run_sequential(
+        SequentialConfig(
+            corpus=str(tmp_path / "corpus"), epochs=1, list_length=5, output=str(tmp_path / "sasrec"), **settings
+        )
+    )
+    model = next((tmp_path / "sasrec").glob("seed-*/model"))
+    asked = {"corpus": str(tmp_path / "corpus"), "gammas": [2]}
+    by_model = config(made, tmp_path / "a", weights="sequential", sequential=str(model), **asked)
+    by_count = config(made, tmp_path / "b", weights="popularity", **asked)
+    one, two = (Predictions.load(run_grounding(each).output) for each in (by_model, by_count))
+    assert one.items[0] == two.items[0] and one.scores[0] == two.scores[0]
+    assert one.scores[1:] != two.scores[1:]
+
+
+def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
+    writer = writes("red lamp", "long bolt", "blue table")
+    first = run_grounding(config(made, tmp_path / "plain", split="valid")).output
+    asked = writer.asked
+    again = config(made, tmp_path / "again", split="valid", weights="popularity", texts=str(first))
+    assert texts_of(run_grounding(again).output, "valid") == texts_of(first, "valid")
+    assert writer.asked == asked
+    both = config(made, tmp_path / "both", weights="popularity", gammas=GAMMAS, texts=str(first))
+    fresh = config(made, tmp_path / "fresh", weights="popularity", gammas=GAMMAS)
+    one, two = (run_grounding(each).output for each in (both, fresh))
+    for name in ("predictions.parquet", "texts.parquet", "metrics.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    with pytest.raises(ArtefactError, match="written with max_new_tokens 5, now it is 6"):
+        run_grounding(config(made, tmp_path / "longer", texts=str(first), max_new_tokens=6))
+    renamed = {"wording.yaml": replace(load_wording("compact"), name="renamed").to_yaml()}
+    copied = copy_artefact(made / "checkpoint", tmp_path / "copied", **renamed)
+    with pytest.raises(ArtefactError, match="its texts are of another checkpoint"):
+        run_grounding(config(made, tmp_path / "other", texts=str(first), checkpoint=str(copied)))
+    Predictions.load(first).save(tmp_path / "searched", config={}, inputs={})
+    with pytest.raises(ArtefactError, match=r"holds no texts\.parquet, so ground-titles did not make it"):
+        run_grounding(config(made, tmp_path / "other", texts=str(tmp_path / "searched")))
+
+
+class Cut(Exception):
+    pass
+
+
+def test_a_run_that_was_cut_off_goes_on(made, tmp_path, monkeypatch):
+    asked = {"batch_size": 3, "weights": "popularity", "gammas": GAMMAS}
+    whole = run_grounding(config(made, tmp_path / "whole", **asked)).output
+    parts, write = [], shards._write_shard
+
+    def dying(*args):
+        if len(parts) == 4:
+            raise Cut
+        parts.append(args[0])
+        write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_write_shard", dying)
+        with pytest.raises(Cut):
+            run_grounding(config(made, tmp_path / "cut", **asked))
+    assert not (tmp_path / "cut").exists()
+    found = run_grounding(config(made, tmp_path / "cut", **asked)).output
+    for name in ("predictions.parquet", "predictions.json", "texts.parquet", "metrics.json"):
+        assert (found / name).read_bytes() == (whole / name).read_bytes()
+    record = read_run_record(found)
+    assert (record.parts, record.resumed_from) == (2, 4)
+    assert set(record.seconds) == {"all", "load", "generate", "ground", "measure", "write"}
+    stamp = (found / "manifest.json").stat().st_mtime_ns
+    run_grounding(config(made, tmp_path / "cut", **asked))
+    assert (found / "manifest.json").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ks": [8]}, r"ks \[8\] with 7 candidates: each K must be from 1 to the number of candidates"),
+        ({"gammas": []}, "gammas is empty"),
+        ({"gammas": [-1]}, "gammas is -1; it must be at least 0"),
+        ({"weights": "sequential"}, "weights is 'sequential' and sequential ''"),
+        ({"sequential": "runs/x"}, "weights is 'none' and sequential 'runs/x'"),
+        ({"encoder": "vectors.npy"}, "a file of vectors, but texts that a model writes need an encoder"),
+        ({"times": "times.csv"}, "times is 'times.csv', but slices is false"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(made, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(made, tmp_path / "out", **changes)
+
+
+def test_models_and_catalogues_that_do_not_fit_are_named(made, tmp_path):
+    with pytest.raises(ArtefactError, match=r"sids: was trained on next_sid and does not write titles"):
+        run_grounding(config(made, tmp_path / "out", checkpoint=str(made / "sids")))
+    with pytest.raises(ConfigError, match="candidates is 8, but the catalogue has 7 distinct titles"):
+        run_grounding(config(made, tmp_path / "out", candidates=8))
+    assert not (tmp_path / "out").exists()
