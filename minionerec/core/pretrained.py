@@ -19,8 +19,10 @@ CONFIG_FILE = "config.json"
 _CODE, _KERNELS = "auto_map", ("attn_implementation", "_attn_implementation", "experts_implementation", "kernel_config")
 _SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("d_model", "d_ff", "d_kv", "num_heads"),
     *("num_sids", "levels", "max_code", "text_width", "num_transitions", "towers"),
 )
+_LAYERS = ("num_hidden_layers", "num_layers", "num_decoder_layers")
 _MOST_HEADER = 100_000_000
 
 
@@ -123,7 +125,7 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
         )
     shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, error, remedy)]
     largest = max((side for shape in shapes for side in shape), default=0)
-    bounds = {**dict.fromkeys(_SIZES, largest), "num_hidden_layers": len(shapes)}
+    bounds = {**dict.fromkeys(_SIZES, largest), **dict.fromkeys(_LAYERS, len(shapes))}
     for key, most in bounds.items() if shapes else ():
         value = config.get(key)
         if isinstance(value, int) and value > most:

@@ -33,7 +33,7 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
     config = model.config
     said = vars(config)
     heads: int = config.num_attention_heads
-    head_width = said.get("head_dim") or config.hidden_size // heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = said.get("num_key_value_heads") or heads
     span = longest_prompt + beams * (trie.levels - 1)
     tokens = max(longest_prompt, beams)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -115,10 +116,11 @@ def _keep(table: _Table) -> np.ndarray:
     return table.codes
 
 
-def _extra_token(table: _Table) -> np.ndarray:
+def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
 
-    Numbers begin at 0, or behind those of the SIDs already taken.
+    Numbers begin at 0, or behind those of the SIDs already taken. With `everyone` an item that is alone has number 0
+    (Rajput et al., "Recommender Systems with Generative Retrieval", 2023), so that all SIDs grow by one code.
     """
     codes, levels = table.codes, table.codes.shape[1]
     first_free: dict[tuple[int, ...], int] = {}
@@ -127,10 +129,10 @@ def _extra_token(table: _Table) -> np.ndarray:
         first_free[sid] = max(first_free.get(sid, 0), max(row[levels:], default=-1) + 1)
     ranks = np.full((len(codes), 1), -1, dtype=np.int32)
     for sid, items in _groups(codes).items():
-        if len(items) == 1 and sid not in first_free:
+        if len(items) == 1 and sid not in first_free and not everyone:
             continue
         if min(sid) < 0:
-            raise DataError("extra_token needs SIDs of one length; these differ in length. Take collisions: keep.")
+            raise DataError("an extra token needs SIDs of one length; these differ in length. Take collisions: keep.")
         ranks[items, 0] = first_free.get(sid, 0) + np.arange(len(items))
     return codes if (ranks < 0).all() else np.hstack([codes, ranks])
 
@@ -236,6 +238,7 @@ METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
     "relocate": _relocate,
     "sinkhorn": _sinkhorn,
     "extra_token": _extra_token,
+    "extra_token_all": partial(_extra_token, everyone=True),
 }
 
 
@@ -256,7 +259,7 @@ def resolve_collisions(
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
             items than places); "sinkhorn" encodes the members of each group together at the last level, whose codes
             they share out by entropic optimal transport, and keeps what still collides; "extra_token" adds a level
-            that numbers the members of each group, so that SIDs differ in length.
+            that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds it to all.
         vectors: float32 (N, D), what the codes were made from; needed by "relocate" and "sinkhorn".
         codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
         taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.

@@ -93,7 +93,8 @@ class SidConfig(EncoderConfig):
     collisions: str = setting(
         "relocate",
         "what becomes of items that share an SID: keep them, relocate all but one to the nearest free code, share "
-        "out last codes among them by optimal transport as far as that goes (sinkhorn), or give each an extra_token",
+        "out last codes among them by optimal transport as far as that goes (sinkhorn), give each an extra_token, or "
+        "give every item one, whether it shares or not (extra_token_all)",
         known=tuple(COLLISION_METHODS),
     )
     capacity: int = setting(1, "most items that may share an SID after collisions relocate", least=1)
