@@ -210,8 +210,10 @@ def steps_before(steps: Sequence[Step], settings: Settings) -> list[Step]:
 
 
 def _read_paths(settings: Settings) -> Iterator[str]:
+    """What is read, and the folders that it lies in: the model of a seed lies in the output of its training."""
     for path in settings.named_paths():
-        yield os.path.normpath(path)
+        place = Path(os.path.normpath(path))
+        yield from map(str, (place, *place.parents))
 
 
 def ensure_before(recipe: Path, config: Settings) -> None:

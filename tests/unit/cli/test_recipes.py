@@ -186,6 +186,12 @@ def test_steps_before_are_those_that_are_read():
     assert names(settings("build-sids", corpus="elsewhere", output="runs/demo/sft")) == []
     report = settings("report", predictions={"X": "runs/demo/eval_sft"}, corpus="runs/demo/corpus", output="x")
     assert names(report) == ["data", "sids", "catalogue", "sft", "eval_sft"]
+    assert names(settings("eval-beam", checkpoint="runs/demo/sft/below/it", output="x")) == [
+        "data",
+        "sids",
+        "catalogue",
+        "sft",
+    ]
 
 
 def test_what_cannot_be_told_is_not_current(monkeypatch):
