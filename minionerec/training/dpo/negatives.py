@@ -90,7 +90,7 @@ def beams(
 
 def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
     try:
-        return np.load(file, allow_pickle=False).shape == shape
+        return bool(np.load(file, allow_pickle=False).shape == shape)
     except (OSError, ValueError, EOFError):
         return False
 

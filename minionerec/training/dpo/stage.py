@@ -9,7 +9,7 @@ import numpy as np
 from transformers import TrainingArguments
 
 from minionerec.backbone.build import resolve_dtype
-from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
@@ -81,6 +81,7 @@ def load_start(config: DpoConfig) -> Bundle:
         ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
     """
     bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
             f"{config.checkpoint}: is a catalogue model, whose softmax already compares a target with the whole "
