@@ -1,5 +1,6 @@
 """Settings of the leaderboard; light to import, so that `--help` answers at once."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,14 +198,15 @@ def _row(name: str, given: Any) -> RowSetting:
 
 def _check_once(rows: list[RowSetting]) -> None:
     """Check that no place is named twice: a seed that counts twice would shrink the spread."""
-    known: dict[Path, str] = {}
+    known: dict[str, str] = {}
     for row in rows:
         for place in row.places:
-            if place.resolve() in known:
+            spot = os.path.abspath(place)
+            if spot in known:
                 raise ConfigError(
-                    f"rows: {row.name}: {place} is named twice, by {known[place.resolve()]} before. Name each run once."
+                    f"rows: {row.name}: {place} is named twice, by {known[spot]} before. Name each run once."
                 )
-            known[place.resolve()] = row.name
+            known[spot] = row.name
 
 
 def _listed(names: list[Any]) -> str:
