@@ -21,7 +21,7 @@ from minionerec.backbone.quiet import quiet_libraries
 from minionerec.backbone.tiger import TigerModel
 from minionerec.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.core.artefacts import open_artefact
-from minionerec.core.errors import ArtefactError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.nn.linear import replace_linear
 from minionerec.prompts.wording import NEXT_SID, Wording, load_wording
@@ -112,6 +112,19 @@ def bundle_counts(bundle: Bundle) -> dict[str, Any]:
         "sid_table": bundle.table.fingerprint,
         "max_prompt_length": bundle.max_prompt_length,
     } | ({} if bundle.task == NEXT_SID else {"task": bundle.task})
+
+
+def check_decoder_alone(bundle: Bundle) -> None:
+    """Check that a checkpoint has no encoder, as stages assume that change or hand on language models.
+
+    Raises:
+        ConfigError: If it has one.
+    """
+    if isinstance(bundle.model, TigerModel):
+        raise ConfigError(
+            f"{bundle.path}: is an encoder-decoder, which only train-tiger trains. Give a language model (minionerec "
+            "sft)."
+        )
 
 
 def load_bundle(

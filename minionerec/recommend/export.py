@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from minionerec.backbone.bundle import Bundle, clean_generation_config, load_bundle
+from minionerec.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
@@ -108,6 +108,7 @@ def load_language_model(checkpoint: Path, dtype: str) -> Bundle:
         ConfigError: If it is a catalogue model.
     """
     bundle = load_bundle(checkpoint, dtype=None if dtype == "saved" else getattr(torch, dtype))
+    check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
             f"{checkpoint}: is a catalogue model, which no engine for language models can load. Serve it with "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.backbone.bundle import Bundle, bundle_counts, load_bundle, write_model_files
+from minionerec.backbone.bundle import Bundle, bundle_counts, check_decoder_alone, load_bundle, write_model_files
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
 from minionerec.backbone.quiet import quiet_libraries
@@ -71,6 +71,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
         corpus = corpus.with_every_row() if refit else corpus
         table = SidTable.load_index(stage.inputs["sids"], corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
+        check_decoder_alone(bundle)
         check_known_items(bundle.table, table, folder, stage.inputs["sids"])
         counts: dict[str, Any] = {
             "items": len(table),

@@ -13,7 +13,7 @@ from minionerec.nn.linear import replace_linear
 from minionerec.prompts.wording import TaskWording, Wording
 from minionerec.sid.table import SidTable
 
-TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording("{history}{eos}", "{sid}")})
+TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording(("{history}{eos}",), "{sid}")})
 """The encoder reads the SIDs of a history, the oldest first, and an end token; the decoder says the SID alone."""
 
 

@@ -6,7 +6,7 @@ import torch
 from trl import GRPOConfig
 
 from minionerec.backbone.build import resolve_dtype
-from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
@@ -73,6 +73,7 @@ def load_policy(config: GrpoConfig) -> Bundle:
         ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
     """
     bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
             f"{config.checkpoint}: is a catalogue model, whose rewards need no rollouts. Sharpen it with "

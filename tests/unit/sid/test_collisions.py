@@ -51,6 +51,22 @@ def test_extra_token_without_collision_adds_no_level():
     assert resolve_collisions(np.array([[0, 1], [1, 0]]), "extra_token").codes.shape == (2, 2)
 
 
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30))
+def test_extra_token_all_numbers_every_item_in_its_group(pairs):
+    added = resolve_collisions(np.array(pairs), "extra_token_all")
+    before: Counter[tuple[int, int]] = Counter()
+    for pair, sid in zip(pairs, added.codes.tolist(), strict=True):
+        assert sid == [*pair, before[pair]]
+        before[pair] += 1
+    assert added.after.unique == added.moved == len(pairs)
+
+
+def test_extra_token_all_goes_on_behind_the_numbers_that_are_taken():
+    taken = np.array([[0, 1, 0], [0, 1, 1], [2, 2, 0]])
+    added = resolve_collisions(np.array([[0, 1], [2, 2], [3, 3]]), "extra_token_all", taken=taken)
+    assert added.codes.tolist() == [[0, 1, 2], [2, 2, 1], [3, 3, 0]]
+
+
 LINE = [np.array([[0.0], [100.0]], np.float32), np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)]
 
 

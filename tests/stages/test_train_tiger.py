@@ -1,0 +1,268 @@
+"""The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
+
+import json
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import save_checkpoint
+from support.kill import random_points, stage_in_child
+from support.training import grpo_config, make_inputs, same_weights
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import decode_prompts
+from minionerec.decoding.trie import Trie
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import Predictions
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.recommend.explain import explain
+from minionerec.recommend.export import run_export
+from minionerec.recommend.export_config import ExportConfig
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request
+from minionerec.sid.table import SidTable
+from minionerec.training.extend import run_extend
+from minionerec.training.extend_config import ExtendConfig
+from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.tiger.config import TigerTrainConfig
+from minionerec.training.tiger.rows import collate, distinct_rows
+from minionerec.training.tiger.stage import TigerTrainer, row_losses, run_tiger
+
+
+def tiger_config(folder, **changes):
+    settings = {
+        "corpus": str(folder / "corpus"),
+        "sids": str(folder / "sids"),
+        "output": str(folder / "tiger"),
+        "hidden_size": 32,
+        "layers": 1,
+        "heads": 2,
+        "head_size": 8,
+        "inner_size": 48,
+        "epochs": 2,
+        "batch_size": 16,
+        "device_batch_size": 16,
+        "learning_rate": 1e-2,
+        "eval_rows": 20,
+        "eval_beams": 10,
+    }
+    return TigerTrainConfig(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    make_inputs(folder)
+    return folder, run_tiger(tiger_config(folder, epochs=16, evals_per_epoch=0.25))
+
+
+@pytest.fixture(scope="module")
+def parts(trained):
+    """Corpus, tokenizer and builder of the trained checkpoint."""
+    folder, _ = trained
+    corpus, bundle = Corpus.load(folder / "corpus"), load_bundle(folder / "tiger")
+    return corpus, bundle, ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+
+
+def test_equal_rows_are_one_that_weighs_as_much(parts):
+    corpus, bundle, builder = parts
+    rows, cut = distinct_rows(builder, bundle.tokenizer, "train", 512)
+    sids = bundle.table.sids
+    wanted = Counter(
+        ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
+        for history, target in zip(corpus.train["history"], corpus.train["target"], strict=True)
+    )
+    said = [
+        tuple("".join(bundle.tokenizer.convert_ids_to_tokens(ids)) for ids in row)
+        for row in zip(rows["input_ids"], rows["labels"], strict=True)
+    ]
+    weights = np.array(rows["weights"])
+    assert cut == 0 and weights.mean() == pytest.approx(1)
+    assert dict(zip(said, (weights * len(corpus.train) / len(said)).round().astype(int), strict=True)) == wanted
+    assert max(wanted.values()) > 1
+    assert distinct_rows(builder, bundle.tokenizer, "train", 4)[1] > 0
+
+
+def test_the_loss_is_the_mean_over_unpadded_tokens():
+    codes = np.array([[0, 0, 0], [0, 1, -1], [1, 1, 0], [2, 0, -1]])
+    tokenizer = sid_tokenizer(SidTable(codes, list("wxyz")))
+    model = build_tiger(tokenizer, 0, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=2).eval()
+    code = torch.from_numpy
+    rows = [
+        {"input_ids": [2, 5, 1], "labels": [3, 5, 7], "weights": 1.0},
+        {"input_ids": [3, 5, 7, 2, 6, 1], "labels": [2, 6], "weights": 1.5},
+        {"input_ids": [1], "labels": [4, 6], "weights": 0.5},
+    ]
+    total, tokens = 0.0, 0
+    for row in rows:
+        with torch.no_grad():
+            alone = model(input_ids=torch.tensor([row["input_ids"]]), labels=torch.tensor([row["labels"]]))
+        total += row["weights"] * float(alone.loss) * len(row["labels"])
+        tokens += len(row["labels"])
+    batch = collate(rows)
+    assert batch["labels"].tolist() == [[3, 5, 7], [2, 6, -100], [4, 6, -100]]
+    wider = {**batch, "input_ids": torch.nn.functional.pad(batch["input_ids"], (0, 3))}
+    with torch.no_grad():
+        for inputs in (batch, wider):
+            found = TigerTrainer.compute_loss(None, model, inputs)
+            assert float(found) == pytest.approx(total / tokens, rel=1e-6)
+        losses = row_losses(model, batch["input_ids"], batch["labels"])
+        padded = row_losses(model, wider["input_ids"], batch["labels"])
+    assert torch.allclose(losses, padded, atol=1e-6)
+    assert code(np.array([1.0, 1.5, 0.5])) @ losses.double() == pytest.approx(total, rel=1e-5)
+
+
+def test_twenty_rows_are_learnt_by_heart():
+    rng = np.random.default_rng(0)
+    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{place}" for place in range(24)])
+    tokenizer = sid_tokenizer(table)
+    model = build_tiger(tokenizer, 0, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
+    histories = [rng.integers(0, 24, rng.integers(1, 6)) for _ in range(20)]
+    targets = rng.integers(0, 24, 20)
+    ids = [tokenizer("".join(table.sids[item] for item in past) + "<|eos|>")["input_ids"] for past in histories]
+    labels = [tokenizer(table.sids[target])["input_ids"] for target in targets]
+    batch = collate([{"input_ids": a, "labels": b, "weights": 1.0} for a, b in zip(ids, labels, strict=True)])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        row_losses(model, batch["input_ids"], batch["labels"]).mean().backward()
+        optimiser.step()
+    code_ids = np.array(
+        [[tokenizer.convert_tokens_to_ids(f"<{level}_{code}>") for code in range(5)] for level in "abc"]
+    )
+    sids, _ = decode_prompts(model, ids, Trie.build(table.codes, code_ids), 5)
+    assert sids[:, 0].tolist() == table.sid_numbers[targets].tolist()
+
+
+def test_it_learns_the_order_of_the_items(trained):
+    folder, result = trained
+    assert result.counts["best"]["eval_ndcg@10"] > 0.75
+    assert result.counts["rows"] == 120 > result.counts["distinct_rows"]
+    again = run_tiger(tiger_config(folder, epochs=16, evals_per_epoch=0.25))
+    assert not again.fresh and again.counts == result.counts
+    bundle = load_bundle(folder / "tiger")
+    assert isinstance(bundle.model, TigerModel) and bundle.wording == TIGER_WORDING
+    assert bundle.model.config.vocab_size == len(bundle.tokenizer) == 2 + 4 + 6 + 1
+    assert read_json(folder / "tiger" / "generation_config.json")["decoder_start_token_id"] == 0
+
+
+def test_every_search_measures_it_like_any_other(trained, tmp_path):
+    folder, _ = trained
+    found = {}
+    for search in ("beam", "exact", "stock"):
+        config = EvalConfig(
+            checkpoint=str(folder / "tiger"),
+            corpus=str(folder / "corpus"),
+            sids=str(folder / "sids"),
+            output=str(tmp_path / search),
+            search=search,
+            beams=10,
+            ks=[1, 5, 10],
+            resamples=10,
+        )
+        assert run_eval(config).metrics["recommenders"]
+        found[search] = Predictions.load(tmp_path / search)
+    assert found["beam"].items == found["stock"].items
+    agree = [one[:3] == other[:3] for one, other in zip(found["beam"].items, found["exact"].items, strict=True)]
+    assert np.mean(agree) > 0.9
+    for one, other in zip(found["beam"].scores, found["stock"].scores, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_users_are_recommended_items_with_reasons(trained):
+    folder, _ = trained
+    recommender = Recommender.load(folder / "tiger")
+    answer = recommender.recommend(["i3", "i4"], k=4, without=["i5"], exclude_seen=True)
+    listed = [item.item_id for item in answer.items]
+    assert len(listed) == 4 and not {"i3", "i4", "i5"} & set(listed)
+    explanation = explain(recommender, Request(["i3", "i4"], 2))
+    assert explanation.tree and {
+        reason["item_id"] for reasons in explanation.reasons.values() for reason in reasons
+    } == {
+        "i3",
+        "i4",
+    }
+
+
+def test_what_needs_a_language_model_says_so(trained, tmp_path):
+    folder, _ = trained
+    words = "is an encoder-decoder, which only train-tiger trains"
+    checkpoint = str(folder / "tiger")
+    with pytest.raises(ConfigError, match=words):
+        run_grpo(grpo_config(folder, checkpoint=checkpoint, output=str(tmp_path / "grpo")))
+    with pytest.raises(ConfigError, match=words):
+        run_export(ExportConfig(checkpoint=checkpoint, corpus=str(folder / "corpus"), output=str(tmp_path / "export")))
+    with pytest.raises(ConfigError, match=words):
+        run_extend(
+            ExtendConfig(
+                checkpoint=checkpoint,
+                corpus=str(folder / "corpus"),
+                sids=str(folder / "sids"),
+                output=str(tmp_path / "extended"),
+            )
+        )
+
+
+def test_weights_of_another_vocabulary_are_noticed(trained, tmp_path):
+    folder, _ = trained
+    bundle = load_bundle(folder / "tiger")
+    bundle.model.resize_token_embeddings(len(bundle.tokenizer) + 2)
+    save_checkpoint(bundle, tmp_path / "other")
+    with pytest.raises(ArtefactError, match="the model's codes are not those of"):
+        load_bundle(tmp_path / "other")
+
+
+def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
+    folder, _ = trained
+    run_tiger(
+        tiger_config(folder, output=str(tmp_path / "tiger"), schedule="inverse_sqrt", warmup=4, evals_per_epoch=2)
+    )
+    log = json.loads((tmp_path / "tiger" / "training_log.json").read_text())
+    rates = {row["step"]: row["learning_rate"] for row in log if "learning_rate" in row}
+    assert len(rates) > 2
+    for step, rate in rates.items():  # a step's own rate is that after the steps before it
+        assert rate == pytest.approx(1e-2 * min((step - 1) / 4, (4 / max(step - 1, 1)) ** 0.5))
+
+
+def test_killed_anywhere_it_ends_as_if_nothing_had_happened(tmp_path):
+    make_inputs(tmp_path)
+    often = partial(tiger_config, tmp_path, evals_per_epoch=2)
+    totals = stage_in_child(run_tiger, tmp_path, often())
+    for place, point in enumerate(random_points(totals, 2, 3)):
+        mine = tmp_path / str(place)
+        run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
+        run(point)
+        assert not (mine / "tiger").exists() or point.kind == "write"
+        run()
+        assert same_weights(mine / "tiger", tmp_path / "tiger"), point
+
+
+def test_micro_batches_add_up(trained, tmp_path):
+    folder, _ = trained
+    steps = {}
+    for name, size in (("whole", 16), ("halves", 8)):
+        run_tiger(tiger_config(folder, output=str(tmp_path / name), device_batch_size=size, dropout=0.0, epochs=1))
+        steps[name] = load_bundle(tmp_path / name).model.state_dict()
+    for name, weight in steps["whole"].items():
+        assert torch.allclose(weight, steps["halves"][name], atol=2e-3), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dtype": "bfloat16"}, "dtype is bfloat16, in which steps from random weights round to nothing"),
+        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking"),
+        ({"schedule": "square"}, "unknown schedule 'square'; known: cosine, linear, constant, inverse_sqrt"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+    ],
+)
+def test_settings_that_cannot_be_are_said(tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        tiger_config(tmp_path, **changes)
