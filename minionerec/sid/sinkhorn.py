@@ -51,4 +51,5 @@ def encode_together(costs: np.ndarray) -> np.ndarray:
         >>> encode_together(np.array([[0.1, 0.2, 5.0], [0.1, 0.3, 5.0]])).tolist()
         [1, 0]
     """
-    return transport_plan(costs).argmax(axis=1)
+    codes: np.ndarray = transport_plan(costs).argmax(axis=1)
+    return codes
