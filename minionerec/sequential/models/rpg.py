@@ -14,6 +14,7 @@ from minionerec.nn.padding import slot_range
 from minionerec.sequential.encoder import CausalEncoder
 
 _ITEMS_AT_ONCE = 1 << 16
+_SHORTEST = 1e-12
 
 
 class RPG(CausalEncoder):
@@ -138,9 +139,10 @@ class RPG(CausalEncoder):
     def digit_log_probs(self, vectors: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the codes of each digit: float (K, D) to (M, K, C)."""
         states = vectors[:, None] + functional.silu(self.heads(vectors)).unflatten(1, (self.num_digits, -1))
-        states = functional.normalize(states, dim=-1).transpose(0, 1)  # (M, K, D)
-        codes = functional.normalize(self.codes.weight, dim=-1).unflatten(0, (self.num_digits, -1))  # (M, C, D)
-        return (torch.bmm(states, codes.transpose(1, 2)) / self.temperature).log_softmax(-1)
+        codes = functional.normalize(self.codes.weight, dim=-1) / self.temperature
+        products = torch.bmm(states.transpose(0, 1), codes.unflatten(0, (self.num_digits, -1)).transpose(1, 2))
+        lengths = states.norm(dim=-1).clamp_min(_SHORTEST).T  # dividing the products is less than dividing the states
+        return (products * lengths.reciprocal()[..., None]).log_softmax(-1)  # (M, K, C)
 
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Mean log-probability of every item's digits, -inf for padding: float (..., D) to (..., V).
