@@ -214,7 +214,7 @@ def effort(board: Board) -> list[Block]:
     headers = ["Recommender", "Search", "Tuned", "Note", "Seeds", "Parameters", "Rows x epochs", "Training"]
     caption = (
         "Parameters of the models that are asked for a row; rows (or windows of a user's items) of an epoch times the "
-        "epochs taken; training with all that was trained on the way, and evaluation, each a seed's mean."
+        "epochs taken; wall time of training, with all that was trained on the way, and of evaluation, a seed's mean."
     )
     blocks: list[Block] = [Table([*headers, "Evaluation"], rows, caption, 4)]
     machines = list(dict.fromkeys(name for line in board.lines if line.effort for name in line.effort.machines))
