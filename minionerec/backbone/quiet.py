@@ -8,12 +8,18 @@ import warnings
 import torch
 from transformers.utils import logging as transformers_logging
 
+_TIED = (
+    "['lm_head.weight']",
+    "['encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight']",
+)
+
 
 class _TiedHead(logging.Filter):
-    """Drops the warning that a tied output head is not in a checkpoint: it is the input embedding."""
+    """Drops the warning that what is tied to the input embedding is not in a checkpoint."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "missing keys in the checkpoint model loaded: ['lm_head.weight']" not in record.getMessage()
+        said = record.getMessage()
+        return not any(f"missing keys in the checkpoint model loaded: {names}." in said for names in _TIED)
 
 
 def quiet_libraries() -> None:
