@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -19,13 +20,15 @@ from minionerec.prompts.wording import NEXT_TITLE
 
 @dataclass(frozen=True)
 class Titles:
-    """Distinct titles and the items behind them; it has the names that `SidTable` has for the same things.
+    """Distinct titles and the items behind them; groups of items as `minionerec.rankers.candidates.Groups` are.
 
     Attributes:
         trie: The distinct titles in the tokens of one tokenizer.
         sid_numbers: int64 (N,), the leaf of each item.
         sids: N texts, what the group of each item is called: the title itself.
     """
+
+    unit: ClassVar[str] = "title"
 
     trie: Trie
     sid_numbers: np.ndarray

@@ -14,9 +14,9 @@ from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
 from minionerec.metrics.slices import Part
 from minionerec.metrics.tables import format_metrics_table
+from minionerec.rankers.candidates import Groups
 from minionerec.rankers.floors import make_floors
 from minionerec.rankers.lists import Rows, rank_rows
-from minionerec.sid.table import SidTable
 
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
@@ -57,7 +57,7 @@ class Measuring:
         split: Name of the split.
         rows: Its rows.
         name: What the tables call the recommender.
-        table: SIDs of the items; None where there are none.
+        table: SIDs, or titles, that items share; None where there are none.
         width: Candidates of each list.
         ks: Cut-offs.
         floors: Whether the floors stand beside it.
@@ -71,7 +71,7 @@ class Measuring:
     split: str
     rows: Rows
     name: str
-    table: SidTable | None
+    table: Groups | None
     width: int
     ks: Sequence[int]
     floors: bool
@@ -131,11 +131,16 @@ class Measured:
             "sid_table": self.sid_table,
             "recommenders": {name: evaluation.to_json() for name, evaluation in self.evaluations.items()},
         }
-        levels = ["item"] if self.what.table is None else ["sid", "item"]
+        table = self.what.table
+        levels = ["item"] if table is None else ["sid", "item"]
         tables = [
-            format_metrics_table(self.evaluations, level, "" if number else title)
+            format_metrics_table(
+                self.evaluations, level, "" if number else title, "SID" if table is None else table.unit
+            )
             for number, level in enumerate(levels)
         ]
+        if table is not None and table.unit != "SID":
+            metrics["sid_means"] = table.unit
         if self.parts is not None:
             for name, entry in metrics["recommenders"].items():
                 entry["slices"] = [part.to_json(name) for part in self.parts]

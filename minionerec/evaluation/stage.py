@@ -19,12 +19,14 @@ from minionerec.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.evaluation.shards import decode_in_shards
 from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.candidates import Groups
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.lists import Rows, as_predictions, rank_rows
 from minionerec.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
+from minionerec.rankers.titles import TitleRanker
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -48,7 +50,7 @@ class _Task:
     rows: Rows
     ranker: Ranker
     name: str
-    table: SidTable | None
+    table: Groups | None
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
             _let_assist(ranker, config, inputs, corpus)
         name, table = _told(ranker, config, table)
         task = _Task(corpus, rows, ranker, name, table)
-    known, what = (corpus.n_items, "items") if task.table is None else (task.table.n_unique, "distinct SIDs")
+    known, what = (
+        (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
+    )
     if config.beams > known:
         raise ConfigError(
             f"beams is {config.beams}, but the catalogue has {known} {what}; "
@@ -169,10 +173,12 @@ def _assisted(task: _Task) -> dict[str, int]:
     return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
 
 
-def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, SidTable | None]:
+def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, Groups | None]:
     """What the tables call a ranker that was trained here, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
         name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
+        if isinstance(ranker, TitleRanker):
+            name += " over titles"
         if mixing is not None:
             name += f"{' with' if mixing.combine == 'steps' else ', reordered with'} {mixing.assistant.name}"
         return name, ranker.table

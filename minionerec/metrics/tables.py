@@ -53,13 +53,16 @@ def metric_names(evaluations: Mapping[str, Evaluation], level: str) -> list[str]
     return sorted(names, key=key)
 
 
-def format_metrics_table(evaluations: Mapping[str, Evaluation], level: str = "sid", title: str = "") -> str:
+def format_metrics_table(
+    evaluations: Mapping[str, Evaluation], level: str = "sid", title: str = "", unit: str = "SID"
+) -> str:
     """Metrics of several recommenders side by side, each mean with its 95 % interval.
 
     Args:
         evaluations: Display name to evaluation; columns come in this order.
         level: "sid" or "item": which reading of a hit.
         title: A line above the table, e.g. naming the split.
+        unit: What counts at level "sid": a hit is any item that shares it with the target ("SID", "title").
 
     Returns:
         Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and rows. With many
@@ -72,7 +75,7 @@ def format_metrics_table(evaluations: Mapping[str, Evaluation], level: str = "si
     rows.append(["invalid", *(format_share(e.invalid, e.predictions) for e in evaluations.values())])
     rows.append(["coverage", *(format_coverage(e) for e in evaluations.values())])
     rows.append(["rows", *(f"{e.rows:,}" for e in evaluations.values())])
-    reading = "SID-level" if level == "sid" else "item-level"
+    reading = f"{unit}-level" if level == "sid" else "item-level"
     head = f"{title}\n" if title else ""
     lines = [[reading, *evaluations], *rows]
     if len(evaluations) > MANY:

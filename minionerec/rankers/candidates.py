@@ -1,8 +1,38 @@
 """Candidates of ranked lists: distinct SIDs, behind each of which stand its items; or the items themselves."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
+
+
+class Groups(Protocol):
+    """What items share, so that they are one candidate: SIDs (`SidTable`), or titles (`Titles`)."""
+
+    @property
+    def unit(self) -> str:
+        """What the items of a group have in common: "SID" or "title"."""
+        ...
+
+    @property
+    def sids(self) -> Sequence[str]:
+        """What the group of each item is called, N texts."""
+        ...
+
+    @property
+    def sid_numbers(self) -> np.ndarray:
+        """The group of each item, from 0: int64 (N,)."""
+        ...
+
+    @property
+    def n_unique(self) -> int:
+        """Number of groups."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that two tables share if they group the same items in the same way."""
+        ...
 
 
 def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> list[list[int]]:

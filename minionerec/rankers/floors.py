@@ -14,9 +14,8 @@ from minionerec.data.protocols import corpus_windows
 from minionerec.data.sequences import Split, Windows
 from minionerec.data.transitions import count_transitions
 from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
+from minionerec.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
 from minionerec.rankers.protocol import Ranker, Ranking
-from minionerec.sid.table import SidTable
 
 POPULARITY, LAST_ITEM, FOLLOWED = "popularity", "same as last item", "what followed"
 """Names of the floors, in tables and in files."""
@@ -42,7 +41,7 @@ class TrainingRows:
     what: str
 
     @classmethod
-    def of(cls, data: Corpus | Split, table: SidTable | None = None) -> "TrainingRows":
+    def of(cls, data: Corpus | Split, table: Groups | None = None) -> "TrainingRows":
         """The training rows of a corpus, or of the split that a protocol made.
 
         Args:
@@ -56,7 +55,7 @@ class TrainingRows:
         popularity = data.popularity()
         if table is None:
             return cls(popularity, windows, np.arange(len(popularity)), "items")
-        return cls(popularity, windows, table.sid_numbers, "distinct semantic IDs")
+        return cls(popularity, windows, table.sid_numbers, f"distinct {table.unit}s")
 
     @cached_property
     def popular_items(self) -> list[int]:
@@ -205,7 +204,7 @@ class WhatFollowed:
         return np.concatenate([best, popular[~np.isin(popular, best)]])[:width]
 
 
-def make_floors(data: Corpus | Split, table: SidTable | None = None) -> dict[str, Ranker]:
+def make_floors(data: Corpus | Split, table: Groups | None = None) -> dict[str, Ranker]:
     """The three floors by name.
 
     Args:

@@ -24,10 +24,9 @@ from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.candidates import CandidateMasks, list_items, ranked_items
+from minionerec.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
 from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranking
-from minionerec.sid.table import SidTable
 
 _WIDTH_STEP = 16
 
@@ -107,8 +106,7 @@ class LanguageRanker:
     def __init__(self, bundle: Bundle, corpus: Corpus, search: Search | None = None, bonus: np.ndarray | None = None):
         self.bundle, self.search = bundle, search or Search()
         self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-        self.trie = Trie.build(bundle.table.codes, bundle.code_ids).to(torch.device(bundle.model.device))
-        self.behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
+        self.behind = ranked_items(self.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.mixing: Mixing | None = None
 
@@ -117,10 +115,15 @@ class LanguageRanker:
         """What is added to the log-probability of each item's SID, float32 (N,); None where nothing is."""
         return None if self.bonus is None else self.bonus.numpy()[self.table.sid_numbers]
 
-    @property
-    def table(self) -> SidTable:
+    @cached_property
+    def table(self) -> Groups:
         """The SIDs that it speaks."""
         return self.bundle.table
+
+    @cached_property
+    def trie(self) -> Trie:
+        """Their trie, where the model is."""
+        return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
 
     @cached_property
     def end(self) -> list[int]:
@@ -136,7 +139,7 @@ class LanguageRanker:
 
     def prompts(self, histories: Sequence[np.ndarray]) -> Prompts:
         """What the model is asked for histories."""
-        texts = [self.builder.prompt("next_sid", history=history) for history in histories]
+        texts = [self.builder.prompt(self.bundle.task, history=history) for history in histories]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
         return Prompts(texts, encoded.ids, encoded.cut, histories)
 

@@ -10,8 +10,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.sequences import Split
 from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
+from minionerec.rankers.candidates import Groups
 from minionerec.rankers.protocol import Ranker, Ranking
-from minionerec.sid.table import SidTable
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rows:
 
 
 def rank_rows(
-    ranker: Ranker, rows: Rows, k: int, *, table: SidTable | None = None, allowed: Allowed | None = None
+    ranker: Ranker, rows: Rows, k: int, *, table: Groups | None = None, allowed: Allowed | None = None
 ) -> Predictions:
     """Ask a ranker for the rows of a split.
 
@@ -68,7 +68,7 @@ def rank_rows(
     return as_predictions(ranking, rows, table)
 
 
-def as_predictions(ranking: Ranking, rows: Rows, table: SidTable | None = None) -> Predictions:
+def as_predictions(ranking: Ranking, rows: Rows, table: Groups | None = None) -> Predictions:
     """Ranked items with the rows that they are for; SIDs are "" without a table."""
     sids = None if table is None else table.sids
     return Predictions(
@@ -86,7 +86,7 @@ def check_ranking(
     rows: int,
     k: int,
     n_items: int,
-    table: SidTable | None = None,
+    table: Groups | None = None,
     allowed: Allowed | None = None,
 ) -> None:
     """Check that lists are what a `Ranker` promises.

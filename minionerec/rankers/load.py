@@ -16,11 +16,13 @@ from minionerec.core.places import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decoding_device
+from minionerec.prompts.wording import NEXT_TITLE
 from minionerec.rankers.assistants import CheckpointAssistant, SequentialAssistant
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.mixture import Assistant
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
+from minionerec.rankers.titles import TitleRanker
 from minionerec.sequential.saved import MODEL_FILE, load_sequential
 from minionerec.sequential.seeds import MODEL_KIND
 from minionerec.sid.table import SidTable
@@ -57,13 +59,15 @@ def load_ranker(
     """
     kind = read_manifest(path)["kind"]
     if kind == CHECKPOINT:
-        bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table)
+        bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_behind(path) is not None:
             corpus = corpus.with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()
+        if bundle.task == NEXT_TITLE:
+            return TitleRanker(bundle, corpus, search)
         return LanguageRanker(bundle, corpus, search, lift_of_new_items(path, bundle.table, corpus))
     if kind == MODEL_KIND:
         return _load_sequential(Path(path), corpus, corpus_path)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
+from typing import ClassVar
 
 import numpy as np
 
@@ -72,6 +73,8 @@ class SidTable:
         >>> table.sids, table.items_of("<a_0><b_2>")
         (['<a_0><b_1>', '<a_0><b_2>'], [1])
     """
+
+    unit: ClassVar[str] = "SID"
 
     def __init__(self, codes: np.ndarray, item_ids: Sequence[str]):
         codes = np.asarray(codes)

@@ -92,7 +92,7 @@ def test_what_followed_against_plain_loops():
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
     for name, floor in make_floors(corpus, table).items():
         assert isinstance(floor, Ranker)
-        with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct semantic IDs"):
+        with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct SIDs"):
             lists_of(name, corpus, table, corpus.test, 5)
         with pytest.raises(ConfigError, match=r"k is 6; expected 1 to 5, the number of items"):
             lists_of(name, corpus, None, corpus.test, 6)

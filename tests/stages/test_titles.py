@@ -1,0 +1,206 @@
+"""A model over titles: trained, killed, searched, measured by title and by item, and mixed with an assistant."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.training import Killed, grpo_config, kill_after, make_inputs, same_weights, sft_config
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.windows import user_windows
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import Predictions
+from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.rankers.load import load_ranker
+from minionerec.rankers.titles import TitleRanker
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.stage import run_sequential
+from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.rows import tokenise_examples, tokenise_windows
+from minionerec.training.sft import run_sft
+
+TASK = "title_history_to_title"
+TITLES = {"tasks": {TASK: 1.0}, "eval_beams": 10, "learning_rate": 1e-2, "text_vocabulary": 400, "dropout": 0.0}
+N = 24
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> Path:
+    """The corpus of chains, where two items have one title and one title begins another; a model, and a SASRec."""
+    folder = tmp_path_factory.mktemp("titles")
+    made = folder / "made"
+    made.mkdir()
+    make_inputs(made, users=60)
+    corpus = Corpus.load(made / "corpus")
+    titles = corpus.items["title"].tolist()
+    titles[23], titles[10] = titles[5], titles[1] + " and more words that nobody else has"
+    replace(corpus, items=corpus.items.assign(title=titles)).save(folder / "corpus", config={}, inputs={})
+    shutil.copytree(made / "sids", folder / "sids")
+    run_sft(sft_config(folder, **TITLES, epochs=10, evals_per_epoch=0.5, output=str(folder / "sft")))
+    run_sequential(
+        SequentialConfig(
+            corpus=str(folder / "corpus"),
+            protocol="rows",
+            epochs=3,
+            learning_rate=0.05,
+            hyper={"hidden_size": 16, "inner_size": 16, "num_layers": 1},
+            output=str(folder / "sasrec"),
+            device="cpu",
+            seed=42,
+            resamples=20,
+        )
+    )
+    return folder
+
+
+def evaluate(shop, output, **changes):
+    settings = {"checkpoint": str(shop / "sft"), "corpus": str(shop / "corpus"), "output": str(output), "beams": 23}
+    return run_eval(EvalConfig(**{**settings, "ks": [1, 10], "resamples": 20, **changes}))
+
+
+def assisted(shop, output, **changes):
+    model = str(shop / "sasrec" / "seed-42" / "model")
+    return Predictions.load(evaluate(shop, output, assistant=model, **changes).output)
+
+
+def by_title(predictions):
+    return [
+        dict(zip(sids, scores, strict=True)) for sids, scores in zip(predictions.sids, predictions.scores, strict=True)
+    ]
+
+
+def of_sasrec(shop, titles):
+    """Log-probability of each title for each test row, by sums in double precision."""
+    corpus = Corpus.load(shop / "corpus")
+    ranking = load_ranker(shop / "sasrec" / "seed-42" / "model", corpus).rank(
+        corpus.rows("test")["history"].tolist(), N
+    )
+    found = []
+    for items, scores in zip(ranking.items, ranking.scores, strict=True):
+        shares = np.exp(np.asarray(scores, dtype=np.float64))
+        sums = pd.Series(shares / shares.sum(), index=[titles[item] for item in items]).groupby(level=0).sum()
+        found.append(np.log(sums).to_dict())
+    return found
+
+
+def test_it_learns_to_speak_titles(shop):
+    """Of some four tokens a title the loss is near log(24) / 4: those that the catalogue forces are known."""
+    counts = read_manifest(shop / "sft")["counts"]
+    log = [row["eval_loss"] for row in read_json(shop / "sft" / "training_log.json") if "eval_loss" in row]
+    assert log[-1] < 1.0 and counts["best"]["eval_ndcg@10"] > 0
+    assert counts["task"] == TASK and counts["rows"] == {TASK: 60}
+    bundle = load_bundle(shop / "sft", titles=True)
+    assert bundle.task == TASK and len(bundle.tokenizer) <= 400 + len(bundle.table.tokens)
+
+
+def test_windows_of_titles_are_the_rows_one_by_one(shop):
+    """One row a user window: the labelled tokens behind each prefix are those of the examples."""
+    bundle, corpus = load_bundle(shop / "sft", titles=True), Corpus.load(shop / "corpus")
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+
+    def said(rows):
+        return sorted(
+            (tuple(ids[:place]), ids[place])
+            for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
+            for place, label in enumerate(labels)
+            if label >= 0
+        )
+
+    windows = tokenise_windows(bundle.tokenizer, builder, user_windows(corpus), task=TASK)
+    one_by_one = tokenise_examples(bundle.tokenizer, builder.build(TASK, "train"), 512)
+    assert said(windows) == said(one_by_one)
+    assert not any(windows.histories) and not any(windows.slots)
+
+
+def test_what_has_no_title_is_read_and_never_said(shop):
+    bundle, corpus = load_bundle(shop / "sft", titles=True), Corpus.load(shop / "corpus")
+    nameless = replace(corpus, items=corpus.items.assign(title=[" ", *corpus.items["title"][1:]]))
+    builder = ExampleBuilder(nameless, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    window = next(w for w in user_windows(nameless) if 0 in w.items[w.first_target :].tolist())
+    rows = tokenise_windows(bundle.tokenizer, builder, [window], task=TASK)
+    spoken = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
+    assert spoken.count("<|eos|>") == len(window.items) - window.first_target - 1
+
+
+def test_killed_and_repeated_equals_uninterrupted(shop, tmp_path, monkeypatch):
+    one, two = (
+        sft_config(shop, **TITLES, evals_per_epoch=1, eval_rows=5, output=str(tmp_path / name)) for name in ("a", "b")
+    )
+    run_sft(one)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 6)
+        run_sft(two)
+    run_sft(two)
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+
+
+def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
+    """Items of one title share a place, the more popular first; with all beams every item is listed."""
+    result = evaluate(shop, tmp_path / "eval")
+    assert "title-level" in result.table and "item-level" in result.table
+    assert result.metrics["sid_means"] == "title" and "beam search over titles" in result.metrics["recommenders"]
+    predictions, corpus = Predictions.load(result.output), Corpus.load(shop / "corpus")
+    titles, popularity = corpus.items["title"].tolist(), corpus.popularity()
+    pair = sorted((5, 23), key=lambda item: (-popularity[item], item))
+    for target, name, items, sids in zip(
+        predictions.targets, predictions.target_sids, predictions.items, predictions.sids, strict=True
+    ):
+        assert name == titles[target] and sids == [titles[item] for item in items]
+        assert sorted(items) == list(range(N)) and items.index(pair[1]) == items.index(pair[0]) + 1
+    assert read_json(result.output / "predictions.json")[0]["output"].strip() in titles
+    renormalised = Predictions.load(evaluate(shop, tmp_path / "renormalised", scores="renormalised").output)
+    for row in by_title(renormalised):
+        assert sum(np.exp(list(row.values()))) == pytest.approx(1, abs=1e-4)  # D3, first half: every leaf is reached
+
+
+def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
+    one, two = (Predictions.load(evaluate(shop, tmp_path / how, search=how).output) for how in ("beam", "exact"))
+    for first, second in zip(by_title(one), by_title(two), strict=True):
+        assert first == pytest.approx(second, abs=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
+def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
+    """D1 over titles, items of a title summed."""
+    alone = evaluate(shop, tmp_path / "alone", **{k: v for k, v in changes.items() if k != "combine"})
+    mixed = by_title(assisted(shop, tmp_path / "mixed", share=0.6, **changes))
+    second = of_sasrec(shop, Corpus.load(shop / "corpus").items["title"].tolist())
+    for row, first in enumerate(by_title(Predictions.load(alone.output))):
+        assert mixed[row] == pytest.approx({t: 0.6 * first[t] + 0.4 * second[row][t] for t in first}, abs=1e-4)
+
+
+def test_the_whole_share_is_the_model_and_none_the_assistant(shop, tmp_path):
+    """D2 over titles."""
+    alone = evaluate(shop, tmp_path / "alone").output
+    assisted(shop, tmp_path / "whole", share=1.0)
+    assert (tmp_path / "whole" / "predictions.parquet").read_bytes() == (alone / "predictions.parquet").read_bytes()
+    none = assisted(shop, tmp_path / "none", share=0.0)
+    for row, second in enumerate(of_sasrec(shop, Corpus.load(shop / "corpus").items["title"].tolist())):
+        assert list(dict.fromkeys(none.sids[row])) == sorted(second, key=second.get, reverse=True)
+
+
+def test_where_sids_are_needed_it_is_refused(shop, tmp_path):
+    with pytest.raises(ArtefactError, match=r"was trained on title_history_to_title and speaks titles"):
+        run_grpo(grpo_config(shop, output=str(tmp_path / "grpo")))
+    ranker = load_ranker(shop / "sft", Corpus.load(shop / "corpus"))
+    assert isinstance(ranker, TitleRanker) and ranker.table.n_unique == N - 1
+    with pytest.raises(ConfigError, match="beams is 24, but the catalogue has 23 distinct titles"):
+        evaluate(shop, tmp_path / "wide", beams=24)
+
+
+def test_rows_are_searched_alone_as_together(shop):
+    corpus = Corpus.load(shop / "corpus")
+    ranker, histories = load_ranker(shop / "sft", corpus), corpus.rows("test")["history"].tolist()[:12]
+    together = ranker.rank(histories, 5)
+    for row, history in enumerate(histories):
+        alone = ranker.rank([history], 5)
+        assert alone.items[0] == together.items[row]
+        assert torch.allclose(torch.tensor(alone.scores[0]), torch.tensor(together.scores[row]), atol=1e-4)
