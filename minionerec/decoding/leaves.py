@@ -66,7 +66,7 @@ def _log_sums(trie: Trie, leaf_log_probs: torch.Tensor, scale: torch.Tensor) -> 
         nodes, leaves = (
             (nodes, leaf_log_probs) if len(there) == len(nodes) else (nodes[there], leaf_log_probs[:, there])
         )
-        mass = mass.index_add(1, nodes, (leaves - scale[:, nodes]).exp())
+        mass.index_add_(1, nodes, (leaves - scale[:, nodes]).exp())
     return mass.log() + scale
 
 
