@@ -51,8 +51,8 @@ def stock_search(
         )
     trie = check_search(model, prompts, trie)
     ids, mask = pad_left(prompts, model.device)
-    before = 1 if model.config.is_encoder_decoder else ids.shape[1]  # a decoder's own sequence starts with one token
     stock: Any = model  # what generate gives depends on its settings, which types do not follow
+    before = 1 if stock.config.is_encoder_decoder else ids.shape[1]  # a decoder's own sequence starts with one token
     output = stock.generate(
         ids,
         attention_mask=mask.long(),

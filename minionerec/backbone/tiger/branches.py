@@ -81,7 +81,7 @@ class TigerBranches:
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         """Split float (..., H d) into (..., H, d)."""
-        return x.unflatten(-1, (self.model.config.num_heads, self.model.config.d_kv))
+        return x.view(*x.shape[:-1], self.model.config.num_heads, self.model.config.d_kv)
 
     def _grow(self, tokens: torch.Tensor, above: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         """Run one token behind each of K paths through the decoder.
@@ -100,7 +100,7 @@ class TigerBranches:
         width = int(place.max()) + 1
         behind = torch.arange(width, device=tokens.device) > place.unsqueeze(-1)  # (B, K, W)
         bias = self._bias[place, :width].masked_fill(behind.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
-        x = self.model.shared(tokens)
+        x: torch.Tensor = self.model.shared(tokens)
         for block, own, cross in zip(self._blocks, self._own, self._cross, strict=True):
             x = x + self._attend_path(block.layer[0], x, own, paths[..., :width], bias)
             x = x + self._attend_prompt(block.layer[1], x, *cross)
@@ -119,11 +119,13 @@ class TigerBranches:
         rows = torch.arange(len(x), device=x.device)[:, None, None]
         keys, values = (kept[rows, paths] for kept in own)  # (B, K, W, H, d)
         weights = ((query.unsqueeze(2) * keys).sum(-1) + bias).softmax(2)  # (B, K, W, H)
-        return attention.o((weights.unsqueeze(-1) * values).sum(2).flatten(-2))
+        mixed: torch.Tensor = attention.o((weights.unsqueeze(-1) * values).sum(2).flatten(-2))
+        return mixed
 
     def _attend_prompt(self, layer: Any, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Attention over the prompt, which has no position bias; T5 does not divide scores by the root of the width."""
         attention = layer.EncDecAttention
         query = self._heads(attention.q(layer.layer_norm(x))).transpose(1, 2)  # (B, H, K, d)
         mixed = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=self._read, scale=1.0)
-        return attention.o(mixed.transpose(1, 2).flatten(-2))
+        read: torch.Tensor = attention.o(mixed.transpose(1, 2).flatten(-2))
+        return read

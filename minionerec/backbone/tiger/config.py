@@ -1,5 +1,6 @@
 """The shape of a TIGER."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import T5Config
@@ -24,7 +25,8 @@ class TigerConfig(T5Config):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check what no tensor's shape says."""
-        super().__post_init__(**{**kwargs, "decoder_start_token_id": self.pad_token_id})
+        prepare: Callable[..., None] = super().__post_init__
+        prepare(**{**kwargs, "decoder_start_token_id": self.pad_token_id})
         if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id is {self.pad_token_id}, but there are {self.vocab_size} tokens")
         if not 4 <= self.relative_attention_num_buckets < 2 * self.relative_attention_max_distance:
