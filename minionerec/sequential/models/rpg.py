@@ -142,7 +142,8 @@ class RPG(CausalEncoder):
         codes = functional.normalize(self.codes.weight, dim=-1) / self.temperature
         products = torch.bmm(states.transpose(0, 1), codes.unflatten(0, (self.num_digits, -1)).transpose(1, 2))
         lengths = states.norm(dim=-1).clamp_min(_SHORTEST).T  # dividing the products is less than dividing the states
-        return (products * lengths.reciprocal()[..., None]).log_softmax(-1)  # (M, K, C)
+        log_probs: torch.Tensor = (products * lengths.reciprocal()[..., None]).log_softmax(-1)  # (M, K, C)
+        return log_probs
 
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Mean log-probability of every item's digits, -inf for padding: float (..., D) to (..., V).
