@@ -10,7 +10,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.decoding.beam import BeamResult
 from minionerec.decoding.branches import SearchModel, check_search
 from minionerec.decoding.logits_processor import TrieLogitsProcessor
-from minionerec.decoding.masks import pad_left
+from minionerec.decoding.masks import pad_left, positions_of
 from minionerec.decoding.trie import Trie
 
 # What stock search gives to beams for which there is no candidate.
@@ -77,8 +77,10 @@ def write_freely(
 ) -> torch.Tensor:
     """The best text after each prompt by stock beam search over the whole vocabulary.
 
+    A prompt runs through the model once, not once for each of its beams.
+
     Args:
-        model: A language model, in evaluation mode.
+        model: A language model without an encoder, in evaluation mode.
         prompts: B token id lists, none empty.
         num_beams: Beam width.
         most: Most tokens of a text.
@@ -92,7 +94,15 @@ def write_freely(
     stock: Any = model
     one = {"num_return_sequences": 1, "output_scores": False, "output_logits": False}
     settings = _settings(num_beams, most, end, length_penalty=length_penalty, **one)
-    written = stock.generate(ids, attention_mask=mask.long(), generation_config=settings)
+    read = {}
+    if ids.shape[1] > 1:  # the last token is run by the search
+        before, visible = ids[:, :-1], mask[:, :-1]
+        found = stock.base_model(
+            before, attention_mask=visible.long(), position_ids=positions_of(visible), use_cache=True
+        )
+        found.past_key_values.batch_repeat_interleave(num_beams)
+        read["past_key_values"] = found.past_key_values
+    written = stock.generate(ids, attention_mask=mask.long(), generation_config=settings, **read)
     tokens: torch.Tensor = written.sequences[:, ids.shape[1] :]
     return tokens.masked_fill(_behind_end(tokens, [] if end is None else [end]), -1)
 

@@ -57,3 +57,21 @@ def test_a_text_does_not_depend_on_what_else_is_asked(model):
 
 def test_without_an_end_a_text_is_as_long_as_allowed(model):
     assert [len(text) for text in written(model, [[1], [2, 3]], 2, 4, end=None)] == [4, 4]
+
+
+def test_a_prompt_is_run_once_for_all_its_beams(model, monkeypatch):
+    plain = {"num_beams": 3, "max_new_tokens": 5, "eos_token_id": END, "pad_token_id": 0}
+    told = GenerationConfig(**plain, length_penalty=0.0, repetition_penalty=1.0)
+    prompts = [[2, 5, 1, 3], [4]]
+    wanted = [model.generate(torch.tensor([prompt]), generation_config=told)[0, len(prompt) :] for prompt in prompts]
+    run, forward = [], type(model.base_model).forward
+
+    def counted(self, input_ids, **rest):
+        run.append(input_ids.numel())
+        return forward(self, input_ids, **rest)
+
+    monkeypatch.setattr(type(model.base_model), "forward", counted)
+    found = written(model, prompts, 3, 5)
+    assert found == [ids.tolist()[: len(own)] for ids, own in zip(wanted, found, strict=True)]
+    assert run[0] == 2 * 3 and set(run[1:]) == {2 * 3}  # three prompt tokens and padding, then a token a beam
+    assert written(model, [[4]], 3, 5) == found[1:]
