@@ -92,10 +92,10 @@ def of_sasrec(shop, titles):
 
 
 def test_it_learns_to_speak_titles(shop):
-    """Of some four tokens a title the loss is near log(24) / 4: those that the catalogue forces are known."""
+    """A guess among the tokens would cost log(400) = 6.0 each; most are forced by the title that they end."""
     counts = read_manifest(shop / "sft")["counts"]
     log = [row["eval_loss"] for row in read_json(shop / "sft" / "training_log.json") if "eval_loss" in row]
-    assert log[-1] < 1.0 and counts["best"]["eval_ndcg@10"] > 0
+    assert log[-1] < 2.5 and counts["best"]["eval_ndcg@10"] > 0
     assert counts["task"] == TASK and counts["rows"] == {TASK: 60}
     bundle = load_bundle(shop / "sft", titles=True)
     assert bundle.task == TASK and len(bundle.tokenizer) <= 400 + len(bundle.table.tokens)
