@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -35,6 +36,7 @@ class PromptState:
         Args:
             order: int64 (B, W), their places among the branch tokens.
         """
+        layer: Any
         for layer in self.cache.layers:
             index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
             for name in ("keys", "values"):

@@ -63,7 +63,9 @@ class EvalConfig(StageConfig):
         known=SCORES,
     )
     length_penalty: float = setting(
-        0.0, "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities"
+        0.0,
+        "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities",
+        least=0,
     )
     assistant: str = setting(
         "",

@@ -133,8 +133,8 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
         )
         if config.assistant:
             _let_assist(ranker, config, inputs, corpus)
-        name, table = _told(ranker, config, table)
-        task = _Task(corpus, rows, ranker, name, table)
+        name, groups = _told(ranker, config, table)
+        task = _Task(corpus, rows, ranker, name, groups)
     known, what = (
         (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
     )

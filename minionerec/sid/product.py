@@ -68,24 +68,32 @@ def product_kmeans(
     parts = np.array_split(np.arange(width), digits)
     with threadpool_limits(limits=threads):
         points = np.asarray(vectors[training_rows(len(vectors), most, seed)], dtype=np.float32)
-        rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))[0].astype(np.float32)
-        turned = points @ rotation
-        books = [
-            start_centroids(_columns(turned, part), size, seed + digit)
-            for digit, (part, size) in enumerate(zip(parts, codebook_sizes, strict=True))
-        ]
-        for _ in range(iterations):
-            nearest = np.empty_like(turned)
-            for digit, part in enumerate(parts):
-                books[digit], nearest[:, part] = _step(_columns(turned, part), books[digit])
-            left, _, right = np.linalg.svd(points.T.astype(np.float64) @ nearest)
-            rotation = (left @ right).astype(np.float32)
-            turned = points @ rotation
-        books = [
-            lloyd(_columns(turned, part), book, iterations, seed + digit, "cpu") @ rotation[:, part].T
-            for digit, (part, book) in enumerate(zip(parts, books, strict=True))
-        ]
+        books = _learned(points, parts, codebook_sizes, seed, iterations)
     return encode(vectors, books, threads), books
+
+
+def _learned(
+    points: np.ndarray, parts: Sequence[np.ndarray], sizes: Sequence[int], seed: int, iterations: int
+) -> list[np.ndarray]:
+    """Codebooks of points, float32 (R, D): per digit float32 (C_l, D), in the space of the points."""
+    width = points.shape[1]
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(width, width)))[0].astype(np.float32)
+    turned = points @ rotation
+    books = [
+        start_centroids(_columns(turned, part), size, seed + digit)
+        for digit, (part, size) in enumerate(zip(parts, sizes, strict=True))
+    ]
+    for _ in range(iterations):
+        nearest = np.empty_like(turned)
+        for digit, part in enumerate(parts):
+            books[digit], nearest[:, part] = _step(_columns(turned, part), books[digit])
+        left, _, right = np.linalg.svd(points.T.astype(np.float64) @ nearest)
+        rotation = (left @ right).astype(np.float32)
+        turned = points @ rotation
+    return [
+        lloyd(_columns(turned, part), book, iterations, seed + digit, "cpu") @ rotation[:, part].T
+        for digit, (part, book) in enumerate(zip(parts, books, strict=True))
+    ]
 
 
 def _columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
