@@ -1,5 +1,7 @@
 """RPG: an item is a set of digits, and all digits of the next item are predicted at once."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -8,7 +10,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
 from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
-from minionerec.nn.layers import check_heads, init_weights
+from minionerec.nn.layers import INIT_STD, check_heads, init_weights
 from minionerec.nn.linear import Linear
 from minionerec.nn.padding import slot_range
 from minionerec.sequential.encoder import CausalEncoder
@@ -31,6 +33,8 @@ class RPG(CausalEncoder):
        similar items finds candidates).
     2. GELU is exact, not by tanh, and norms have an eps of 1e-5, not 1e-12.
     3. W_m and b_m start at 0, so that heads start as the identity; there b_m is drawn.
+    4. Code vectors start √M times as wide as the vectors of slots, so that items, which are means of M, are not lost
+       beside those; there both start alike, and a long warm-up makes up for it.
 
     Args:
         num_items: Number of items.
@@ -89,6 +93,7 @@ class RPG(CausalEncoder):
         self.register_buffer("digits", torch.zeros(num_items + 1, num_digits, dtype=torch.int32))
         self.apply(init_weights)
         self.scale_residual_maps()
+        nn.init.normal_(self.codes.weight, std=INIT_STD * math.sqrt(num_digits))
         nn.init.zeros_(self.heads.weight)
 
     def set_digits(self, digits: torch.Tensor) -> None:

@@ -119,6 +119,7 @@ def test_an_item_is_the_mean_of_its_code_vectors_and_a_head_starts_as_the_identi
     model = build_model("rpg", num_items=ITEMS, max_len=LENGTH, **SMALL)
     model.set_digits(digits_of())
     matrix, table = model.item_matrix(), model.codes.weight.view(DIGITS, CODES, -1)
+    assert matrix[1:].std().item() == pytest.approx(model.slots.weight.std().item(), rel=0.2)
     assert bool((matrix[0] == 0).all())
     for item in (1, 17, ITEMS):
         own = [table[digit, code] for digit, code in enumerate(model.digits[item].tolist())]
