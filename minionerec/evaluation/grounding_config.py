@@ -34,7 +34,9 @@ class GroundingConfig(StageConfig):
     text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)
     max_new_tokens: int = setting(64, "most tokens of a text", least=1)
     length_penalty: float = setting(
-        0.0, "a text's log-probability is divided by its length to this power; 1 is the default of transformers"
+        0.0,
+        "a text's log-probability is divided by its length to this power; 1 is the default of transformers",
+        least=0,
     )
     texts: str = setting(
         "",
