@@ -46,9 +46,8 @@ class GroundingConfig(StageConfig):
     )
     encoder: str = setting(
         OWN,
-        "what makes vectors of texts and titles: self (last hidden state of the checkpoint at the end of a title), "
-        "tfidf (TF-IDF of the titles + truncated SVD), or a Hugging Face model by name or directory (its state at the "
-        "last token)",
+        "what makes vectors of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
+        "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD)",
         required=True,
     )
     dimensions: int = setting(256, "width of TF-IDF vectors; lowered for small catalogues", least=1)

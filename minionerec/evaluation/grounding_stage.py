@@ -24,7 +24,7 @@ from minionerec.embed.hf import HFEncoder, pooled_states
 from minionerec.embed.tfidf import tfidf_svd
 from minionerec.evaluation.grounding_config import OWN, TFIDF, GroundingConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
-from minionerec.evaluation.written import FILE, end_tokens, prompt_texts, write_texts
+from minionerec.evaluation.written import FILE, prompt_texts, write_texts
 from minionerec.metrics.predictions import Predictions
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, special_texts
 from minionerec.prompts.wording import NEXT_TITLE
@@ -227,12 +227,11 @@ def _encoder(task: _Task, config: GroundingConfig) -> Encode:
 
 
 def _own_states(task: _Task, texts: Sequence[str], batch_size: int) -> np.ndarray:
-    """The checkpoint's own last hidden state at the end of each text: float32 (N, D)."""
-    bundle, bos = task.bundle, task.builder.specials["bos"]
-    tail = end_tokens(bundle, task.builder)
-    ids = [[*own, *tail] for own in encode_completion(bundle.tokenizer, [bos + text for text in texts])]
-    with evaluating(bundle.model):
-        return pooled_states(bundle.model.base_model, ids, "last", batch_size)
+    """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
+    bos = task.builder.specials["bos"]
+    ids = encode_completion(task.bundle.tokenizer, [bos + text for text in texts])
+    with evaluating(task.bundle.model):
+        return pooled_states(task.bundle.model.base_model, ids, "last", batch_size)
 
 
 def _weigher(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -> Weigh:

@@ -33,7 +33,7 @@ def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> li
     return [builder.prompt(NEXT_TITLE, history=histories[row]) for row in rows]
 
 
-def end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
+def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
     """Token ids that follow a title in a completion."""
     template = bundle.wording.task(NEXT_TITLE).completion
     behind = template.partition("{title}")[2].format_map(builder.specials)
@@ -68,7 +68,7 @@ def write_texts(
     distinct = sorted({ids for key, ids in prompts.items() if key not in written})
     if distinct:
         logger.info("%s distinct prompts; texts of %s rows are there.", f"{len(distinct):,}", f"{len(written):,}")
-        made = dict(zip(distinct, _generate(bundle, distinct, end_tokens(bundle, builder), config, work), strict=True))
+        made = dict(zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True))
         written = {key: written.get(key) or made[ids] for key, ids in prompts.items()}
     frame = pd.DataFrame(keys, columns=["split", "row"]).astype({"row": np.int32})
     texts = [written[key] for key in keys]

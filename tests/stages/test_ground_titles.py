@@ -130,11 +130,11 @@ def test_a_title_of_the_catalogue_comes_first_with_all_its_items(made, tmp_path,
 
 
 def slow_vectors(made, texts):
-    """The state of the model at the end of each text, each alone, without padding."""
+    """The state of the model at the last token of each text, each alone, without padding."""
     bundle = load_bundle(made / "checkpoint", titles=True)
     found = []
     for text in texts:
-        ids = bundle.tokenizer(f"{bundle.tokenizer.bos_token or ''}{text}{bundle.tokenizer.eos_token}")["input_ids"]
+        ids = bundle.tokenizer(f"{bundle.tokenizer.bos_token}{text}")["input_ids"]
         with torch.no_grad():
             hidden = bundle.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1]
         found.append(hidden[0, -1].double().numpy())
