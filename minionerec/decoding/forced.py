@@ -16,6 +16,9 @@ import torch
 from minionerec.decoding.causal import CausalBranches
 from minionerec.decoding.trie import Trie
 
+# Tokens are copied to leave others out once no more than this share of them is of use.
+_WORTH_KEEPING = 0.8
+
 
 class ForcedBranches:
     """Prefixes behind a batch of prompts (`minionerec.decoding.branches.Branches`) in a deep trie.
@@ -112,11 +115,17 @@ class ForcedBranches:
             self._of("depth", slots, 0) + step,
             sees & exist.unsqueeze(1) | torch.eye(order.shape[1], dtype=torch.bool, device=node.device),
         )
-        stays = exist & ~single.gather(1, branch)
-        self._live = torch.cat([self._live, stays], 1)
-        numbers = self.inner.compact(self._live)[:, -order.shape[1] :]
-        self._live = torch.arange(self.inner.count, device=node.device) < self._live.sum(1, keepdim=True)
         row, place = (exist & (step == 0)).nonzero(as_tuple=True)
         self._slots["place"][row, slots[row, place]] = place + self._states.shape[1]
-        self._slots["inner"][row, slots[row, place]] = numbers[row, place]
+        self._slots["inner"][row, slots[row, place]] = place + self._live.shape[1]
         self._states = torch.cat([self._states, states], 1)
+        self._live = torch.cat([self._live, exist & ~single.gather(1, branch)], 1)
+        if int(self._live.sum(1).max()) < _WORTH_KEEPING * self.inner.count:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Leave what was forced, and padding, out of what later tokens look at."""
+        numbers = torch.nn.functional.pad(self.inner.compact(self._live), (0, 1), value=-1)
+        self._live = torch.arange(self.inner.count, device=numbers.device) < self._live.sum(1, keepdim=True)
+        for name in ("inner", "parent"):
+            self._slots[name] = numbers.gather(1, self._slots[name] % numbers.shape[1])
