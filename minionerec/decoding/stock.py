@@ -109,7 +109,7 @@ def write_freely(
 
 def _settings(num_beams: int, steps: int, end: int | None, **changes: Any) -> GenerationConfig:
     """Every field that ranks, so that nothing of the checkpoint's own file has a say."""
-    fields = {
+    fields: dict[str, Any] = {
         "num_beams": num_beams,
         "num_return_sequences": num_beams,
         "max_new_tokens": steps,
@@ -124,7 +124,10 @@ def _settings(num_beams: int, steps: int, end: int | None, **changes: Any) -> Ge
         "output_scores": True,
         "output_logits": num_beams == 1,
     }
-    return GenerationConfig(**{**fields, **changes})
+    fields |= changes
+    if num_beams == 1:  # greedy search has no use for it, and says so
+        del fields["length_penalty"]
+    return GenerationConfig(**fields)
 
 
 def _behind_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:

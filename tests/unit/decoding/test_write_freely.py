@@ -55,6 +55,15 @@ def test_a_text_does_not_depend_on_what_else_is_asked(model):
     assert written(model, prompts, 3, 6) == [written(model, [prompt], 3, 6)[0] for prompt in prompts]
 
 
+def test_one_beam_is_greedy(model, caplog):
+    prompt, text = [2, 5, 1], []
+    while len(text) < 6 and END not in text:
+        with torch.no_grad():
+            text.append(int(model(torch.tensor([[*prompt, *text]])).logits[0, -1].argmax()))
+    assert written(model, [prompt], 1, 6) == [text]
+    assert "not valid" not in caplog.text
+
+
 def test_without_an_end_a_text_is_as_long_as_allowed(model):
     assert [len(text) for text in written(model, [[1], [2, 3]], 2, 4, end=None)] == [4, 4]
 
