@@ -42,7 +42,7 @@ _READ_BY_LIBRARIES = (
     ".msgpack",
     ".gguf",
 )
-_REMEDY = "Train it again (minionerec sft, grpo, train-catalogue, train-tiger or extend)."
+_REMEDY = "Train it again (minionerec sft, grpo, dpo, train-catalogue, train-tiger or extend)."
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ _MAKERS = {
     "vectors": "embed-items",
     "sids": "build-sids",
     "sid_report": "sid-report",
-    "checkpoint": "sft, grpo, train-catalogue, train-tiger or extend",
+    "checkpoint": "sft, grpo, dpo, train-catalogue, train-tiger or extend",
     "sequential_model": "train-sequential",
     "sequential_summary": "train-sequential",
     "predictions": "eval-beam or train-sequential",

@@ -23,8 +23,8 @@ class EvalConfig(StageConfig):
 
     checkpoint: str = setting(
         "runs/demo/grpo",
-        "what recommends: a checkpoint (minionerec sft, grpo, train-catalogue, train-tiger) or the model of a seed "
-        "(minionerec train-sequential)",
+        "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
+        "seed (minionerec train-sequential)",
         reads="any",
     )
     ranker: str = setting(

@@ -20,8 +20,8 @@ class RecommendConfig(StageConfig):
 
     checkpoint: str = setting(
         "",
-        "what recommends: a checkpoint (minionerec sft, grpo, train-catalogue, train-tiger, extend) or the model of a "
-        "seed (train-sequential)",
+        "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger, extend) or the "
+        "model of a seed (train-sequential)",
         reads="any",
     )
     ranker: str = setting(

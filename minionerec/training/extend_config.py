@@ -17,7 +17,10 @@ class ExtendConfig(StageConfig):
     kind: ClassVar[str] = "checkpoint"
 
     checkpoint: str = setting(
-        "", "checkpoint that is to speak more items (sft, grpo, train-catalogue)", required=True, reads="checkpoint"
+        "",
+        "checkpoint that is to speak more items (sft, grpo, dpo, train-catalogue)",
+        required=True,
+        reads="checkpoint",
     )
     corpus: str = setting("", "corpus with the new items (minionerec prepare-data)", required=True, reads="corpus")
     sids: str = setting(

@@ -50,7 +50,7 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
     if state.best_metric is None or start >= state.best_metric:
         logger.warning(
             "Training did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
-            "of %s. Try a lower learning rate, a higher beta or another reward.",
+            "of %s. Try a lower learning rate, a higher beta, or another reward or other negatives.",
             start,
             state.best_metric,
             checkpoint,

@@ -266,7 +266,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
         ({"tasks": {"next_sid": 1.0, "sing": 1.0}}, "unknown task 'sing'"),
         ({"tasks": {"next_sid": 0.0}}, r"tasks next_sid is 0.0; it must be above 0\."),
         ({"tasks": {}}, "tasks is empty; give --tasks"),
-        ({"tasks": {"title_to_sid": 1.0}}, "all_positions is about the tasks next_sid and .* among the tasks title_to_sid"),
+        ({"tasks": {"title_to_sid": 1.0}}, "all_positions is about the tasks next_sid and .* the tasks title_to_sid"),
         ({"select_by": "ndcg", "eval_rows": 0}, "select_by is ndcg but eval_rows is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
         ({"schedule": "steps"}, "unknown schedule 'steps'; known: cosine, linear, constant"),

@@ -21,6 +21,7 @@ def sid_tokenizer(table: SidTable) -> PreTrainedTokenizerFast:
     """A tokenizer whose vocabulary is the padding token (0), the end token (1) and one token for each code of a level.
 
     Example:
+        >>> import numpy as np
         >>> tokenizer = sid_tokenizer(SidTable(np.array([[0, 1], [2, 1]]), ["x", "y"]))
         >>> tokenizer("<a_2><b_1><|eos|>")["input_ids"], len(tokenizer)
         ([3, 4, 1], 5)
