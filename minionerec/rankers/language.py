@@ -27,6 +27,7 @@ from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
 from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranking
+from minionerec.sid.table import code_token
 
 _WIDTH_STEP = 16
 
@@ -124,6 +125,10 @@ class LanguageRanker:
     def trie(self) -> Trie:
         """Their trie, where the model is."""
         return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
+
+    def spoken(self, trie: Trie, node: int) -> str:
+        """What the model says to reach a node of its trie: a code's token."""
+        return code_token(int(trie.depth[node]) - 1, int(trie.code[node]))
 
     @cached_property
     def end(self) -> list[int]:

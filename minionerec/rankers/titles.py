@@ -26,6 +26,11 @@ class TitleRanker(LanguageRanker):
         """Their trie, where the model is."""
         return self.table.trie.to(torch.device(self.bundle.model.device))
 
+    def spoken(self, trie: Trie, node: int) -> str:
+        """What the model says to reach a node of its trie: a piece of a title."""
+        text: str = self.bundle.tokenizer.decode([int(trie.token[node])])
+        return text
+
     @property
     def end(self) -> list[int]:
         """Nothing: titles end as completions do."""

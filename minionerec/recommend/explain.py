@@ -26,7 +26,6 @@ from minionerec.rankers.protocol import Ranker
 from minionerec.recommend.items import Items
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Recommended, Request
-from minionerec.sid.table import code_token
 
 SOURCES = 10
 """Items of a history whose part is found, the newest."""
@@ -304,7 +303,7 @@ class _Growth:
         sid = int(self.trie.sid[node])
         behind = self.ranker.behind[sid] if sid >= 0 else []
         return {
-            "code": code_token(depth, int(self.trie.code[node])),
+            "code": self.ranker.spoken(self.trie, node),
             "probability": probability,
             "allowed": open_nodes is None or bool(open_nodes[node]),
             "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.found else [],

@@ -21,6 +21,9 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.rankers.load import load_ranker
 from minionerec.rankers.titles import TitleRanker
+from minionerec.recommend.explain import explain
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request
 from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.stage import run_sequential
 from minionerec.training.grpo.stage import run_grpo
@@ -194,6 +197,17 @@ def test_where_sids_are_needed_it_is_refused(shop, tmp_path):
     assert isinstance(ranker, TitleRanker) and ranker.table.n_unique == N - 1
     with pytest.raises(ConfigError, match="beams is 24, but the catalogue has 23 distinct titles"):
         evaluate(shop, tmp_path / "wide", beams=24)
+
+
+def test_an_explanation_says_pieces_of_titles(shop):
+    """The way down the tree spells the title of the item that is explained."""
+    recommender = Recommender.load(shop / "sft", corpus=shop / "corpus")
+    found = explain(recommender, Request(history=["i3", "i4"], k=1))
+    said, nodes = "", found.tree
+    while nodes:
+        node = next(node for node in nodes if node["children"] or "i" in "".join(node["items"]))
+        said, nodes = said + node["code"], node["children"]
+    assert said.removesuffix("<|eos|>") in Corpus.load(shop / "corpus").items["title"].tolist()
 
 
 def test_rows_are_searched_alone_as_together(shop):
