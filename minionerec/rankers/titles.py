@@ -28,8 +28,7 @@ class TitleRanker(LanguageRanker):
 
     def spoken(self, trie: Trie, node: int) -> str:
         """What the model says to reach a node of its trie: a piece of a title."""
-        text: str = self.bundle.tokenizer.decode([int(trie.token[node])])
-        return text
+        return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
 
     @property
     def end(self) -> list[int]:
