@@ -6,12 +6,20 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.settings import setting
 from minionerec.training.config import RunConfig
 
+OPTIMIZERS = ("adafactor", "adamw")
+
 
 @dataclass
 class TigerTrainConfig(RunConfig):
     """Settings of the stage that trains a TIGER (`minionerec.backbone.tiger`)."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    optimizer: str = setting(
+        "adafactor",
+        "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",
+        known=OPTIMIZERS,
+    )
+    learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
     hidden_size: int = setting(128, "width", least=1)
     layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
     heads: int = setting(6, "attention heads", least=1)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
+from transformers.optimization import Adafactor
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
@@ -74,6 +75,22 @@ def _new_bundle(config: TigerTrainConfig, table: SidTable) -> Bundle:
     return Bundle(replace_dropout(model), tokenizer, table, TIGER_WORDING, config.max_prompt_length)
 
 
+def _adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
+    """Adafactor as T5 was trained with it (Shazeer and Stern, 2018): a step's size is a share of the weights' own.
+
+    T5 draws embeddings a hundred times as large as the maps to queries, whose products it does not scale down. Steps of
+    one size for all saturate the attention before embeddings have moved.
+    """
+    return Adafactor(
+        model.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        scale_parameter=True,
+        relative_step=False,
+        warmup_init=False,
+    )
+
+
 def _trainer(
     run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: Columns, builder: ExampleBuilder
 ) -> TigerTrainer:
@@ -96,6 +113,7 @@ def _trainer(
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=run.callbacks(plan),
+        optimizers=(_adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
