@@ -49,8 +49,8 @@ def histories_of(corpus: Corpus, place: Path) -> list[str]:
     """Write the histories of the test rows as a file, and say the item ids."""
     ids: list[str] = corpus.items["item_id"].astype(str).tolist()
     frame = corpus.rows("test")
-    histories = [[ids[item] for item in history] for history in frame["history"]]
-    pd.DataFrame({"user": frame["user"], "history": histories}).to_parquet(place)
+    histories = [[ids[item] for item in history] for history in frame.histories]
+    pd.DataFrame({"user": frame.users, "history": histories}).to_parquet(place)
     return ids
 
 
@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     corpus.save(folder / "corpus", config={}, inputs={})
     rows = len(corpus.rows("test"))
     ids = histories_of(corpus, folder / "histories.parquet")
-    distinct = len({tuple(history) for history in corpus.rows("test")["history"]})
+    distinct = len({tuple(history) for history in corpus.rows("test").histories})
     whole: dict[str, list[float]] = {"eval-beam": [], "recommend": []}
     for turn in range(args.repeats + 1):  # the first warms up, and is compared
         shared = {"checkpoint": args.checkpoint, "corpus": f"{folder}/corpus", "batch_size": args.batch_size}

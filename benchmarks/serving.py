@@ -131,7 +131,7 @@ def histories_of(args: argparse.Namespace) -> list[list[str]]:
 
     corpus = Corpus.load(args.corpus or read_manifest(args.checkpoint)["inputs"]["corpus"]["path"])
     ids = corpus.items["item_id"].astype(str).tolist()
-    found = [[ids[item] for item in history] for history in corpus.test["history"]]
+    found = [[ids[item] for item in history] for history in corpus.test.histories]
     return [list(history) for history in dict.fromkeys(map(tuple, found))][: args.rows]
 
 

@@ -37,11 +37,11 @@ def main() -> None:
     bundle = load_bundle(args.checkpoint, dtype=torch.float32)
     model = bundle.model.to(decoding_device())
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    texts = [builder.prompt("next_sid", history=history) for history in rows["history"]]
+    texts = [builder.prompt("next_sid", history=history) for history in rows.histories]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     numbers = np.unique(bundle.table.codes, axis=0, return_inverse=True)[1].reshape(-1)
-    targets = numbers[rows["target"].to_numpy()]
+    targets = numbers[rows.targets]
     ks = sorted({1, 10, args.beams})
     beam, _ = decode_prompts(model, prompts, trie, args.beams, batch_size=args.batch_size, description="beams")
     exact, _, opened = exact_prompts(model, prompts, trie, args.beams, batch_size=8, description="exact")

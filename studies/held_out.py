@@ -37,14 +37,14 @@ SEARCH = {"catalogue": Search("exact", batch_size=128), "language": Search("beam
 
 def without_items(rows: pd.DataFrame, held_out: np.ndarray) -> pd.DataFrame:
     """Rows of other targets, held-out items (bool (N,)) struck from their histories; those left with none go too."""
-    histories = [history[~held_out[history]] for history in rows["history"]]
-    kept = ~held_out[rows["target"].to_numpy()] & np.array([len(history) > 0 for history in histories])
+    histories = [history[~held_out[history]] for history in rows.histories]
+    kept = ~held_out[rows.targets] & np.array([len(history) > 0 for history in histories])
     return rows.assign(history=histories)[kept].reset_index(drop=True)
 
 
 def renumbered(rows: pd.DataFrame, number: np.ndarray) -> pd.DataFrame:
     """Rows over items of other numbers, int32 (N,)."""
-    return rows.assign(history=[number[history] for history in rows["history"]], target=number[rows["target"]])
+    return rows.assign(history=[number[history] for history in rows.histories], target=number[rows.targets])
 
 
 def hold_out(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Corpus, np.ndarray]:
@@ -168,7 +168,7 @@ class Case:
 
     def targets(self, split: str) -> np.ndarray:
         """Targets of a split's rows: int32 (R,)."""
-        return self.after.rows(split)["target"].to_numpy(np.int32)
+        return self.after.rows(split).targets
 
     def cold(self, split: str) -> np.ndarray:
         """Which rows of a split have a held-out target: bool (R,)."""
@@ -187,7 +187,7 @@ class Case:
         if not file.is_file():
             bundle = load_bundle(extend(system, self.place, self.seed, start))
             ranker = LanguageRanker(bundle, self.after, SEARCH[system])
-            histories = self.after.rows(split)["history"].tolist()
+            histories = self.after.rows(split).histories.tolist()
             parts = [ranked(ranker, histories, mask) for mask in (~self.new, self.new)]
             np.savez(file, items=np.hstack([part[0] for part in parts]), scores=np.hstack([part[1] for part in parts]))
         kept = np.load(file)
@@ -201,7 +201,7 @@ class Case:
             number = np.flatnonzero(~self.held_out).astype(np.int32)
             place = np.full(len(self.held_out), -1, dtype=np.int32)
             place[number] = np.arange(len(number))
-            histories = [place[history][place[history] >= 0] for history in self.after.rows(split)["history"]]
+            histories = [place[history][place[history] >= 0] for history in self.after.rows(split).histories]
             ranker = LanguageRanker(load_bundle(train(system, self.place, self.seed)), self.before, SEARCH[system])
             items, scores = ranked(ranker, histories, None)
             np.savez(file, items=np.where(items >= 0, number[items], -1), scores=scores)
@@ -213,12 +213,12 @@ class Case:
         """Ranks of targets by what needs no training."""
         rows, targets = self.after.rows(split), self.targets(split)
         vectors = tfidf_svd(item_texts(self.after), 128, 42, item_texts(self.before))
-        likeness = vectors[[history[-1] for history in rows["history"]]] @ vectors.T  # (R, N)
+        likeness = vectors[[history[-1] for history in rows.histories]] @ vectors.T  # (R, N)
         own = likeness[np.arange(len(rows)), targets][:, None]
         earlier = np.arange(len(self.held_out)) < targets[:, None]
         texts = 1 + ((likeness > own) | ((likeness == own) & earlier)).sum(1)
         table = SidTable.load_index(self.place / "sids_after", self.after.items["item_id"].tolist())
-        followed = make_floors(self.after, table)[FOLLOWED].rank(rows["history"].tolist(), K).items
+        followed = make_floors(self.after, table)[FOLLOWED].rank(rows.histories.tolist(), K).items
         popular = np.argsort(np.argsort(-self.after.popularity(), kind="stable"), kind="stable") + 1
         return {
             "text neighbours": np.where(texts <= K, texts, 0),
@@ -258,7 +258,7 @@ def ranks_of_all(source: Path, output: Path, case: Case, split: str) -> np.ndarr
             run_catalogue(parse_settings(CatalogueTrainConfig, words))
         corpus = Corpus.load(source)
         ranker = LanguageRanker(load_bundle(place), corpus, SEARCH["catalogue"])
-        items, scores = ranked(ranker, corpus.rows(split)["history"].tolist(), None)
+        items, scores = ranked(ranker, corpus.rows(split).histories.tolist(), None)
         np.savez(file, items=items, scores=scores)
     kept = np.load(file)
     found = Lists(kept["items"], kept["scores"], np.zeros_like(kept["items"], dtype=bool))

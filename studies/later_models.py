@@ -76,8 +76,8 @@ class SidRows:
     def of(cls, corpus: Corpus, table: SidTable, split: str) -> "SidRows":
         """The rows of a split of a corpus."""
         rows, number = corpus.rows(split), table.sid_numbers
-        histories = [number[np.asarray(history, dtype=np.int64)] for history in rows["history"]]
-        return cls(histories, number[rows["target"].to_numpy(np.int64)], rows["user"].tolist())
+        histories = [number[np.asarray(history, dtype=np.int64)] for history in rows.histories]
+        return cls(histories, number[rows.targets], rows.users.tolist())
 
     def padded(self, width: int) -> torch.Tensor:
         """The newest items, numbered from 1 and padded with 0 on the right: int64 (R, width)."""
@@ -151,7 +151,7 @@ def weighed_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[np
     """Training windows with the weight of each target by its day and age: `histories`, `labels`, `weights` (W, T)."""
     windows, _ = sid_windows(corpus, table, recency)
     weights = np.zeros(windows["labels"].shape, dtype=np.float32)
-    kinds, ages = days_by_order(corpus.rows("train")["user"].tolist()), recency_weights(corpus, recency)
+    kinds, ages = days_by_order(corpus.rows("train").users.tolist()), recency_weights(corpus, recency)
     by_kind = np.array([WEIGHT[kind] for kind in (SAME, LATER, FIRST)])
     for place, window in zip(weights, user_windows(corpus), strict=True):
         rows = window.rows[1:]

@@ -108,8 +108,8 @@ def agreement(pairs: Iterable[tuple[int, int]]) -> tuple[float, int]:
 
 def audit_corpus(corpus: Corpus, times: str) -> list[str]:
     """What the rows of a corpus say of their order, as lines."""
-    users, targets = corpus.rows("train")["user"].tolist(), corpus.rows("train")["target"].tolist()
-    newest = [int(history[-1]) for history in corpus.rows("train")["history"]]
+    users, targets = corpus.rows("train").users.tolist(), corpus.rows("train").targets.tolist()
+    newest = [int(history[-1]) for history in corpus.rows("train").histories]
     kinds = days_by_order(users)
     lines = []
     for name, kind in (("same day", SAME), ("later", LATER), ("first row of a user", FIRST)):
@@ -124,7 +124,7 @@ def audit_corpus(corpus: Corpus, times: str) -> list[str]:
         )
     for split in ("valid", "test"):
         known, rows = times_of(corpus, split, times), corpus.rows(split)
-        order = days_by_order(rows["user"].tolist())
+        order = days_by_order(rows.users.tolist())
         beside, apart = order == SAME, order == LATER
         lines.append(
             f"| {split}, by times | {known.same.mean():.1%} of {len(rows):,} rows of the same day | rows beside "
@@ -133,7 +133,7 @@ def audit_corpus(corpus: Corpus, times: str) -> list[str]:
         )
         kinds_of = row_kinds(corpus, Rows.of(corpus, split), split, known)
         followed, turned = (next(iter(kinds_of[group].values())) for group in ("pair", "reverse"))
-        last = np.array([history[-1] for history in rows["history"]]) == rows["target"].to_numpy()
+        last = np.array([history[-1] for history in rows.histories]) == rows.targets
         for name, where in (("same day", known.same), ("later", known.later)):
             lines.append(
                 f"| {split}, {name} | {where.sum():,} rows | newest item again {last[where].mean():.1%}; "
@@ -215,7 +215,7 @@ def mixed(
 def run_systems(corpus: Corpus, split: str, runs: Sequence[str]) -> dict[str, list[np.ndarray]]:
     """Ranks by SID of named runs: name to one int64 (R,) for each seed."""
     systems: dict[str, list[np.ndarray]] = {}
-    targets = corpus.rows(split)["target"].to_numpy()
+    targets = corpus.rows(split).targets
     for word in runs:
         name, _, folder = word.partition("=")
         for place in runs_at(folder):

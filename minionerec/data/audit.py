@@ -257,10 +257,9 @@ def audit_rows(
     found, ranks = OrderAudit(), _ranks(ids)
     for split in splits:
         rows = corpus.rows(split)
-        filled = rows["history"].map(len).to_numpy() > 0
+        filled = rows.lengths > 0
         if times is not None:
             filled &= times[split].known
-        newest = np.array([history[-1] for history in rows["history"][filled]], dtype=np.int64)
         same = None if times is None else times[split].same[filled]
-        found += _audit(newest, rows["target"].to_numpy(np.int64)[filled], ranks, same, None)
+        found += _audit(rows.newest[filled], rows.targets[filled], ranks, same, None)
     return found

@@ -1,6 +1,6 @@
 """From a source to a corpus: filter, order, make rows, split, check, count, and write in bounded memory."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,26 +12,25 @@ import pyarrow as pa
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.audit import OrderAudit, audit_visits
+from minionerec.data.chains import NOBODY, Chains
 from minionerec.data.checks import check_filled, check_global_time
-from minionerec.data.corpus import SPLITS, Corpus, write_tables
+from minionerec.data.corpus import Corpus, write_corpus
 from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
-from minionerec.data.names import QUIRKS, SPLIT_NAMES, TIES
+from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
+from minionerec.data.rows import SplitRows
 from minionerec.data.source import Source
 from minionerec.data.splits import (
     Rows,
     build_rows,
     global_time_split,
     leave_last_out_split,
-    row_table,
     shuffled_ties,
     stable_order,
 )
-from minionerec.data.times import TIME_COLUMNS, whole_seconds
+from minionerec.data.times import whole_seconds
 from minionerec.data.units import check_unit
 
 WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
-BATCH = 1 << 20
-"""Rows written at a time; parquet's own default for a row group."""
 
 
 @dataclass(frozen=True)
@@ -67,39 +66,32 @@ class BuiltCorpus:
     counts: Mapping[str, Any]
     audit: OrderAudit
 
-    def batches(self, split: str) -> Iterator[pa.Table]:
-        """The rows of one split as tables with the columns of `Corpus.train`, at most `BATCH` rows each."""
-        chosen = np.flatnonzero(self.labels == SPLITS.index(split))
-        for start in range(0, len(chosen), BATCH):
-            part = chosen[start : start + BATCH]
-            rows = self.rows.take(part)
-            values, borders = rows.flat_histories()
-            columns = {
-                "user": self.user_ids.take(pa.array(self.users[part])),
-                "history": pa.ListArray.from_arrays(pa.array(borders, pa.int32()), pa.array(values)),
-                "target": pa.array(rows.by_user[rows.places]),
-            }
-            if (times := rows.times) is not None:
-                columns |= dict(zip(TIME_COLUMNS, (pa.array(times.time), pa.array(times.previous)), strict=True))
-            yield pa.table(columns)
-
     def corpus(self) -> Corpus:
-        """The same as the tables that every later stage reads."""
-        tables = {}
-        for split in SPLITS:
-            parts = [part.to_pandas() for part in self.batches(split)]
-            empty = row_table([], [], np.empty(0, dtype=np.int32), self.rows.take(np.empty(0, dtype=np.int64)).times)
-            tables[split] = pd.concat(parts, ignore_index=True) if parts else empty
-        return Corpus(self.items, **tables, split=self.split, max_history=self.max_history, counts=self.counts)
+        """The same as every later stage sees it."""
+        held, ids = self.rows, self.user_ids.to_numpy(zero_copy_only=False)
+        targets = held.by_user[held.places]
+        whole = SplitRows(ids, self.users, held.by_user, held.begins, held.ends, targets, held.times)
+        rows = {split: whole.take(self.labels == number) for number, split in enumerate(SPLITS)}
+        return Corpus(self.items, **rows, split=self.split, max_history=self.max_history, counts=self.counts)
+
+    def chains(self) -> Chains:
+        """All that each user with a row chose, as one sequence a user, in the order of user numbers."""
+        held, users = self.rows, np.flatnonzero(np.bincount(self.users))
+        rows, splits = np.full(len(held.by_user), NOBODY, np.int32), np.full(len(held.by_user), NOBODY, np.int8)
+        splits[held.places] = self.labels
+        for number in range(len(SPLITS)):
+            places = held.places[self.labels == number]
+            rows[places] = np.arange(len(places))
+        ids = self.user_ids.to_numpy(zero_copy_only=False)
+        return Chains(ids, held.offsets, held.by_user, held.moments, rows, splits).take(users)
 
     def all_counts(self) -> dict[str, Any]:
         """The counts as `Corpus.all_counts` gives them."""
         return {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
 
     def write(self, place: Path) -> None:
-        """Write the four parquet files of a corpus into a directory."""
-        tables = {split: self.batches(split) for split in SPLITS}
-        write_tables(place, self.items, tables, timed=self.rows.moments is not None)
+        """Write the files of a corpus into a directory."""
+        write_corpus(place, self.items, self.chains())
 
 
 @dataclass(frozen=True)

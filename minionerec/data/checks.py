@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 
 
 def check_histories(corpus: Corpus) -> dict[str, int]:
@@ -39,10 +39,7 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
     full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
     counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
     for split, table in corpus.splits().items():
-        rows = [
-            (user, tuple(history.tolist()), target)
-            for user, history, target in zip(table["user"], table["history"], table["target"], strict=True)
-        ]
+        rows = [(user, tuple(history.tolist()), target) for user, history, target in table]
         for number, (user, history, target) in enumerate(rows, start=1):
             after = (*history, target)[-limit:]
             if len(history) < limit and reached.get(user, -1) >= len(history):
@@ -107,20 +104,18 @@ def corpus_counts(corpus: Corpus) -> dict[str, Any]:
         `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
         `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items.
     """
-    frames = corpus.splits()
+    splits = corpus.splits()
     known = np.zeros(corpus.n_items, dtype=bool)
-    known[corpus.train["target"].to_numpy(np.int64)] = True
-    if len(corpus.train):
-        known[np.concatenate(corpus.train["history"].tolist()).astype(np.int64)] = True
-    users = set(corpus.train["user"])
-    counts: dict[str, Any] = {f"{split}_rows": len(frame) for split, frame in frames.items()}
-    counts["rows"] = sum(len(frame) for frame in frames.values())
-    counts["users"] = int(pd.concat([frame["user"] for frame in frames.values()]).nunique())
+    known[corpus.train.targets] = True
+    known[corpus.train.flat_histories()[0]] = True
+    users = {split: set(rows.users.tolist()) for split, rows in splits.items()}
+    counts: dict[str, Any] = {f"{split}_rows": len(rows) for split, rows in splits.items()}
+    counts["rows"] = sum(len(rows) for rows in splits.values())
+    counts["users"] = len(set().union(*users.values()))
     counts["items"] = corpus.n_items
     counts["items_without_description"] = int((corpus.items["description"] == "").sum())
     for split in SPLITS[1:]:
-        counts[f"{split}_cold_targets"] = int((~known[frames[split]["target"].to_numpy(np.int64)]).sum())
-        counts[f"{split}_new_users"] = int((~frames[split]["user"].isin(users)).sum())
-    lengths = [len(history) for frame in frames.values() for history in frame["history"]]
-    counts["full_histories"] = sum(length >= corpus.max_history for length in lengths)
+        counts[f"{split}_cold_targets"] = int((~known[splits[split].targets]).sum())
+        counts[f"{split}_new_users"] = sum(user not in users["train"] for user in splits[split].users)
+    counts["full_histories"] = sum(int((rows.lengths >= corpus.max_history).sum()) for rows in splits.values())
     return counts

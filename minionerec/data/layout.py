@@ -11,7 +11,8 @@ import pandas as pd
 from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.core.log import progress
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 from minionerec.data.published import COLUMNS
 
 RECORD = ("title", "description", "brand", "categories")
@@ -82,15 +83,15 @@ def write_layout(
         texts[root / "info" / f"{name}.txt"] = "".join(lines)
     for split in SPLITS:
         rows = corpus.rows(split)
-        numbers = [user_numbers[user] for user in rows["user"]]
-        histories = [history.tolist() for history in rows["history"]]
+        numbers = [user_numbers[user] for user in rows.users]
+        histories = [history.tolist() for history in rows.histories]
         inter = (
             f"{number}\t{' '.join(map(str, history))}\t{target}\n"
-            for number, history, target in zip(numbers, histories, rows["target"], strict=True)
+            for number, history, target in zip(numbers, histories, rows.targets, strict=True)
         )
         texts[root / f"{name}.{split}.inter"] = INTER_HEADER + "".join(inter)
         if sids is not None:
-            table = _csv_table(numbers, histories, rows["target"].to_numpy(), titles, np.array(sids, dtype=object))
+            table = _csv_table(numbers, histories, rows.targets, titles, np.array(sids, dtype=object))
             texts[root / split / f"{name}.csv"] = table.to_csv(index=False, lineterminator="\n")
     for path, text in progress(texts.items(), "writing the published layout", unit="files"):
         write_text_atomic(path, text)

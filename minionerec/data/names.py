@@ -7,6 +7,9 @@ FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)
 
+SPLITS = ("train", "valid", "test")
+"""The splits of every corpus; on disk the place in this order stands for the name."""
+
 SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
 """Known ways to split → the name that result tables show."""
 

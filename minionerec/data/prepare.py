@@ -11,9 +11,9 @@ from minionerec.core.stage import Stage
 from minionerec.data.audit import OrderAudit, audit_rows
 from minionerec.data.build import BuiltCorpus, build_corpus
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
-from minionerec.data.names import AMAZON
+from minionerec.data.names import AMAZON, SPLITS
 from minionerec.data.published import published_numbers, read_published_files
 from minionerec.data.source import BadRows, Source
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon

@@ -9,8 +9,9 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
+from minionerec.data.names import SPLITS
 from minionerec.data.sequences import (
     Samples,
     Sequences,
@@ -278,18 +279,15 @@ def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
             "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
         )
     known: dict[str, int] = {}
-    for user in data.rows("train")["user"]:
+    for user in data.rows("train").users:
         known.setdefault(user, len(known))
 
     def samples(split: str) -> Samples:
         rows = data.rows(split)
-        lengths = np.array([len(history) for history in rows["history"]], dtype=np.int64)
-        ends = np.cumsum(lengths)
-        flat = np.concatenate([np.zeros(0, np.int32), *rows["history"]]) + 1
-        # Without a copy it may be a read-only view, which torch does not take.
-        users = rows["user"].map(known).fillna(len(known)).to_numpy(np.int64, copy=True)
-        targets = rows["target"].to_numpy(np.int64) + 1
-        return Samples(users, targets, flat.astype(np.int32), ends - lengths, ends, max_len, padding)
+        flat, borders = rows.flat_histories()
+        numbers = np.array([known.get(user, len(known)) for user in rows.user_ids], dtype=np.int64)
+        users, targets = numbers[rows.user_numbers], rows.targets.astype(np.int64) + 1
+        return Samples(users, targets, flat + 1, borders[:-1], borders[1:], max_len, padding)
 
     windows = corpus_windows(data, max_len, padding)
     made = {split: samples(split) for split in SPLITS}

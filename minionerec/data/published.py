@@ -20,11 +20,11 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import progress
 from minionerec.core.places import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
 from minionerec.data.files import read_text
-from minionerec.data.names import PUBLISHED_HISTORY
+from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
+from minionerec.data.rows import SplitRows
 from minionerec.data.sources.records import split_cells
-from minionerec.data.splits import row_table
 
 COLUMNS = (
     "user_id",
@@ -91,7 +91,7 @@ def published_numbers(corpus: Corpus) -> dict[str, int]:
     """
     numbers = {}
     for split in SPLITS:
-        for user in corpus.rows(split)["user"]:
+        for user in corpus.rows(split).users:
             if not (user.startswith("A") and user[1:].isdecimal()):
                 raise DataError(f"{split}: user {user!r} is not 'A' and a number, so it is none of the published data.")
             numbers[user] = int(user[1:])
@@ -189,7 +189,7 @@ class _RowReader:
         self.index_of, self.sids = index_of, sids
         self.id_of, self.known_sids = list(index_of), set(sids)
 
-    def read(self, path: Path) -> pd.DataFrame:
+    def read(self, path: Path) -> SplitRows:
         """The rows of one file.
 
         Raises:
@@ -208,7 +208,7 @@ class _RowReader:
             users.append(user)
             histories.append(np.array(items[:-1], dtype=np.int32))
             targets.append(items[-1])
-        return row_table(users, histories, np.array(targets, dtype=np.int32))
+        return SplitRows.of(users, histories, targets)
 
     def _items(self, place: str, history: Sequence[Any], item_id: str) -> list[int]:
         """Item indices of a history and its target."""
@@ -327,14 +327,20 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
         train, valid, test = (reader.read(files[split]) for split in SPLITS)
     corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=PUBLISHED_HISTORY)
     check_filled({split: len(rows) for split, rows in corpus.splits().items()}, str(files["info"].parent.parent))
-    first = pd.concat([train, valid, test]).drop_duplicates("user")
+    first = {user: length for rows in (test, valid, train) for user, length in _first_lengths(rows)}
     _, sharing = np.unique(np.array(sids), return_counts=True)
     counts = {
         **corpus_counts(corpus),
-        "interactions": len(train) + len(valid) + len(test) + sum(len(history) for history in first["history"]),
+        "interactions": len(train) + len(valid) + len(test) + sum(first.values()),
         "descriptions_unparsed": unparsed,
         "sids": len(sharing),
         "items_sharing_a_sid": int(sharing[sharing > 1].sum()),
         **check_histories(corpus),
     }
     return replace(corpus, counts=counts)
+
+
+def _first_lengths(rows: SplitRows) -> Iterator[tuple[str, int]]:
+    """Each user and how long the history of the user's first row is."""
+    _, firsts = np.unique(rows.user_numbers, return_index=True)
+    return zip(rows.users[firsts].tolist(), rows.lengths[firsts].tolist(), strict=True)

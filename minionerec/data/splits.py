@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.times import TIME_COLUMNS, RowTimes
+from minionerec.data.times import RowTimes
 
 TRAIN, VALID, TEST = 0, 1, 2
 
@@ -51,6 +50,7 @@ class Rows:
             before the target, the newest `max_history` of them.
         ends: int64 (R,), the same as `places` unless what was chosen together is one step.
         truncated: Number of rows whose user has more earlier interactions than the history holds.
+        offsets: int64 (U + 1,): user u's are `by_user[offsets[u] : offsets[u + 1]]`.
         moments: int64 (M,), the moment of each of `by_user`, None where unknown.
     """
 
@@ -60,12 +60,8 @@ class Rows:
     begins: np.ndarray
     ends: np.ndarray
     truncated: int
+    offsets: np.ndarray
     moments: np.ndarray | None = None
-
-    @property
-    def histories(self) -> list[np.ndarray]:
-        """R int32 arrays of items."""
-        return [self.by_user[begin:end] for begin, end in zip(self.begins, self.ends, strict=True)]
 
     @property
     def times(self) -> RowTimes | None:
@@ -73,18 +69,6 @@ class Rows:
         if self.moments is None:
             return None
         return RowTimes(self.moments[self.places], self.moments[self.ends - 1])
-
-    def take(self, chosen: np.ndarray) -> "Rows":
-        """Some of the rows, by number; `truncated` stays that of all."""
-        places = (self.targets[chosen], self.by_user, self.places[chosen], self.begins[chosen], self.ends[chosen])
-        return Rows(*places, self.truncated, self.moments)
-
-    def flat_histories(self) -> tuple[np.ndarray, np.ndarray]:
-        """All histories in one array, int32 (total,), and where each begins and the last ends, int64 (R + 1,)."""
-        lengths = self.ends - self.begins
-        borders = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(borders[-1]) + np.repeat(self.begins - borders[:-1], lengths)
-        return self.by_user[places], borders
 
 
 def build_rows(
@@ -111,11 +95,11 @@ def build_rows(
 
     Example:
         >>> rows = build_rows(np.array([0, 1, 0, 0]), np.array([5, 6, 7, 8]), max_history=1)
-        >>> rows.targets.tolist(), [history.tolist() for history in rows.histories], rows.truncated
-        ([2, 3], [[5], [7]], 1)
+        >>> rows.targets.tolist(), rows.by_user.tolist(), rows.begins.tolist(), rows.ends.tolist(), rows.truncated
+        ([2, 3], [5, 7, 8, 6], [0, 1], [1, 2], 1)
         >>> rows = build_rows(np.zeros(3, int), np.array([5, 7, 8]), 9, moments=np.array([0, 1, 1]), together=True)
-        >>> [history.tolist() for history in rows.histories], rows.by_user[rows.places].tolist()
-        ([[5], [5]], [7, 8])
+        >>> rows.begins.tolist(), rows.ends.tolist(), rows.by_user[rows.places].tolist()
+        ([0, 0], [1, 1], [7, 8])
     """
     if max_history < 1:
         raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
@@ -140,6 +124,7 @@ def build_rows(
         begins=begins,
         ends=ends,
         truncated=int((begins > first[ends]).sum()),
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(users))]),
         moments=ordered,
     )
 
@@ -232,23 +217,3 @@ def leave_last_out_split(users: np.ndarray, moments: np.ndarray | None = None) -
     labels = np.empty(len(users), dtype=np.int8)
     labels[order] = np.where(from_end == 0, TEST, np.where(from_end == 1, VALID, TRAIN))
     return labels
-
-
-def row_table(
-    users: Sequence[str], histories: Sequence[np.ndarray], targets: np.ndarray, times: RowTimes | None = None
-) -> pd.DataFrame:
-    """The row table of one split.
-
-    Args:
-        users: R users.
-        histories: R int32 arrays of item indices, oldest first.
-        targets: int32 (R,), item indices.
-        times: The times of the rows; None where unknown, and then there are no columns of times.
-    """
-    column = np.empty(len(histories), dtype=object)
-    for place, history in enumerate(histories):  # one by one: numpy would stack histories of equal length
-        column[place] = history
-    table = {"user": pd.Series(users, dtype="str"), "history": column, "target": targets}
-    if times is not None:
-        table |= dict(zip(TIME_COLUMNS, (times.time, times.previous), strict=True))
-    return pd.DataFrame(table)

@@ -23,8 +23,6 @@ logger = get_logger(__name__)
 
 NO_TIME = int(np.iinfo(np.int64).min)
 """The time of what has none."""
-TIME_COLUMNS = ("time", "previous_time")
-"""Columns of a corpus's rows: int64, seconds since 1970 of the target and of the newest item of the history."""
 FILE_COLUMNS = ("split", "row", "timestamp", "previous_timestamp")
 """Columns of a file of times."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")

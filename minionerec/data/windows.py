@@ -47,7 +47,7 @@ def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
     """
     rows = corpus.rows(split)
     chains: dict[str, list[tuple[list[int], list[int], int]]] = {}
-    for row, (user, history, target) in enumerate(zip(rows["user"], rows["history"], rows["target"], strict=True)):
+    for row, (user, history, target) in enumerate(rows):
         open_chains = chains.setdefault(user, [])
         past = [int(item) for item in history]
         if (

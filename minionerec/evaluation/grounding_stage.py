@@ -265,8 +265,8 @@ def _gamma(
     if not _chooses(config):
         return config.gammas[0], {}
     rows = _choosing_rows(task.corpus, config)
-    frame = task.corpus.rows("valid").iloc[rows]
-    histories, targets = frame["history"].tolist(), task.titles.sid_numbers[frame["target"].to_numpy()]
+    asked = task.corpus.rows("valid").take(rows)
+    histories, targets = asked.histories.tolist(), task.titles.sid_numbers[asked.targets]
     parts = grounded.parts(histories, _texts_of(written, "valid", rows))
     found, reached = choose_gamma(
         ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas

@@ -29,7 +29,7 @@ _KINDS = {"split": "text", "row": "whole", "text": "text", "tokens": "whole"}
 
 def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> list[str]:
     """The prompts of some rows of a split."""
-    histories = builder.corpus.rows(split)["history"].tolist()
+    histories = builder.corpus.rows(split).histories
     return [builder.prompt(NEXT_TITLE, history=histories[row]) for row in rows]
 
 

@@ -133,8 +133,8 @@ class ExampleBuilder:
             asked = (({"item": item}, item) for item in range(self.corpus.n_items))
         else:
             rows = self.corpus.rows(split)
-            histories = ({"history": history} for history in rows["history"])
-            asked = zip(histories, rows["target"].tolist(), strict=True)
+            histories = ({"history": history} for history in rows.histories)
+            asked = zip(histories, rows.targets.tolist(), strict=True)
         texts = {"title": self.titles, "description": self.descriptions}
         needed = [texts[name] for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]) if name in texts]
         examples = []

@@ -43,9 +43,8 @@ class Rows:
         """
         if isinstance(data, Split):
             return cls(data.users(split), data.histories(split), data.targets(split), data.num_items)
-        frame = data.rows(split)
-        targets = frame["target"].to_numpy(np.int32)
-        return cls(frame["user"].tolist(), frame["history"].tolist(), targets, data.n_items)
+        rows = data.rows(split)
+        return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
 
 
 def rank_rows(

@@ -171,8 +171,8 @@ def _about(kind: str, items: Items, source: int) -> Reason:
 def _counts(corpus: Corpus, sources: Sequence[int], places: Sequence[int]) -> Counter[tuple[int, int]]:
     """Training rows by (target, item of their history), of some targets and items."""
     wanted, found = set(sources), Counter[tuple[int, int]]()
-    rows = np.flatnonzero(np.isin(corpus.train["target"].to_numpy(), places))
-    histories, targets = corpus.train["history"].to_numpy(), corpus.train["target"].to_numpy()
+    rows = np.flatnonzero(np.isin(corpus.train.targets, places))
+    histories, targets = corpus.train.histories, corpus.train.targets
     for row in rows.tolist():
         found.update((int(targets[row]), item) for item in wanted.intersection(histories[row].tolist()))
     return found

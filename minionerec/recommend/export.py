@@ -139,10 +139,10 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
 
 def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
     """Histories of training rows, from the first row to the last, none twice: up to `count` int32 arrays of items."""
-    rows = corpus.rows("train")["history"]
+    rows = corpus.rows("train").histories
     found: dict[tuple[int, ...], None] = {}
     for place in np.linspace(0, len(rows) - 1, 4 * count).astype(int).tolist():
-        history = tuple(rows.iloc[place].tolist()) or (0,)  # an item stands in for a history that is empty
+        history = tuple(rows[place].tolist()) or (0,)  # an item stands in for a history that is empty
         if len(found) < count:
             found[history] = None
     return [np.array(history, dtype=np.int32) for history in found]

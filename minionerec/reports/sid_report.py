@@ -97,9 +97,9 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
     evidence = gather_evidence(
         make_vectors(corpus, config, counts),
         corpus.items["title"].fillna("").astype(str).tolist(),
-        rows["user"].tolist(),
-        rows["history"].tolist(),
-        rows["target"].to_numpy(),
+        rows.users.tolist(),
+        rows.histories.tolist(),
+        rows.targets,
     )
     judged = {}
     for name, path in config.tables.items():

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from minionerec.core.artefacts import read_manifest
@@ -14,6 +13,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_split
+from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Split
 from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.embed.config import EncoderSettings
@@ -118,7 +118,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
 def _read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
     if not config.vectors:
         return None
-    none = pd.DataFrame()
+    none = SplitRows.none()
     items = Corpus(split.catalogue, none, none, none, split="", max_history=0)
     settings = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
     return torch.from_numpy(make_vectors(items, settings, {}))

@@ -119,7 +119,7 @@ def tokenise_rows(
     rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
     numbers = builder.table.sid_numbers + 1
     kept = builder.corpus.max_history
-    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in builder.corpus.rows("train")["history"]]
+    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in builder.corpus.rows("train").histories]
     rows.slots = [[len(history) - 1] for history in rows.histories]
     return rows
 

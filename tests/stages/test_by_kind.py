@@ -47,13 +47,13 @@ def rows_of(rng, count):
 def lists(rows, table, ranks):
     """Lists of twelve items with the target at the given place."""
     items = []
-    for target, rank in zip(rows["target"], ranks, strict=True):
+    for target, rank in zip(rows.targets, ranks, strict=True):
         others = [item for item in range(N) if item != target][:11]
         items.append([*others[: rank - 1], int(target), *others[rank - 1 :]])
     return Predictions(
-        rows["user"].tolist(),
-        rows["target"].to_numpy(np.int32),
-        [table.sids[target] for target in rows["target"]],
+        rows.users.tolist(),
+        rows.targets,
+        [table.sids[target] for target in rows.targets],
         items,
         [[table.sids[item] for item in row] for row in items],
         [[-float(place) for place in range(12)] for _ in items],

@@ -30,7 +30,7 @@ def shop(made, tmp_path_factory) -> Path:
     for name in ("checkpoint", "sids"):
         shutil.copytree(made / name, folder / name)
     corpus = Corpus.load(made / "corpus")
-    histories = corpus.test["history"].tolist()
+    histories = corpus.test.histories.tolist()
     histories[:6] = [np.array(history, np.int32) for history in ([1], [4], [], [1, 3], [4, 3], [])]
     replace(corpus, test=corpus.test.assign(history=histories)).save(folder / "corpus", config={}, inputs={})
     run_sequential(
@@ -65,7 +65,7 @@ def of_assistant(shop, temperature=1.0):
     """Log-probability of each SID for each test row, by softmax and sums in double precision."""
     corpus = Corpus.load(shop / "corpus")
     table = SidTable.load_index(shop / "sids")
-    histories = corpus.rows("test")["history"].tolist()
+    histories = corpus.rows("test").histories.tolist()
     ranking = load_ranker(assistant(shop), corpus).rank(histories, ITEMS)
     counts = corpus.popularity() + 1.0
     found = []
@@ -129,7 +129,7 @@ def test_reordering_keeps_what_the_checkpoint_found_and_the_search_finds_more(sh
 def test_what_was_seen_is_left_out_of_a_mixture_too(shop, tmp_path):
     everything = by_sid(Predictions.load(run_eval(asked(shop, tmp_path, "all")).output))
     found = Predictions.load(run_eval(asked(shop, tmp_path, "masked", seen="mask", beams=3, ks=[1])).output)
-    histories = Corpus.load(shop / "corpus").rows("test")["history"].tolist()
+    histories = Corpus.load(shop / "corpus").rows("test").histories.tolist()
     table = SidTable.load_index(shop / "sids")
     for row, history in enumerate(histories):
         left = [item for item in range(ITEMS) if item not in history]

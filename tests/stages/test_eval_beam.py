@@ -130,7 +130,7 @@ def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     caplog.set_level("INFO")
     found = run_eval(config(made, checkpoint=str(folder), output=str(tmp_path / "short")))
     corpus, bundle = Corpus.load(made / "corpus"), load_bundle(folder)
-    histories = corpus.rows("test")["history"]
+    histories = corpus.rows("test").histories
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     prompts = [builder.prompt("next_sid", history=history) for history in histories]
     wanted = sum(len(bundle.tokenizer(prompt)["input_ids"]) > 4 for prompt in prompts)
@@ -151,7 +151,7 @@ def test_masked_lists_are_the_kept_ones_without_the_history(made, tmp_path):
     result = run_eval(config(made, seen="mask", beams=2, ks=[1, 2], output=str(tmp_path / "m")))
     masked = Predictions.load(result.output)
     assert set(result.metrics["recommenders"]) == {"beam search"}
-    histories = [set(history.tolist()) for history in Corpus.load(made / "corpus").rows("test")["history"]]
+    histories = [set(history.tolist()) for history in Corpus.load(made / "corpus").rows("test").histories]
     assert any(set(row[:3]) & gone for row, gone in zip(kept.items, histories, strict=True))
     for everything, sids, row, gone in zip(kept.items, masked.sids, masked.items, histories, strict=True):
         wanted = [item for item in everything if item not in gone]

@@ -64,7 +64,7 @@ def longer(corpus):
 
 def seen(corpus):
     made = Wrong(corpus)
-    made.bad = corpus.rows("test")["history"][3][:1].tolist()
+    made.bad = corpus.rows("test").histories[3][:1].tolist()
     return made
 
 class rising(Backwards):
@@ -95,7 +95,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert predictions.items == [[5, 4, 3, 2]] * 40
     assert predictions.sids == [[""] * 4] * 40
     corpus = Corpus.load(made / "corpus")
-    targets = corpus.rows("test")["target"].to_numpy()
+    targets = corpus.rows("test").targets
     ours = result.metrics["recommenders"]["my_own.Backwards"]
     assert ours["sid"] is None and ours["invalid"] is None
     assert ours["item"]["HR@1"][0] == pytest.approx(np.mean(targets == 5))
@@ -125,12 +125,12 @@ def test_with_sids_items_are_measured_by_them_too(made, mine, tmp_path):
     predictions, table = Predictions.load(result.output), SidTable.load_index(made / "sids")
     assert predictions.items == [[0, 1, 2]] * 40
     assert predictions.sids == [[table.sids[item] for item in (0, 1, 2)]] * 40
-    targets = Corpus.load(made / "corpus").rows("test")["target"].to_numpy()
+    targets = Corpus.load(made / "corpus").rows("test").targets
     ours = result.metrics["recommenders"]["my_own.forwards"]
     assert ours["sid"]["HR@3"][0] == pytest.approx(np.isin(targets, [0, 1, 2, 4]).mean())  # 1 and 4 share theirs
     assert ours["item"]["HR@3"][0] == pytest.approx(np.isin(targets, [0, 1, 2]).mean())
     first = read_json(result.output / "predictions.json")[0]
-    history = Corpus.load(made / "corpus").rows("test")["history"][0]
+    history = Corpus.load(made / "corpus").rows("test").histories[0]
     assert first["input"] == ", ".join(table.sids[item] for item in history)
     assert first["predict"] == predictions.sids[0]
 
@@ -139,7 +139,7 @@ def test_items_of_the_history_are_left_out_where_they_are_masked(made, mine, tmp
     asked = config(made, ranker="my_own.Backwards", seen="mask", beams=2, ks=[1], output=str(tmp_path / "eval"))
     result = run_eval(asked)
     for row, history in zip(
-        Predictions.load(result.output).items, Corpus.load(made / "corpus").rows("test")["history"], strict=True
+        Predictions.load(result.output).items, Corpus.load(made / "corpus").rows("test").histories, strict=True
     ):
         assert row == [item for item in range(5, -1, -1) if item not in history][:2]
     assert list(result.metrics["recommenders"]) == ["my_own.Backwards"]
@@ -224,7 +224,7 @@ def test_seen_items_are_left_out_of_a_sequential_models_lists(made, trained, tmp
     )
     assert kept.target_sids == [""] * 40
     masked = run_eval(config(made, checkpoint=model, seen="mask", beams=2, ks=[1], output=str(tmp_path / "m")))
-    histories = Corpus.load(made / "corpus").rows("test")["history"]
+    histories = Corpus.load(made / "corpus").rows("test").histories
     for everything, row, history in zip(kept.items, Predictions.load(masked.output).items, histories, strict=True):
         assert row == [item for item in everything if item not in history][:2]
 

@@ -91,7 +91,7 @@ def ask_alone(tmp_path, asked):
 def lists_of(checkpoint, corpus, k):
     """Histories of the test rows as item ids, and the lists of our ranker."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
-    histories = corpus.test["history"].tolist()
+    histories = corpus.test.histories.tolist()
     ranking = LanguageRanker(bundle, corpus, Search()).rank(histories, k)
     ids = bundle.table.item_ids
     return [[ids[item] for item in row] for row in histories], [[ids[item] for item in row] for row in ranking.items]

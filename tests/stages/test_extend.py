@@ -39,9 +39,9 @@ def without(corpus, gone):
     number[kept] = np.arange(len(kept))
     tables = {}
     for name, rows in corpus.splits().items():
-        rows = rows[~rows["target"].isin(gone)]
-        histories = [number[history][number[history] >= 0] for history in rows["history"]]
-        tables[name] = rows.assign(history=histories, target=number[rows["target"]]).reset_index(drop=True)
+        rows = rows[~rows.targets.isin(gone)]
+        histories = [number[history][number[history] >= 0] for history in rows.histories]
+        tables[name] = rows.assign(history=histories, target=number[rows.targets]).reset_index(drop=True)
     return replace(corpus, items=corpus.items.iloc[kept].reset_index(drop=True), **tables)
 
 
@@ -50,7 +50,7 @@ def with_rows(corpus, before):
     place = {item: row for row, item in enumerate(corpus.items["item_id"])}
     number = np.array([place[item] for item in before.items["item_id"]], dtype=np.int32)
     rows = before.train
-    train = rows.assign(history=[number[history] for history in rows["history"]], target=number[rows["target"]])
+    train = rows.assign(history=[number[history] for history in rows.histories], target=number[rows.targets])
     return replace(corpus, train=train)
 
 

@@ -17,6 +17,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.evaluation import grounding_stage, shards, written
 from minionerec.evaluation.grounding_config import GroundingConfig
 from minionerec.evaluation.grounding_stage import run_grounding
@@ -36,7 +37,7 @@ def rows(n, seed):
     rng = np.random.default_rng(seed)
     histories = [rng.integers(0, 8, rng.integers(1, 5)).astype(np.int32) for _ in range(n)]
     targets = rng.choice(8, n, p=[0.05, 0.05, 0.2, 0.1, 0.1, 0.1, 0.3, 0.1]).astype(np.int32)
-    return pd.DataFrame({"user": [f"u{place}" for place in range(n)], "history": histories, "target": targets})
+    return SplitRows.of([f"u{place}" for place in range(n)], histories, targets)
 
 
 @pytest.fixture(scope="module")
@@ -218,12 +219,12 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     )
     model = next((tmp_path / "sasrec").glob("seed-*/model"))
     corpus = Corpus.load(made / "corpus")
-    histories = [np.zeros(0, np.int32), *corpus.test["history"][1:]]
+    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
     replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     found = Predictions.load(run_grounding(config(made, tmp_path / "out", **asked)).output)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
-    logits = load_ranker(model, corpus).scores(list(corpus.test["history"])).numpy()
+    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).numpy()
     for row, (items, scores) in enumerate(zip(found.items, found.scores, strict=True)):
         weights = row_min_max(logits[row])
         before = dict(zip(plain.items[row], plain.scores[row], strict=True))
@@ -240,7 +241,7 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
 def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
     writes("long bolt")
     corpus = Corpus.load(made / "corpus")
-    histories = [np.zeros(0, np.int32), *corpus.test["history"][1:]]
+    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
     replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
     settings = {"model": "sasrec", "protocol": "rows", "hyper": {"hidden_size": 8, "num_layers": 1}, "max_len": 3}
     run_sequential(

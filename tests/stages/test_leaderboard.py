@@ -67,7 +67,7 @@ def shop(tmp_path, monkeypatch):
     for name, seconds in (("sft-43", 1000.0), ("eval_sft-43", 10.0)):
         record_path(Path(name)).write_text(json.dumps({**RECORD, "seconds": {"all": seconds}}))
     save(made["other"], "eval_sft-43", inputs, files={"metrics.json": floors_of(made["what"], table)})
-    targets = corpus.test["target"].to_numpy()
+    targets = corpus.test.targets
     ranks = rng.integers(1, 30, (2, len(targets)))
     write_run(Path("sasrec"), ranks, targets, lists=[lists_of(found, targets, 20, 40) for found in ranks])
     mixing = {"assistant": "sasrec/seed-9/model", "checkpoint": "sft"}
@@ -222,7 +222,7 @@ def test_sentences_on_figures_below_and_inside(shop):
     row = next(row for row in load_reference("industrial").rows if row.name == "SASRec")
     hits = round(row.metrics["NDCG@10"] * 120 * 2)  # at rank 3 a hit gains a half
     corpus = Corpus.load("corpus")
-    targets = corpus.test["target"].to_numpy()
+    targets = corpus.test.targets
     for name, share in (("like", 1.0), ("under", 0.0)):
         ranks = np.full(len(targets), 30)
         ranks[: round(hits * share)] = 3
@@ -313,7 +313,7 @@ def test_mistakes_in_what_the_rows_name(shop):
     save(Predictions.load("eval_grpo"), "twin")
     assert "rows: A: twin holds the same files as copy" in told(rows={"A": ["copy", "twin"]})
     corpus = Corpus.load("corpus")
-    save(lists_of(np.ones(20, int), corpus.valid["target"], 20, 40), "short")
+    save(lists_of(np.ones(20, int), corpus.valid.targets, 20, 40), "short")
     assert "short (A): 20 rows, but the test split of corpus has 120" in told(rows={"A": "short"})
     with Path("eval_grpo", FILE).open("ab") as file:
         file.write(b" ")

@@ -15,8 +15,8 @@ from minionerec.core.artefacts import read_manifest, verify_files, write_artefac
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import load_settings
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import SPLITS, Corpus
-from minionerec.data.names import SOURCES
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SOURCES, SPLITS
 from minionerec.data.prepare import READERS, run_prepare
 
 
@@ -50,8 +50,8 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
     for split in SPLITS:
         rows = corpus.rows(split)
         assert list(rows.columns) == ["user", "history", "target", "time", "previous_time"]
-        assert rows["target"].dtype == np.int32
-        assert {history.dtype for history in rows["history"]} == {np.dtype(np.int32)}
+        assert rows.targets.dtype == np.int32
+        assert {history.dtype for history in rows.histories} == {np.dtype(np.int32)}
 
 
 def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables):

@@ -13,7 +13,8 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.times import row_times
 from minionerec.sid.table import SidTable
@@ -69,7 +70,7 @@ def test_months_of_the_demo_shop_together(tmp_path, by_months, split):
         for place, (time, past, _) in rows_by_hand(pairs, 10).items()
     )
     rows = pd.concat(corpus.splits().values())
-    found = zip(rows["user"].map(names), rows["time"], rows["history"].map(tuple), rows["target"], strict=True)
+    found = zip(rows.users.map(names), rows["time"], rows.histories.map(tuple), rows.targets, strict=True)
     assert Counter(found) == expected
     sides = rows.assign(split=np.repeat(SPLITS, [len(corpus.splits()[name]) for name in SPLITS]))
     key = "time" if split == "global_time" else ["user", "time"]
@@ -146,7 +147,7 @@ def test_the_catalogue_model_trains_on_every_target_once():
     )
     windows, valid = sid_windows(corpus, table, recency=2.0)
     labels = windows["labels"]
-    numbers = Counter((table.sid_numbers[corpus.train["target"].to_numpy()] + 1).tolist())
+    numbers = Counter((table.sid_numbers[corpus.train.targets] + 1).tolist())
     assert Counter(labels[labels > 0].tolist()) == numbers
     item_of = np.empty(corpus.n_items + 1, dtype=int)
     item_of[table.sid_numbers + 1] = np.arange(corpus.n_items)

@@ -28,7 +28,8 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.refit import refitted_behind, require_held_out
 from minionerec.core.settings import deciding_settings
 from minionerec.data.corpus import Corpus
-from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split, row_table
+from minionerec.data.rows import SplitRows
+from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split
 from minionerec.data.windows import user_windows
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
@@ -86,7 +87,7 @@ def random_corpus(seed, split, max_history):
         part = np.flatnonzero(labels == label)
         chosen = rows.take(part)
         targets = items[chosen.targets].astype(np.int32)
-        tables.append(row_table([f"u{owners[place]}" for place in part], chosen.histories, targets))
+        tables.append(SplitRows.of([f"u{owners[place]}" for place in part], chosen.histories, targets))
     ids = pd.DataFrame({"item_id": [f"i{n}" for n in range(9)], "title": ["t"] * 9, "description": [""] * 9})
     return Corpus(ids, *tables, split, max_history)
 
@@ -98,8 +99,8 @@ def test_every_row_is_a_target_once_and_users_stay_whole(split, max_history):
     joined = corpus.with_every_row()
     every = pd.concat(list(corpus.splits().values()), ignore_index=True)
     assert len(joined.train) == sum(map(len, corpus.splits().values()))
-    assert joined.popularity().tolist() == np.bincount(every["target"], minlength=9).tolist()
-    assert joined.train["target"].dtype == np.int32
+    assert joined.popularity().tolist() == np.bincount(every.targets, minlength=9).tolist()
+    assert joined.train.targets.dtype == np.int32
     windows = user_windows(joined)
     seen = Counter()
     for window in windows:
@@ -113,7 +114,7 @@ def test_every_row_is_a_target_once_and_users_stay_whole(split, max_history):
             seen[int(window.rows[place])] += 1
     assert seen == Counter(range(len(every)))
     if max_history == 20:
-        assert len(windows) == every["user"].nunique()  # a user's rows of all splits are one window
+        assert len(windows) == every.users.nunique()  # a user's rows of all splits are one window
 
 
 def test_all_rows_are_trained_on_and_none_is_measured(made):

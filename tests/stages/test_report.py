@@ -201,7 +201,7 @@ def test_published_discrepancy_is_ours_minus_theirs(shop):
 def test_inputs_that_do_not_belong_together_are_refused(shop):
     corpus, table = shop
     rng = np.random.default_rng(1)
-    other_rows = corpus.test.assign(target=np.roll(corpus.test["target"].to_numpy(), 1))
+    other_rows = corpus.test.assign(target=np.roll(corpus.test.targets, 1))
     make_predictions(rng, other_rows, table, 0.5).save("rolled", config={}, inputs={})
     with pytest.raises(
         ArtefactError, match=r"rolled \(X\): row \d+ has target \d+, in the test split of corpus it is \d+"

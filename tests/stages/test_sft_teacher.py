@@ -109,7 +109,7 @@ def test_soft_targets_by_hand(trained, wording):
         assert found == pytest.approx({int(ids[code]): share for code, share in probabilities.items()}, rel=1e-3)
     prompts = {tuple(history) for history in histories}
     numbers = bundle.table.sid_numbers + 1
-    assert prompts <= {tuple(numbers[history].tolist()) for history in corpus.rows("train")["history"]}
+    assert prompts <= {tuple(numbers[history].tolist()) for history in corpus.rows("train").histories}
 
 
 def test_a_softened_loss_is_a_mixture_of_two_cross_entropies(trained):

@@ -82,9 +82,9 @@ def test_page(shop, tmp_path):
     evidence = gather_evidence(
         make_vectors(corpus, config, {}),
         corpus.items["title"].tolist(),
-        rows["user"].tolist(),
-        rows["history"].tolist(),
-        rows["target"].to_numpy(),
+        rows.users.tolist(),
+        rows.histories.tolist(),
+        rows.targets,
     )
     for name in ("plain", "balanced", "given"):
         codes = run_build_sids(parse_saved(shop / name)).table.codes

@@ -83,9 +83,7 @@ def by_title(predictions):
 def of_sasrec(shop, titles):
     """Log-probability of each title for each test row, by sums in double precision."""
     corpus = Corpus.load(shop / "corpus")
-    ranking = load_ranker(shop / "sasrec" / "seed-42" / "model", corpus).rank(
-        corpus.rows("test")["history"].tolist(), N
-    )
+    ranking = load_ranker(shop / "sasrec" / "seed-42" / "model", corpus).rank(corpus.rows("test").histories.tolist(), N)
     found = []
     for items, scores in zip(ranking.items, ranking.scores, strict=True):
         shares = np.exp(np.asarray(scores, dtype=np.float64))
@@ -212,7 +210,7 @@ def test_an_explanation_says_pieces_of_titles(shop):
 
 def test_rows_are_searched_alone_as_together(shop):
     corpus = Corpus.load(shop / "corpus")
-    ranker, histories = load_ranker(shop / "sft", corpus), corpus.rows("test")["history"].tolist()[:12]
+    ranker, histories = load_ranker(shop / "sft", corpus), corpus.rows("test").histories.tolist()[:12]
     together = ranker.rank(histories, 5)
     for row, history in enumerate(histories):
         alone = ranker.rank([history], 5)

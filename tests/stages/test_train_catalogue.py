@@ -80,7 +80,7 @@ def test_windows_are_the_training_rows(trained):
         rows = corpus.rows(split)
         wanted = [
             (number[history].tolist(), int(number[target]))
-            for history, target in zip(rows["history"], rows["target"], strict=True)
+            for history, target in zip(rows.histories, rows.targets, strict=True)
         ]
         assert sorted(found) == sorted(wanted)
         assert (part["weights"] == 1).all()
@@ -107,7 +107,7 @@ def test_newer_targets_weigh_more_where_rows_are_in_order_of_time(trained, caplo
             weight.setdefault((tuple(items[: place + 1]), labels[place]), set()).add(float(weights[place]))
     number = table.sid_numbers + 1
     logs = []
-    for row, (history, target) in enumerate(zip(rows["history"], rows["target"], strict=True)):
+    for row, (history, target) in enumerate(zip(rows.histories, rows.targets, strict=True)):
         options = weight[tuple(number[history]), number[target]]
         if len(options) == 1:
             logs.append((row, np.log(options.pop())))
@@ -306,7 +306,7 @@ def test_its_checkpoint_is_evaluated_like_any_other(trained, tmp_path):
     bundle, corpus = load_bundle(folder / "catalogue"), Corpus.load(folder / "corpus")
     numbers = bundle.table.sid_numbers
     ranks = []
-    for history, target in zip(corpus.rows("test")["history"], corpus.rows("test")["target"], strict=True):
+    for history, target in zip(corpus.rows("test").histories, corpus.rows("test").targets, strict=True):
         with torch.no_grad():
             found = bundle.model.leaf_log_probs(torch.from_numpy(numbers[history] + 1)[None])[0]
         ranks.append(1 + int((found > found[numbers[target]]).sum()))

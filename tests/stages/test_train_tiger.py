@@ -80,7 +80,7 @@ def test_equal_rows_are_one_that_weighs_as_much(parts):
     sids = bundle.table.sids
     wanted = Counter(
         ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
-        for history, target in zip(corpus.train["history"], corpus.train["target"], strict=True)
+        for history, target in zip(corpus.train.histories, corpus.train.targets, strict=True)
     )
     said = [
         tuple("".join(bundle.tokenizer.convert_ids_to_tokens(ids)) for ids in row)

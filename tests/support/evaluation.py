@@ -15,6 +15,7 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.evaluation import shards
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
@@ -35,13 +36,9 @@ def made(tmp_path_factory) -> Path:
 
     def rows(n, seed):
         rng = np.random.default_rng(seed)
-        return pd.DataFrame(
-            {
-                "user": [f"u{place}" for place in range(n)],
-                "history": [rng.integers(0, 6, rng.integers(1, 5)).astype(np.int32) for _ in range(n)],
-                "target": np.array([4, 4, *rng.integers(0, 6, n - 2)], dtype=np.int32),
-            }
-        )
+        users = [f"u{place}" for place in range(n)]
+        histories = [rng.integers(0, 6, rng.integers(1, 5)) for _ in range(n)]
+        return SplitRows.of(users, histories, [4, 4, *rng.integers(0, 6, n - 2)])
 
     Corpus(items, rows(30, 0), rows(5, 1), rows(40, 2), "leave-last-out", 10).save(
         folder / "corpus", config={}, inputs={}

@@ -8,6 +8,7 @@ import pandas as pd
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.records import record_path
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.metrics.predictions import Predictions
 from minionerec.sid.table import SidTable
 
@@ -41,21 +42,21 @@ def make_rows(rng, count):
     """Rows with made-up histories and targets."""
     histories = [rng.integers(0, N, rng.integers(1, 6)).astype(np.int32) for _ in range(count)]
     targets = rng.integers(0, N, count).astype(np.int32)
-    return pd.DataFrame({"user": [f"u{n}" for n in range(count)], "history": histories, "target": targets})
+    return SplitRows.of([f"u{n}" for n in range(count)], histories, targets)
 
 
 def make_predictions(rng, rows, table, share):
     """Lists of twenty items in which a share of the targets stands among the first eight."""
     items = []
-    for target in rows["target"]:
+    for target in rows.targets:
         row = rng.permutation(N)[:20].tolist()
         if rng.random() < share:
             row.insert(int(rng.integers(0, 8)), int(target))
         items.append(list(dict.fromkeys(row))[:20])
     sids = [[table.sids[item] for item in row] for row in items]
     scores = [[-float(place) for place in range(len(row))] for row in items]
-    targets = rows["target"].to_numpy(np.int32)
-    return Predictions(rows["user"].tolist(), targets, [table.sids[target] for target in targets], items, sids, scores)
+    targets = rows.targets
+    return Predictions(rows.users.tolist(), targets, [table.sids[target] for target in targets], items, sids, scores)
 
 
 def checkpoint(place, settings, counts, inputs, log):

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
@@ -41,10 +42,7 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
         for place in range(1, 6):
             name = {4: "valid", 5: "test"}.get(place, "train")
             split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
-    tables = {
-        name: pd.DataFrame(rows, columns=["user", "history", "target"]).astype({"target": np.int32})
-        for name, rows in split.items()
-    }
+    tables = {name: SplitRows.of(*zip(*rows, strict=True)) for name, rows in split.items()}
     Corpus(items, **tables, split="leave-last-out", max_history=10).save(folder / "corpus", config={}, inputs={})
     codes = np.array([[place // 6, place % 6, 0] for place in range(N_ITEMS)])
     with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minionerec.data.corpus import SPLITS
+from minionerec.data.names import SPLITS
 
 ITEMS = [(f"B{i}", f"Thing {i}", f"What {i} does") for i in range(8)]
 DAY = 86_400
@@ -19,7 +19,5 @@ def random_visits(n=160, n_users=12, n_items=8, seed=0):
 def corpus_rows(corpus):
     ids = corpus.items["item_id"].to_numpy(object)
     return [
-        (user, ids[history].tolist(), ids[target])
-        for split in SPLITS
-        for user, history, target in corpus.rows(split)[["user", "history", "target"]].itertuples(index=False)
+        (user, ids[history].tolist(), ids[target]) for split in SPLITS for user, history, target in corpus.rows(split)
     ]

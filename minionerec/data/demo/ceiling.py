@@ -38,8 +38,8 @@ def shop_ceiling(corpus: Corpus) -> dict[str, Any]:
         the gap to the ceiling. All to six digits.
     """
     rows = corpus.rows("test")
-    targets = rows["target"].to_numpy(np.int64)
-    probabilities = np.stack([demo_probabilities(history) for history in rows["history"]])  # (R, N)
+    targets = rows.targets.astype(np.int64)
+    probabilities = np.stack([demo_probabilities(history) for history in rows.histories])  # (R, N)
     order = np.argsort(-probabilities, axis=1, kind="stable")  # (R, N)
     ranked = np.take_along_axis(probabilities, order, axis=1)
     ceiling, sigma = {}, {}

@@ -141,7 +141,7 @@ def negatives_of(
         return sources.beams([row["prompt"] for row in prompts.rows], targets, config.negatives, search, run.folder)
     weights = np.ones(bundle.table.n_unique)
     if config.negatives_from == "popularity":
-        chosen = bundle.table.sid_numbers[corpus.rows("train")["target"].to_numpy()]
+        chosen = bundle.table.sid_numbers[corpus.rows("train").targets]
         weights += np.bincount(chosen, minlength=len(weights))
     return sources.drawn(targets, weights, config.negatives, config.seed)
 

@@ -81,7 +81,7 @@ def grpo_rows(
                 f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID."
             )
         examples = builder.build(task, "train")
-        histories = None if task in ITEM_TASKS else builder.corpus.rows("train")["history"].tolist()
+        histories = None if task in ITEM_TASKS else builder.corpus.rows("train").histories
         chosen = choose_examples(len(examples), weight, config.seed)
         counts[task] = len(chosen)
         prompts = encode_prompt(tokenizer, [examples[place].prompt for place in chosen], max_prompt_length)

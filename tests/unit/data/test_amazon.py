@@ -17,7 +17,8 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, read_published
 from minionerec.data.source import BadRows, Source, item_table
@@ -103,7 +104,7 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
     latest = -1
     for split in SPLITS:
         here: dict[str, int] = {}
-        for user, history, target in corpus.rows(split)[["user", "history", "target"]].itertuples(index=False):
+        for user, history, target in corpus.rows(split):
             moments = [order[int(names[item])] for item in history]
             own = order[int(names[target])]
             assert moments == sorted(moments) and moments[-1] < own  # nothing of the future, nothing twice
@@ -335,7 +336,7 @@ def published_as_raw(folder, corpus):
         past = first["history"].tolist()
         times = [1_000_000_000 + int(own.index[0]) - len(past) + place for place in range(len(past))]
         times += [1_000_000_000 + int(row) for row in own.index]
-        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip([*past, *own["target"]], times, strict=True)]
+        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip([*past, *own.targets], times, strict=True)]
     visits.sort(key=lambda visit: visit[0])
     texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
     items = [(f"B{place}", title, description) for place, (title, description) in enumerate(texts)]
@@ -359,9 +360,9 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, data_root):
     assert corpus.items["title"].tolist() == real.items["title"].tolist()
     for split in SPLITS:
         ours, theirs = corpus.rows(split), real.rows(split)
-        assert ours["user"].tolist() == theirs["user"].tolist()
-        assert ours["target"].tolist() == theirs["target"].tolist()
-        assert [h.tolist() for h in ours["history"]] == [h.tolist() for h in theirs["history"]]
+        assert ours.users.tolist() == theirs.users.tolist()
+        assert ours.targets.tolist() == theirs.targets.tolist()
+        assert [h.tolist() for h in ours.histories] == [h.tolist() for h in theirs.histories]
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))

@@ -15,8 +15,8 @@ from minionerec.core.errors import DataError
 from minionerec.data import audit
 from minionerec.data.audit import Agreement, OrderAudit, audit_pairs, audit_rows, audit_visits
 from minionerec.data.build import build_corpus
-from minionerec.data.corpus import SPLITS
-from minionerec.data.splits import row_table
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes, row_times
 
 
@@ -120,7 +120,7 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
 def corpus_of(*tables):
     """A corpus of the items 3, 1, 2 with (history, target) rows."""
     made = [
-        row_table(
+        SplitRows.of(
             ["u"] * len(rows), [np.array(past, np.int32) for past, _ in rows], np.array([t for _, t in rows], np.int32)
         )
         for rows in tables

@@ -98,7 +98,7 @@ def test_the_ceiling_is_the_expected_value(corpus, ceiling):
     """Summing over all 300 possible targets of each row, instead of sorted prefixes."""
     for k in (1, 10, 50):
         hr = ndcg = 0.0
-        histories = corpus.test["history"].tolist()
+        histories = corpus.test.histories.tolist()
         for history in histories:
             chances = demo_probabilities(history)
             ranks = np.empty(N_ITEMS, dtype=int)
@@ -110,8 +110,8 @@ def test_the_ceiling_is_the_expected_value(corpus, ceiling):
 
 
 def test_the_true_ranking_scores_the_ceiling_and_popularity_far_below(corpus, ceiling):
-    targets = corpus.test["target"].to_numpy()
-    true = ranks_of(np.stack([demo_probabilities(history) for history in corpus.test["history"]]), targets)
+    targets = corpus.test.targets
+    true = ranks_of(np.stack([demo_probabilities(history) for history in corpus.test.histories]), targets)
     popular = ranks_of(np.tile(corpus.popularity(), (len(targets), 1)), targets)
     for k in (1, 3, 5, 10, 20, 50):
         for name, drawn, floor in zip(("hr", "ndcg"), hr_and_ndcg(true, k), hr_and_ndcg(popular, k), strict=True):
@@ -127,7 +127,7 @@ def test_the_true_ranking_scores_the_ceiling_and_popularity_far_below(corpus, ce
 
 def test_sigma_is_the_spread_over_redrawn_targets(corpus, ceiling):
     rng = np.random.default_rng(0)
-    ranked = -np.sort(-np.stack([demo_probabilities(history) for history in corpus.test["history"]]), axis=1)
+    ranked = -np.sort(-np.stack([demo_probabilities(history) for history in corpus.test.histories]), axis=1)
     sums = ranked.cumsum(axis=1)
     draws = [hr_and_ndcg(1 + (sums < rng.random((len(sums), 1))).sum(axis=1), 10) for _ in range(150)]
     hr, ndcg = np.std(draws, axis=0)
@@ -138,10 +138,10 @@ def test_sigma_is_the_spread_over_redrawn_targets(corpus, ceiling):
 def test_counting_what_follows_what_reaches_the_margin_and_not_the_ceiling(corpus, ceiling):
     """So the margin is within reach of whoever uses the order of a history."""
     follows = np.zeros((N_ITEMS, N_ITEMS))
-    for history, target in zip(corpus.train["history"], corpus.train["target"], strict=True):
+    for history, target in zip(corpus.train.histories, corpus.train.targets, strict=True):
         follows[history[-1], target] += 1
-    scores = np.stack([follows[history[-1]] for history in corpus.test["history"]]) + 1e-4 * corpus.popularity()
-    hr, ndcg = hr_and_ndcg(ranks_of(scores, corpus.test["target"].to_numpy()), 10)
+    scores = np.stack([follows[history[-1]] for history in corpus.test.histories]) + 1e-4 * corpus.popularity()
+    hr, ndcg = hr_and_ndcg(ranks_of(scores, corpus.test.targets), 10)
     assert (round(hr, 3), round(ndcg, 3)) == (0.594, 0.454)  # as data/demo/README.md says
     assert ceiling["must_reach"]["ndcg@10"] < ndcg < ceiling["ceiling"]["ndcg@10"]
 

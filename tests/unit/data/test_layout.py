@@ -8,8 +8,9 @@ from support.visits import ITEMS, corpus_rows, random_visits
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
 from minionerec.data.layout import read_index
+from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, published_files, read_published
 
@@ -32,9 +33,7 @@ def test_industrial_comes_back_byte_for_byte(tmp_path, data_root):
     for split in SPLITS:
         header, *lines = (tmp_path / "l" / f"{CATEGORY}.{split}.inter").read_text().splitlines()
         assert header == "user_id:token\titem_id_list:token_seq\titem_id:token"
-        for line, (user, history, target) in zip(
-            lines, corpus.rows(split)[["user", "history", "target"]].itertuples(index=False), strict=True
-        ):
+        for line, (user, history, target) in zip(lines, corpus.rows(split), strict=True):
             assert line.split("\t") == [user[1:], " ".join(map(str, history)), str(target)]
 
 

@@ -176,8 +176,8 @@ def test_a_split_says_what_a_report_needs():
     split = PROTOCOLS["rows"].with_changes(max_len=1).split(corpus)
     for name in ("train", "valid", "test"):
         wanted = corpus.rows(name)
-        assert [history.tolist() for history in split.histories(name)] == [list(row) for row in wanted["history"]]
-        assert split.targets(name).tolist() == wanted["target"].tolist()
+        assert [history.tolist() for history in split.histories(name)] == [list(row) for row in wanted.histories]
+        assert split.targets(name).tolist() == wanted.targets.tolist()
         assert split.targets(name).dtype == split.histories(name)[0].dtype == np.int32
     assert split.users("test") == ["", "x"]  # "new" has no training row
     assert split.popularity().tolist() == corpus.popularity().tolist() == [0, 1, 1, 1, 1]

@@ -60,9 +60,9 @@ def test_rows_items_and_counts(root):
     assert corpus.items["item_id"].tolist() == ["0", "1", "2", "3"]
     assert corpus.items["title"].tolist() == TITLES
     assert corpus.items["description"].tolist() == ["Holds soup. It's red.", "", "A 12' pan heavy", "plain words"]
-    assert corpus.train["user"].tolist() == ["A1", "A2"]
-    assert [history.tolist() for history in corpus.test["history"]] == [[0, 1, 2]]
-    assert corpus.train["target"].tolist() == [1, 3]
+    assert corpus.train.users.tolist() == ["A1", "A2"]
+    assert [history.tolist() for history in corpus.test.histories] == [[0, 1, 2]]
+    assert corpus.train.targets.tolist() == [1, 3]
     assert (corpus.split, corpus.max_history) == ("published, global time 8:1:1", 10)
     expected = {"rows": 4, "users": 2, "items": 4, "interactions": 6, "sids": 3, "items_sharing_a_sid": 2}
     expected |= {"items_without_description": 1, "descriptions_unparsed": 1, "continued_rows": 2, "broken_rows": 0}
@@ -217,8 +217,8 @@ def test_industrial_rows_as_they_stand_in_the_file(industrial):
         with open(path, newline="", encoding="utf-8") as file:
             records = list(csv.DictReader(file))
         rows = industrial.rows(split)
-        assert rows["user"].tolist() == [record["user_id"] for record in records]
-        assert rows["target"].tolist() == [int(record["item_id"]) for record in records]
-        assert [h.tolist() for h in rows["history"]] == [json.loads(record["history_item_id"]) for record in records]
+        assert rows.users.tolist() == [record["user_id"] for record in records]
+        assert rows.targets.tolist() == [int(record["item_id"]) for record in records]
+        assert [h.tolist() for h in rows.histories] == [json.loads(record["history_item_id"]) for record in records]
         titles = industrial.items["title"].to_numpy()
-        assert titles[rows["target"]].tolist() == [record["item_title"] for record in records]
+        assert titles[rows.targets].tolist() == [record["item_title"] for record in records]

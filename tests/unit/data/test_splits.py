@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.checks import check_filled, check_global_time, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
-from minionerec.data.splits import build_rows, global_time_split, leave_last_out_split, row_table, stable_order
+from minionerec.data.rows import SplitRows
+from minionerec.data.splits import build_rows, global_time_split, leave_last_out_split, stable_order
 
 interactions = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40)
 
@@ -17,7 +18,7 @@ interactions = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_siz
 def corpus_of(train, valid, test, max_history=3, n_items=10):
     """A corpus from (user, history, target) triples."""
     tables = [
-        row_table(
+        SplitRows.of(
             [user for user, _, _ in rows],
             [np.array(history, dtype=np.int32) for _, history, _ in rows],
             np.array([target for _, _, target in rows], dtype=np.int32),

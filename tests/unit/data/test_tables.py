@@ -44,10 +44,7 @@ def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
 def plain(corpus):
     """Rows as comparable lists."""
     return [
-        [
-            (user, history.tolist(), target)
-            for user, history, target in corpus.rows(split)[["user", "history", "target"]].itertuples(index=False)
-        ]
+        [(user, history.tolist(), target) for user, history, target in corpus.rows(split)]
         for split in ("train", "valid", "test")
     ]
 

@@ -12,7 +12,7 @@ from support.baskets import filled, rows_by_hand, source_of, steps_of, visits
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
-from minionerec.data.corpus import SPLITS
+from minionerec.data.names import SPLITS
 from minionerec.data.protocols import PROTOCOLS, corpus_windows
 from minionerec.data.splits import build_rows, leave_last_out_split, shuffled_ties
 from minionerec.data.times import row_times
@@ -92,7 +92,7 @@ def test_the_last_step_is_test_with_each_of_its_items_a_row():
         "valid": (9, {8}),
         "test": (9, {9}),
     }
-    assert corpus.test["history"].map(tuple).groupby(corpus.test["user"]).nunique().tolist() == [1, 1, 1]
+    assert corpus.test.histories.map(tuple).groupby(corpus.test.users).nunique().tolist() == [1, 1, 1]
     assert leave_last_out_split(np.zeros(3, int), np.array([4, 4, 4])).tolist() == [2, 2, 2]
 
 
@@ -129,7 +129,7 @@ def test_pairs_are_counted_across_moments_alone(pairs, reach):
     for before in range(len(pairs)):
         for after in found.followers[found.offsets[before] : found.offsets[before + 1]]:
             assert pairs[before][0] == pairs[after][0] and pairs[before][1] < pairs[after][1]
-    nearest = sum(len(row) > 0 for row in corpus.train["history"])
+    nearest = sum(len(row) > 0 for row in corpus.train.histories)
     assert (found.counts == 1).sum() <= nearest <= found.counts.sum()
 
 

@@ -11,8 +11,10 @@ from support.small_corpus import make_corpus
 from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.data.corpus import SPLITS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes, row_times, whole_seconds
 
 HEADER = "split,row,timestamp,previous_timestamp\n"
@@ -98,7 +100,7 @@ def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
-    rows = pd.DataFrame({"user": ["u"] * 2, "history": [np.zeros(1, np.int32)] * 2, "target": np.zeros(2, np.int32)})
+    rows = SplitRows.of(["u"] * 2, [np.zeros(1, np.int32)] * 2, np.zeros(2, np.int32))
     corpus = replace(make_corpus(["lamp"]), test=rows)
     path = file_of(tmp_path, text)
     with pytest.raises(DataError) as caught:

@@ -91,7 +91,7 @@ def test_beauty_has_the_known_counts(tmp_path, data_root):
     corpus = Corpus.load(tmp_path / "corpus")
     titles = json.loads((data_root / "sequential" / "Beauty.titles.json").read_text())
     with open(data_root / "sequential" / "Beauty.txt") as file:
-        for line, (user, history, target) in zip(file, corpus.test.itertuples(index=False), strict=True):
+        for line, (user, history, target) in zip(file, corpus.test, strict=True):
             name, *items = line.split()
             assert user == name
             assert corpus.items["item_id"][[*history, target]].tolist() == items[-51:]

@@ -188,7 +188,7 @@ def test_windows_cover_each_target_once_with_its_history(length):
         assert len(window.items) <= 5
         for place in range(window.first_target, len(window.items)):
             found.append((tuple(window.items[:place].tolist()), int(window.items[place])))
-            assert corpus.train["target"][window.rows[place]] == window.items[place]
+            assert corpus.train.targets[window.rows[place]] == window.items[place]
             rows.append(int(window.rows[place]))
     assert rows == list(range(length - 1))
     wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
@@ -212,6 +212,6 @@ def test_windows_of_the_real_corpus():
     industrial_corpus = read_published(default_root(), "Industrial_and_Scientific")
     windows = user_windows(industrial_corpus)
     targets = Counter(int(t) for w in windows for t in w.items[w.first_target :])
-    assert targets == Counter(industrial_corpus.train["target"].tolist())
+    assert targets == Counter(industrial_corpus.train.targets.tolist())
     assert sum(targets.values()) == 36_259
     assert len(windows) < 8_000

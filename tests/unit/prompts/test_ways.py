@@ -9,6 +9,7 @@ from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, special_texts
 from minionerec.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, load_wording
 from minionerec.sid.table import SidTable
@@ -33,7 +34,7 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 def corpus():
     items = pd.DataFrame({"item_id": list("abcde"), "title": TITLES, "description": DESCRIPTIONS})
-    rows = pd.DataFrame({"user": ["u"] * 4, "history": [np.array([0], np.int32)] * 4, "target": [1, 2, 3, 4]})
+    rows = SplitRows.of(["u"] * 4, [np.array([0], np.int32)] * 4, [1, 2, 3, 4])
     return Corpus(items, rows, rows[:1], rows[:1], "leave-last-out", 10)
 
 

@@ -26,7 +26,7 @@ def rows(*pairs):
 
 
 def lists_of(floor, corpus, table, frame, k, without=None):
-    asked = Rows(frame["user"].tolist(), frame["history"].tolist(), frame["target"].to_numpy(), corpus.n_items)
+    asked = Rows(frame.users.tolist(), frame.histories.tolist(), frame.targets, corpus.n_items)
     allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
     return rank_rows(make_floors(corpus, table)[floor], asked, k, table=table, allowed=allowed)
 
@@ -65,7 +65,7 @@ def test_what_followed_against_plain_loops():
     for user, sequence in enumerate(sequences):
         train += [(f"u{user}", sequence[:place], sequence[place]) for place in range(1, len(sequence))]
     frame = pd.DataFrame(train, columns=["user", "history", "target"]).astype({"target": np.int32})
-    frame["history"] = [np.array(history, dtype=np.int32) for history in frame["history"]]
+    frame.histories = [np.array(history, dtype=np.int32) for history in frame.histories]
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
     corpus = Corpus(items, frame, test, test, "test split", 4)
     table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [str(n) for n in range(12)])
@@ -79,7 +79,7 @@ def test_what_followed_against_plain_loops():
                 counts[number[item], number[sequence[earlier]]] += 0.3 * weight
     popular = np.bincount(number, corpus.popularity(), 11)
     found = lists_of(FOLLOWED, corpus, table, test, 6)
-    for history, sids in zip(test["history"], found.sids, strict=True):
+    for history, sids in zip(test.histories, found.sids, strict=True):
         scores = np.zeros(11)
         for back, item in enumerate(history[::-1].tolist()):
             scores += 0.6**back * counts[number[item]] / np.sqrt(counts[number[item]].sum() + 1)

@@ -190,10 +190,7 @@ def test_counts_are_training_rows_and_texts_are_cosines(shop):
         assert set(counts) == set(texts) == set(HISTORY)
         for source in counts:
             other = shop.items.index(source)
-            rows = sum(
-                target == item and other in history.tolist()
-                for _, history, target in corpus.train.itertuples(index=False)
-            )
+            rows = sum(target == item and other in history.tolist() for _, history, target in corpus.train)
             assert counts[source]["times"] == rows
             cosine = text[item] @ text[other] / np.linalg.norm(text[item]) / np.linalg.norm(text[other])
             assert texts[source]["similarity"] == pytest.approx(cosine, abs=1e-5)

@@ -1,0 +1,191 @@
+"""Users' sequences, the form in which a corpus lies on disk: each row is a place in one, so no item is stored twice."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minionerec.core.errors import DataError
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import SplitRows
+from minionerec.data.times import NO_TIME, RowTimes
+
+NOBODY = -1
+"""Row and split of a place that is the target of no row."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """C sequences of items, M items together.
+
+    Attributes:
+        users: object (C,), str: whose sequence each is.
+        offsets: int64 (C + 1,): sequence c is places `offsets[c]` to `offsets[c + 1] - 1` of what follows.
+        items: int32 (M,), item indices, oldest first.
+        times: int64 (M,), seconds since 1970, `NO_TIME` where unknown; None where no time is known.
+        rows: int32 (M,), the number of the row whose target this is; `NOBODY` where it is no row's.
+        splits: int8 (M,), the place of that row's split in `SPLITS`; `NOBODY` where `rows` is.
+    """
+
+    users: np.ndarray
+    offsets: np.ndarray
+    items: np.ndarray
+    times: np.ndarray | None
+    rows: np.ndarray
+    splits: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of sequences, C."""
+        return len(self.users)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Items of each sequence: int64 (C,)."""
+        return np.diff(self.offsets)
+
+    def split_rows(self, split: str, max_history: int, together: bool) -> tuple[np.ndarray, SplitRows]:
+        """The rows of one split, in the order of these sequences.
+
+        Args:
+            split: Its name.
+            max_history: Most items that a history holds.
+            together: Whether items of one time are one step: then histories end where the target's step begins.
+
+        Returns:
+            int64 (R,), the number of each row; and the rows.
+        """
+        places = np.flatnonzero(self.splits == SPLITS.index(split))
+        owners = np.searchsorted(self.offsets, places, side="right") - 1
+        ends = self._steps()[places] if together and self.times is not None else places
+        begins = np.maximum(self.offsets[owners], ends - max_history)
+        times = None
+        if self.times is not None:
+            newest = np.full(len(places), NO_TIME)
+            some = ends > begins
+            newest[some] = self.times[ends[some] - 1]
+            times = RowTimes(self.times[places], newest)
+        rows = SplitRows(
+            self.users, owners.astype(np.int32), self.items, begins, ends, self.items[places].astype(np.int32), times
+        )
+        return self.rows[places].astype(np.int64), rows
+
+    def _steps(self) -> np.ndarray:
+        """Where the run of equal times begins that each place belongs to: int64 (M,)."""
+        times = np.zeros(len(self.items), np.int64) if self.times is None else self.times
+        starts = np.diff(times, prepend=0) != 0
+        starts[self.offsets[:-1][self.lengths > 0]] = True
+        begins = np.flatnonzero(starts)
+        steps: np.ndarray = np.repeat(begins, np.diff(np.append(begins, len(times))))
+        return steps
+
+    def take(self, chosen: np.ndarray) -> "Chains":
+        """Some of the sequences, by number, in the order given."""
+        lengths = self.lengths[chosen]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        times = None if self.times is None else self.times[places]
+        return Chains(self.users[chosen], offsets, self.items[places], times, self.rows[places], self.splits[places])
+
+
+def concatenated(parts: Sequence[Chains]) -> Chains:
+    """The sequences of all parts, one part after another.
+
+    Raises:
+        DataError: If some have times and some have none.
+    """
+    timed = [part.times for part in parts if part.times is not None]
+    if timed and len(timed) < len(parts):
+        raise DataError("some sequences have times and some have none.")
+    lengths = [np.zeros(1, np.int64), *(part.lengths for part in parts)]
+    return Chains(
+        np.concatenate([np.zeros(0, object), *(part.users for part in parts)]),
+        np.cumsum(np.concatenate(lengths)),
+        np.concatenate([np.zeros(0, np.int32), *(part.items for part in parts)]),
+        np.concatenate(timed) if timed else None,
+        np.concatenate([np.zeros(0, np.int32), *(part.rows for part in parts)]),
+        np.concatenate([np.zeros(0, np.int8), *(part.splits for part in parts)]),
+    )
+
+
+class _Open:
+    """A sequence that rows are joined to."""
+
+    def __init__(self, history: list[int], newest: int) -> None:
+        self.items, self.rows, self.splits = history, [NOBODY] * len(history), [NOBODY] * len(history)
+        self.times = [NO_TIME] * len(history)
+        if history:
+            self.times[-1] = newest
+        self.step = len(history)
+
+    def continues(self, history: list[int], time: int, newest: int, limit: int, stepwise: bool) -> int | None:
+        """Where the history of a row must end for its target to come next; None where it does not fit."""
+        if not history:
+            return None
+        end = self.step if stepwise and self.rows[-1] != NOBODY and time == self.times[-1] else len(self.items)
+        whole = len(history) == end or len(history) == limit
+        fits = whole and self.items[max(0, end - len(history)) : end] == history and self.times[end - 1] == newest
+        return end if fits and (not stepwise or end != len(self.items) or time != self.times[-1]) else None
+
+    def add(self, target: int, time: int, row: int, split: int, end: int) -> None:
+        self.step = end
+        self.items.append(target)
+        self.times.append(time)
+        self.rows.append(row)
+        self.splits.append(split)
+
+
+def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool) -> Chains:
+    """Join the rows of three splits to users' sequences.
+
+    Where a row's history is what the user's newest sequence ends with, and all that a history holds of it, the target
+    comes next there; else the row begins a sequence of its own, with its history.
+
+    Args:
+        splits: Split → rows, in the order in which they happened.
+        max_history: Most items that a history holds.
+        together: Whether rows of one user and time are one step, which share their history.
+
+    Raises:
+        DataError: If a history is longer than `max_history`, or a target has the time of its history's newest item
+            though both would be one step.
+    """
+    timed = all(rows.times is not None for rows in splits.values())
+    chains: dict[str, list[_Open]] = {}
+    for number, split in enumerate(SPLITS):
+        rows = splits[split]
+        if len(rows) and rows.lengths.max() > max_history:
+            raise DataError(
+                f"{split} row {int(rows.lengths.argmax())} has a history of {rows.lengths.max()} items; max_history is "
+                f"{max_history}. Cut it to its newest items."
+            )
+        if together and timed and rows.times is not None and rows.times.same.any():
+            raise DataError(
+                f"{split} row {int(rows.times.same.argmax())} has a history that ends at the moment of its target, but "
+                "items of one moment are one step here. Leave them out of the history, or take ties: keep."
+            )
+        none = np.full(len(rows), NO_TIME)
+        times = rows.times if timed and rows.times is not None else RowTimes(none, none)
+        moments = (times.time.tolist(), times.previous.tolist())
+        parts = zip(rows.users.tolist(), rows.histories, rows.targets.tolist(), *moments, strict=True)
+        for row, (user, past, target, time, newest) in enumerate(parts):
+            held, history = chains.setdefault(user, []), past.tolist()
+            end = held[-1].continues(history, time, newest, max_history, together and timed) if held else None
+            if end is None:
+                held.append(_Open(history, newest))
+                end = len(history)
+            held[-1].add(target, time, row, number, end)
+    return _flattened([(user, chain) for user, held in chains.items() for chain in held], timed)
+
+
+def _flattened(chains: Iterable[tuple[str, _Open]], timed: bool) -> Chains:
+    held = list(chains)
+    names = ("items", "times", "rows", "splits")
+    flat = {name: [value for _, chain in held for value in getattr(chain, name)] for name in names}
+    return Chains(
+        np.array([user for user, _ in held], dtype=object),
+        np.cumsum([0, *(len(chain.items) for _, chain in held)]),
+        np.array(flat["items"], dtype=np.int32),
+        np.array(flat["times"], dtype=np.int64) if timed else None,
+        np.array(flat["rows"], dtype=np.int32),
+        np.array(flat["splits"], dtype=np.int8),
+    )

@@ -1,0 +1,172 @@
+"""Files of users' sequences: a corpus's rows on disk, a share of the users in each file.
+
+The form is described in docs/decisions/shards.md. All that writes a corpus writes it through `ShardWriter`, so that the
+same sequences are the same bytes whoever found them.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as types
+
+from minionerec.core.errors import ArtefactError
+from minionerec.core.faults import fault
+from minionerec.data.chains import NOBODY, Chains
+from minionerec.data.names import SPLITS
+
+FOLDER = "sequences"
+GROUP = 4096
+"""Sequences in a row group, the unit that is read at a time."""
+SHARD = 1 << 22
+"""Interactions in a shard, about."""
+REMEDY = "Run the stage that makes the corpus again (minionerec prepare-data)."
+_LISTS = {"items": pa.int32(), "times": pa.int64(), "rows": pa.int32(), "splits": pa.int8()}
+_FAILURES = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
+
+
+def count_shards(interactions: int) -> int:
+    """How many files a corpus of so many interactions has."""
+    return max(1, -(-interactions // SHARD))
+
+
+def shard_of(users: Iterable[str], shards: int) -> np.ndarray:
+    """The shard of each user: the first 32 bits of the MD5 of the id, modulo the number of shards; int64 (U,)."""
+    digests = (hashlib.md5(user.encode(), usedforsecurity=False).digest()[:4] for user in users)
+    return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64) % shards
+
+
+def shard_files(place: Path) -> list[Path]:
+    """The files of sequences of a corpus's directory, in their order."""
+    return sorted((place / FOLDER).glob("*.parquet"))
+
+
+def _schema(timed: bool) -> pa.Schema:
+    columns = {name: kind for name, kind in _LISTS.items() if timed or name != "times"}
+    return pa.schema([("user", pa.string()), *((name, pa.list_(kind)) for name, kind in columns.items())])
+
+
+class ShardWriter:
+    """Writes the sequences of one shard, in the order in which they come: by user, as UTF-8 bytes.
+
+        with ShardWriter(place, 0, timed=True) as writer:
+            writer.write(chains)
+
+    Args:
+        place: The corpus's directory.
+        number: Number of the shard.
+        timed: Whether the sequences have times.
+    """
+
+    def __init__(self, place: Path, number: int, *, timed: bool):
+        self._timed = timed
+        self._held: list[pa.Table] = []
+        self._schema = _schema(timed)
+        (place / FOLDER).mkdir(exist_ok=True)
+        self._writer = pq.ParquetWriter(place / FOLDER / f"{number:05d}.parquet", self._schema, compression="zstd")
+
+    def write(self, chains: Chains) -> None:
+        """Take more sequences, however many; they are written in groups of `GROUP`."""
+        offsets = pa.array(chains.offsets, pa.int32())
+        flat = {"items": chains.items, "times": chains.times, "rows": chains.rows, "splits": chains.splits}
+        lists = {
+            name: pa.ListArray.from_arrays(offsets, pa.array(values, _LISTS[name]))
+            for name, values in flat.items()
+            if name != "times" or self._timed
+        }
+        self._held.append(pa.table({"user": pa.array(chains.users, pa.string()), **lists}, schema=self._schema))
+        if sum(map(len, self._held)) >= GROUP:
+            whole = pa.concat_tables(self._held)
+            full = len(whole) // GROUP * GROUP
+            for start in range(0, full, GROUP):
+                self._write(whole.slice(start, GROUP))
+            self._held = [whole.slice(full)]
+
+    def _write(self, table: pa.Table) -> None:
+        self._writer.write_table(table.combine_chunks(), row_group_size=GROUP)
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        rest = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
+        if kind is None and len(rest):
+            self._write(rest)
+        self._writer.close()
+
+
+def write_shards(place: Path, chains: Chains) -> None:
+    """Write sequences, of any order, as the files of a corpus."""
+    count = count_shards(len(chains.items))
+    shards = shard_of(chains.users.tolist(), count)
+    names = pa.array(chains.users, pa.string())
+    order = pc.sort_indices(names).to_numpy() if len(names) else np.zeros(0, np.int64)
+    order = order[np.lexsort((np.arange(len(order)), shards[order]))]
+    for number in range(count):
+        with ShardWriter(place, number, timed=chains.times is not None) as writer:
+            own = order[shards[order] == number]
+            for start in range(0, len(own), GROUP):
+                writer.write(chains.take(own[start : start + GROUP]))
+
+
+def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
+    """The sequences of one file, a row group at a time.
+
+    Raises:
+        ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            timed = _check_schema(path, file.schema_arrow)
+            for group in range(file.num_row_groups):
+                yield _chains(path, file.read_row_group(group), n_items, timed)
+    except _FAILURES as raised:
+        reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
+        text = " ".join(str(reason).split())[:300].rstrip(".")
+        raise ArtefactError(f"{path}: cannot be read as parquet ({text}). {REMEDY}") from None
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> bool:
+    """Check the columns of a file of sequences; whether it has times."""
+    timed = "times" in schema.names
+    for name in _schema(timed).names:
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1:
+            raise ArtefactError(f"{path}: has {len(places)} columns {name!r}; expected one. {REMEDY}")
+        found = schema.field(places[0]).type
+        fits = types.is_string(found) if name == "user" else found == pa.list_(_LISTS[name])
+        if not fits:
+            what = "texts" if name == "user" else f"lists of {_LISTS[name]}"
+            raise ArtefactError(f"{path}: column {name!r} holds {str(found)[:60]}; expected {what}. {REMEDY}")
+    return timed
+
+
+def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
+    table = table.combine_chunks()
+    table.validate(full=True)
+    columns = {name: table[name].combine_chunks() for name in _schema(timed).names}
+    values = {name: column.flatten() for name, column in columns.items() if name in _LISTS}
+    for name, column in columns.items():
+        if column.null_count or (name in values and values[name].null_count):
+            raise ArtefactError(f"{path}: column {name!r} has gaps, but every place needs a value. {REMEDY}")
+    borders = {name: columns[name].offsets.to_numpy().astype(np.int64) for name in values}
+    offsets = borders["items"] - borders["items"][0]
+    for name, found in borders.items():
+        if not np.array_equal(found - found[0], offsets):
+            raise ArtefactError(f"{path}: column {name!r} has lists of other lengths than 'items'. {REMEDY}")
+    flat = {name: column.to_numpy() for name, column in values.items()}
+    spans = {"items": (0, n_items - 1), "rows": (NOBODY, np.iinfo(np.int32).max), "splits": (NOBODY, len(SPLITS) - 1)}
+    for name, (low, high) in spans.items():
+        wrong = np.flatnonzero((flat[name] < low) | (flat[name] > high))
+        if len(wrong):
+            raise ArtefactError(
+                f"{path}: column {name!r} holds {flat[name][wrong[0]]}; expected {low} to {high}. {REMEDY}"
+            )
+    if ((flat["rows"] == NOBODY) != (flat["splits"] == NOBODY)).any():
+        raise ArtefactError(f"{path}: 'rows' and 'splits' do not agree which places are a row's target. {REMEDY}")
+    users = columns["user"].to_numpy(zero_copy_only=False)
+    return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"])
