@@ -33,7 +33,7 @@ def main() -> None:
     corpus = Corpus.load(args.corpus)
     rows = corpus.rows(args.split)
     chosen = np.sort(np.random.default_rng(args.seed).permutation(len(rows))[: args.rows])
-    rows = rows.iloc[chosen]
+    rows = rows.take(chosen)
     bundle = load_bundle(args.checkpoint, dtype=torch.float32)
     model = bundle.model.to(decoding_device())
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))

@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import is_artefact
@@ -13,6 +12,7 @@ from minionerec.core.places import find_path
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import row_kinds
+from minionerec.data.rows import SplitRows
 from minionerec.embed.texts import item_texts
 from minionerec.embed.tfidf import tfidf_svd
 from minionerec.rankers.allowed import Allowed
@@ -35,16 +35,11 @@ K = 50
 SEARCH = {"catalogue": Search("exact", batch_size=128), "language": Search("beam", batch_size=128)}
 
 
-def without_items(rows: pd.DataFrame, held_out: np.ndarray) -> pd.DataFrame:
+def without_items(rows: SplitRows, held_out: np.ndarray) -> SplitRows:
     """Rows of other targets, held-out items (bool (N,)) struck from their histories; those left with none go too."""
     histories = [history[~held_out[history]] for history in rows.histories]
     kept = ~held_out[rows.targets] & np.array([len(history) > 0 for history in histories])
-    return rows.assign(history=histories)[kept].reset_index(drop=True)
-
-
-def renumbered(rows: pd.DataFrame, number: np.ndarray) -> pd.DataFrame:
-    """Rows over items of other numbers, int32 (N,)."""
-    return rows.assign(history=[number[history] for history in rows.histories], target=number[rows.targets])
+    return SplitRows.of(rows.users.tolist(), histories, rows.targets, rows.times).take(kept)
 
 
 def hold_out(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Corpus, np.ndarray]:
@@ -65,7 +60,7 @@ def hold_out(corpus: Corpus, share: float, seed: int) -> tuple[Corpus, Corpus, n
         items=corpus.items[~held_out].reset_index(drop=True),
         split=split,
         counts={},
-        **{name: renumbered(rows, number) for name, rows in kept.items()},
+        **{name: rows.with_items(number) for name, rows in kept.items()},
     )
     return before, replace(corpus, train=kept["train"], split=split, counts={}), held_out
 
@@ -213,7 +208,7 @@ class Case:
         """Ranks of targets by what needs no training."""
         rows, targets = self.after.rows(split), self.targets(split)
         vectors = tfidf_svd(item_texts(self.after), 128, 42, item_texts(self.before))
-        likeness = vectors[[history[-1] for history in rows.histories]] @ vectors.T  # (R, N)
+        likeness = vectors[rows.newest] @ vectors.T  # (R, N)
         own = likeness[np.arange(len(rows)), targets][:, None]
         earlier = np.arange(len(self.held_out)) < targets[:, None]
         texts = 1 + ((likeness > own) | ((likeness == own) & earlier)).sum(1)

@@ -38,7 +38,7 @@ def walked(corpus: Corpus) -> float:
     """Share of items whose number is their place among first appearances, users in the order of their numbers."""
     items: dict[str, list[int]] = {}
     for rows in corpus.splits().values():
-        for user, history, target in zip(rows.users, rows.histories, rows.targets, strict=True):
+        for user, history, target in rows:
             met = items.setdefault(user, [int(item) for item in history])
             met.append(int(target))
     users = sorted(items, key=lambda user: int(user[1:]))
@@ -50,7 +50,7 @@ def following(corpus: Corpus, split: str, numbers: np.ndarray) -> np.ndarray:
     """The item whose number is one greater than that of each row's newest item: int64 (R,), -1 where there is none."""
     item_of = np.full(len(numbers) + 1, -1, dtype=np.int64)
     item_of[numbers] = np.arange(len(numbers))
-    newest = np.array([history[-1] if len(history) else -1 for history in corpus.rows(split).histories])
+    newest = corpus.rows(split).newest
     return np.where(newest < 0, -1, item_of[numbers[newest] + 1])
 
 

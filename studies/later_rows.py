@@ -109,7 +109,7 @@ def agreement(pairs: Iterable[tuple[int, int]]) -> tuple[float, int]:
 def audit_corpus(corpus: Corpus, times: str) -> list[str]:
     """What the rows of a corpus say of their order, as lines."""
     users, targets = corpus.rows("train").users.tolist(), corpus.rows("train").targets.tolist()
-    newest = [int(history[-1]) for history in corpus.rows("train").histories]
+    newest = corpus.rows("train").newest.tolist()
     kinds = days_by_order(users)
     lines = []
     for name, kind in (("same day", SAME), ("later", LATER), ("first row of a user", FIRST)):
@@ -133,7 +133,7 @@ def audit_corpus(corpus: Corpus, times: str) -> list[str]:
         )
         kinds_of = row_kinds(corpus, Rows.of(corpus, split), split, known)
         followed, turned = (next(iter(kinds_of[group].values())) for group in ("pair", "reverse"))
-        last = np.array([history[-1] for history in rows.histories]) == rows.targets
+        last = rows.newest == rows.targets
         for name, where in (("same day", known.same), ("later", known.later)):
             lines.append(
                 f"| {split}, {name} | {where.sum():,} rows | newest item again {last[where].mean():.1%}; "

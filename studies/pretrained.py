@@ -152,7 +152,7 @@ def principal(vectors: np.ndarray, width: int, whitening: float) -> np.ndarray:
 def nearness(corpus: Corpus, vectors: np.ndarray) -> float:
     """NDCG@10 of validation targets among the items nearest to the last one of the history, repeats left out."""
     rows, unit = corpus.rows("valid"), l2_normalise(vectors)
-    last, target = np.array([history[-1] for history in rows.histories]), np.array(rows.targets)
+    last, target = rows.newest, rows.targets
     last, target = last[last != target], target[last != target]
     scores = unit[last] @ unit.T
     scores[np.arange(len(last)), last] = -math.inf

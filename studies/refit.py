@@ -29,7 +29,7 @@ METRICS = ("HR@10", "NDCG@10", "HR@50")
 
 def without_test(corpus: Corpus) -> Corpus:
     """A corpus that ends with the validation rows, the last of which stands in for its test rows."""
-    return replace(corpus, valid=corpus.valid.iloc[:-1], test=corpus.valid.iloc[-1:])
+    return replace(corpus, valid=corpus.valid.take(slice(-1)), test=corpus.valid.take(slice(-1, None)))
 
 
 def measure(checkpoint: Path, known: Corpus, rows: Rows) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, read_published
+from minionerec.data.rows import joined
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.data.sources.blocks import read_blocks
@@ -329,14 +330,14 @@ def published_as_raw(folder, corpus):
     Users come in the order of their numbers, each with all interactions; a target's time is its row's place, and the
     first interaction of a user comes just before.
     """
-    rows = pd.concat([corpus.rows(split) for split in SPLITS], ignore_index=True)
+    rows = joined([corpus.rows(split) for split in SPLITS])
     visits = []
-    for user, own in rows.groupby("user", sort=False):
-        first = own.iloc[0]
-        past = first["history"].tolist()
-        times = [1_000_000_000 + int(own.index[0]) - len(past) + place for place in range(len(past))]
-        times += [1_000_000_000 + int(row) for row in own.index]
-        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip([*past, *own.targets], times, strict=True)]
+    for user, own in pd.Series(np.arange(len(rows))).groupby(rows.users, sort=False):
+        past, places = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
+        times = [1_000_000_000 + places[0] - len(past) + place for place in range(len(past))]
+        times += [1_000_000_000 + row for row in places]
+        items = [*past, *rows.targets[places]]
+        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
     visits.sort(key=lambda visit: visit[0])
     texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
     items = [(f"B{place}", title, description) for place, (title, description) in enumerate(texts)]

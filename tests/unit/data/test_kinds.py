@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, read_kinds, row_kinds
 from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.rankers.lists import Rows
@@ -19,12 +20,10 @@ N = 6
 
 
 def table(rows):
-    return pd.DataFrame(
-        {
-            "user": [user for user, _, _ in rows],
-            "history": [np.array(history, dtype=np.int32) for _, history, _ in rows],
-            "target": np.array([target for _, _, target in rows], dtype=np.int32),
-        }
+    return SplitRows.of(
+        [user for user, _, _ in rows],
+        [history for _, history, _ in rows],
+        [target for _, _, target in rows],
     )
 
 

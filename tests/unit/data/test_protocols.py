@@ -7,6 +7,7 @@ import pytest
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, Stopper, read_split
+from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences, sequences_from_source
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.ranking import ranking_metrics
@@ -89,13 +90,7 @@ def test_published_counts(data_root, name, protocol, train):
 def small_corpus():
     def table(*rows):
         users, histories, targets = zip(*rows, strict=True)
-        return pd.DataFrame(
-            {
-                "user": users,
-                "history": [np.array(history, dtype=np.int32) for history in histories],
-                "target": np.array(targets, dtype=np.int32),
-            }
-        )
+        return SplitRows.of(users, histories, targets)
 
     items = pd.DataFrame({"item_id": list("abcde"), "title": "", "description": ""})
     return Corpus(

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.checks import check_filled, check_global_time, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import Histories, SplitRows
 from minionerec.data.splits import build_rows, global_time_split, leave_last_out_split, stable_order
 
 interactions = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40)
+
+
+def histories_of(rows):
+    return Histories(rows.by_user, rows.begins, rows.ends)
 
 
 def corpus_of(train, valid, test, max_history=3, n_items=10):
@@ -20,8 +24,8 @@ def corpus_of(train, valid, test, max_history=3, n_items=10):
     tables = [
         SplitRows.of(
             [user for user, _, _ in rows],
-            [np.array(history, dtype=np.int32) for _, history, _ in rows],
-            np.array([target for _, _, target in rows], dtype=np.int32),
+            [history for _, history, _ in rows],
+            [target for _, _, target in rows],
         )
         for rows in (train, valid, test)
     ]
@@ -51,10 +55,10 @@ def test_rows_are_each_users_past_and_next_item(pairs, max_history):
             truncated += len(history) > max_history
         history.append(item)
     rows = build_rows(users, items, max_history)
-    got = [(int(place), history.tolist()) for place, history in zip(rows.targets, rows.histories, strict=True)]
+    got = [(int(place), history.tolist()) for place, history in zip(rows.targets, histories_of(rows), strict=True)]
     assert got == expected
     assert rows.truncated == truncated
-    assert all(history.dtype == np.int32 for history in rows.histories)
+    assert all(history.dtype == np.int32 for history in histories_of(rows))
 
 
 def test_a_history_needs_room():
@@ -84,7 +88,7 @@ def test_right_splits_pass_the_leak_check(pairs, max_history, by_time):
     rows = build_rows(users, np.array([item for _, item in pairs], dtype=np.int64), max_history)
     row_users = users[rows.targets]
     labels = global_time_split(len(row_users)) if by_time else leave_last_out_split(row_users)
-    triples = [(f"u{u}", h, pairs[t][1]) for u, h, t in zip(row_users, rows.histories, rows.targets, strict=True)]
+    triples = [(f"u{u}", h, pairs[t][1]) for u, h, t in zip(row_users, histories_of(rows), rows.targets, strict=True)]
     parts = [[triple for triple, label in zip(triples, labels, strict=True) if label == part] for part in range(3)]
     corpus = corpus_of(*parts, max_history=max_history)
     counts = check_histories(corpus)

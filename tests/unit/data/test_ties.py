@@ -3,7 +3,6 @@
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.names import SPLITS
 from minionerec.data.protocols import PROTOCOLS, corpus_windows
+from minionerec.data.rows import Histories
 from minionerec.data.splits import build_rows, leave_last_out_split, shuffled_ties
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions
@@ -35,9 +35,9 @@ def built(pairs, **settings):
 def by_target(corpus):
     """Target → (time, history, previous time, split)."""
     return {
-        row.target: (row.time, row.history.tolist(), row.previous_time, split)
-        for split in SPLITS
-        for row in corpus.splits()[split].itertuples()
+        target: (time, history.tolist(), before, split)
+        for split, rows in corpus.splits().items()
+        for (_, history, target), time, before in zip(rows, rows.times.time, rows.times.previous, strict=True)
     }
 
 
@@ -50,7 +50,8 @@ def test_together_no_item_is_in_the_history_of_its_moment(pairs, max_history):
     expected = rows_by_hand(pairs, max_history)
     targets = rows.by_user[rows.places].tolist()
     assert sorted(targets) == sorted(expected)
-    found = zip(targets, rows.times.time, rows.histories, rows.times.previous, strict=True)
+    histories = Histories(rows.by_user, rows.begins, rows.ends)
+    found = zip(targets, rows.times.time, histories, rows.times.previous, strict=True)
     assert all(expected[item] == (time, history.tolist(), before) for item, time, history, before in found)
     assert order[rows.targets].tolist() == targets  # and they stand in the order of time
     whole = rows_by_hand(pairs, len(pairs))
@@ -76,7 +77,7 @@ def test_together_no_moment_is_on_two_sides(pairs, split, max_history):
 def test_borders_move_back_to_the_beginning_of_a_moment():
     corpus = build_corpus(source_of(EVENLY), ties="together").corpus()
     # 81 rows of moments 1 to 9, nine each: the borders 64 and 72 lie in moment 8 and at the beginning of moment 9.
-    assert {name: set(rows["time"]) for name, rows in corpus.splits().items()} == {
+    assert {name: set(rows.times.time.tolist()) for name, rows in corpus.splits().items()} == {
         "train": set(range(1, 8)),
         "valid": {8},
         "test": {9},
@@ -87,12 +88,12 @@ def test_borders_move_back_to_the_beginning_of_a_moment():
 
 def test_the_last_step_is_test_with_each_of_its_items_a_row():
     corpus = build_corpus(source_of(EVENLY), split="leave_last_out", ties="together").corpus()
-    assert {name: (len(rows), set(rows["time"])) for name, rows in corpus.splits().items()} == {
+    assert {name: (len(rows), set(rows.times.time.tolist())) for name, rows in corpus.splits().items()} == {
         "train": (63, set(range(1, 8))),
         "valid": (9, {8}),
         "test": (9, {9}),
     }
-    assert corpus.test.histories.map(tuple).groupby(corpus.test.users).nunique().tolist() == [1, 1, 1]
+    assert len({(user, tuple(history)) for user, history, _ in corpus.test}) == len(set(corpus.test.users)) == 3
     assert leave_last_out_split(np.zeros(3, int), np.array([4, 4, 4])).tolist() == [2, 2, 2]
 
 
@@ -106,11 +107,11 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
     for window in windows:
         assert len(window.items) <= max_history + 1 and window.together
         for place in range(window.first_target, len(window.items)):
-            row = train.iloc[window.rows[place]]
+            target, history = train.targets[window.rows[place]], train.histories[window.rows[place]].tolist()
             shown = window.items[:place].tolist()
-            assert row["target"] == window.items[place]
-            assert shown == row["history"].tolist()[-len(shown) :]
-            assert len(shown) >= min(len(row["history"]), max_history // 2)
+            assert target == window.items[place]
+            assert shown == history[-len(shown) :]
+            assert len(shown) >= min(len(history), max_history // 2)
             met[int(window.rows[place])] += 1
     assert met == Counter(range(len(train)))
     moment_of = dict(enumerate(moment for _, moment in pairs))
@@ -147,7 +148,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     split = PROTOCOLS["rows"].split(corpus)
     assert row_times(split, "train").later.all()
     joined = corpus.with_every_row()
-    assert joined.train["time"].tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
+    assert joined.train.times.time.tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -178,8 +179,10 @@ def test_shuffling_changes_ties_and_nothing_else():
     assert by_target(one) == by_target(again) != by_target(other) != by_target(keep)
     assert one.split == "global time 8:1:1, ties shuffled" and not one.together
     for split in SPLITS:
-        for name in ("time", "previous_time", "user"):
-            assert one.splits()[split][name].tolist() == keep.splits()[split][name].tolist()
+        shuffled, kept = one.splits()[split], keep.splits()[split]
+        assert shuffled.users.tolist() == kept.users.tolist()
+        assert shuffled.times.time.tolist() == kept.times.time.tolist()
+        assert shuffled.times.previous.tolist() == kept.times.previous.tolist()
     check_histories(one)
     assert row_times(keep, "train").same.sum() == 48 and len(keep.train) == 69
     assert one.counts["order"] == keep.counts["order"]  # the audit is of the source's own order
@@ -189,8 +192,8 @@ def test_without_ties_all_settings_are_one():
     pairs = [(place % 3, place) for place in range(40)]
     tables = [build_corpus(source_of(pairs), ties=ties).corpus() for ties in ("keep", "shuffle", "together")]
     for corpus in tables[1:]:
-        for split in SPLITS:
-            pd.testing.assert_frame_equal(corpus.splits()[split], tables[0].splits()[split])
+        assert by_target(corpus) == by_target(tables[0])
+        assert all((corpus.rows(split).users == tables[0].rows(split).users).all() for split in SPLITS)
 
 
 def test_a_moment_is_a_second():
@@ -199,7 +202,7 @@ def test_a_moment_is_a_second():
     source = type(source)(**{**vars(source), "ticks": 1000})
     corpus = build_corpus(source, split="leave_last_out", ties="together").corpus()
     assert sorted(by_target(corpus)) == [2, 3, 4, 5]
-    assert corpus.train["time"].tolist() == [1, 1] and corpus.train["previous_time"].tolist() == [0, 0]
+    assert corpus.train.times.time.tolist() == [1, 1] and corpus.train.times.previous.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("ties", ["shuffle", "together"])

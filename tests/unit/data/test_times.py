@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,16 +22,9 @@ HEADER = "split,row,timestamp,previous_timestamp\n"
 
 
 def rows_of(*times):
-    """A table of rows with these (time, previous time) pairs."""
-    return pd.DataFrame(
-        {
-            "user": pd.Series(["u"] * len(times), dtype="str"),
-            "history": [np.array([0], dtype=np.int32)] * len(times),
-            "target": np.ones(len(times), dtype=np.int32),
-            "time": np.array([time for time, _ in times], dtype=np.int64),
-            "previous_time": np.array([before for _, before in times], dtype=np.int64),
-        }
-    )
+    """Rows with these (time, previous time) pairs."""
+    count, columns = len(times), np.array(times, dtype=np.int64).T
+    return SplitRows.of(["u"] * count, [[0]] * count, [1] * count, RowTimes(*columns))
 
 
 def timed_corpus():
@@ -61,8 +55,11 @@ def test_times_survive_writing_and_the_row_protocol(tmp_path):
         assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
         assert row_times(data, "train").same.tolist() == [True, False]
     joined = corpus.with_every_row()
-    assert joined.train["time"].tolist() == [5, 7, 9, 9, 12] and joined.train["time"].dtype == np.int64
-    pd.testing.assert_frame_equal(corpus.train, timed_corpus().train)
+    assert joined.train.times.time.tolist() == [5, 7, 9, 9, 12] and joined.train.times.time.dtype == np.int64
+    for split, rows in corpus.splits().items():
+        before = timed_corpus().splits()[split]
+        assert rows.times.time.tolist() == before.times.time.tolist()
+        assert rows.times.previous.tolist() == before.times.previous.tolist()
 
 
 def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
@@ -100,7 +97,7 @@ def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
-    rows = SplitRows.of(["u"] * 2, [np.zeros(1, np.int32)] * 2, np.zeros(2, np.int32))
+    rows = SplitRows.of(["u"] * 2, [[0]] * 2, [0] * 2)
     corpus = replace(make_corpus(["lamp"]), test=rows)
     path = file_of(tmp_path, text)
     with pytest.raises(DataError) as caught:
@@ -119,20 +116,25 @@ def test_a_missing_file_and_a_wrong_split(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.drop(columns="time"), "valid.parquet: column 'time' is missing, expected int64"),
-        (lambda rows: rows.astype({"time": np.uint64}), "column 'time' is uint64, expected int64"),
-        (lambda rows: rows.astype({"previous_time": np.float64}), "'previous_time' holds double; expected whole"),
-        (lambda rows: rows.astype({"time": "Int64"}).assign(time=[None]), "column 'time' "),
+        (lambda times: pa.array([[1, 2]] * len(times), pa.list_(pa.uint64())), "list<element: uint64>; expected lists"),
+        (
+            lambda times: pa.array([[1, 2]] * len(times), pa.list_(pa.float64())),
+            "list<element: double>; expected lists",
+        ),
+        (lambda times: pa.chunked_array([[*times.to_pylist()[:-1], None]], times.type), "column 'times' has gaps"),
+        (lambda times: pa.chunked_array([[[None, 1]] * len(times)], times.type), "column 'times' has gaps"),
+        (lambda times: pa.chunked_array([[[1]] * len(times)], times.type), "lists of other lengths than 'items'"),
     ],
 )
 def test_forged_times_are_refused(tmp_path, change, message):
     timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
-    held = tmp_path / "corpus" / "valid.parquet"
-    change(pd.read_parquet(held)).to_parquet(held, index=False)
+    held = tmp_path / "corpus" / "sequences" / "00000.parquet"
+    table = pq.read_table(held)
+    pq.write_table(table.set_column(table.column_names.index("times"), "times", change(table["times"])), held)
     sign(tmp_path / "corpus")
     with pytest.raises(ArtefactError) as caught:
         Corpus.load(tmp_path / "corpus")
-    assert message in str(caught.value)
+    assert message in str(caught.value) and str(held) in str(caught.value)
 
 
 @settings(deadline=None)

@@ -25,7 +25,7 @@ def read(tmp_path, lines=LINES, titles=None, bad=None):
 
 
 def rows_of(table):
-    return [(user, history.tolist(), target) for user, history, target in table.itertuples(index=False)]
+    return [(user, history.tolist(), target) for user, history, target in table]
 
 
 def test_each_line_is_split_by_place(tmp_path):

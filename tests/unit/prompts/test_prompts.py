@@ -12,6 +12,7 @@ from minionerec.backbone.build import train_tokenizer
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.published import default_root, read_published
+from minionerec.data.rows import SplitRows
 from minionerec.data.windows import user_windows
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import BUILT_IN, TASKS, load_wording
@@ -21,12 +22,10 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 
 def rows(*triples):
-    return pd.DataFrame(
-        {
-            "user": [user for user, _, _ in triples],
-            "history": [np.array(history, dtype=np.int32) for _, history, _ in triples],
-            "target": np.array([target for _, _, target in triples], dtype=np.int32),
-        }
+    return SplitRows.of(
+        [user for user, _, _ in triples],
+        [history for _, history, _ in triples],
+        [target for _, _, target in triples],
     )
 
 

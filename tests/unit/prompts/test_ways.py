@@ -35,7 +35,7 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 def corpus():
     items = pd.DataFrame({"item_id": list("abcde"), "title": TITLES, "description": DESCRIPTIONS})
     rows = SplitRows.of(["u"] * 4, [np.array([0], np.int32)] * 4, [1, 2, 3, 4])
-    return Corpus(items, rows, rows[:1], rows[:1], "leave-last-out", 10)
+    return Corpus(items, rows, rows.take(slice(1)), rows.take(slice(1)), "leave-last-out", 10)
 
 
 def build(wording, specials=SPECIALS):

@@ -7,6 +7,7 @@ import pytest
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
@@ -16,12 +17,10 @@ from minionerec.sid.table import SidTable
 
 
 def rows(*pairs):
-    return pd.DataFrame(
-        {
-            "user": [f"u{n}" for n in range(len(pairs))],
-            "history": [np.array(history, dtype=np.int32) for history, _ in pairs],
-            "target": np.array([target for _, target in pairs], dtype=np.int32),
-        }
+    return SplitRows.of(
+        [f"u{n}" for n in range(len(pairs))],
+        [history for history, _ in pairs],
+        [target for _, target in pairs],
     )
 
 
@@ -64,8 +63,7 @@ def test_what_followed_against_plain_loops():
     train, sequences = [], [rng.integers(0, 12, length).tolist() for length in (2, 3, 5, 4, 5, 2)]
     for user, sequence in enumerate(sequences):
         train += [(f"u{user}", sequence[:place], sequence[place]) for place in range(1, len(sequence))]
-    frame = pd.DataFrame(train, columns=["user", "history", "target"]).astype({"target": np.int32})
-    frame.histories = [np.array(history, dtype=np.int32) for history in frame.histories]
+    frame = SplitRows.of(*zip(*train, strict=True))
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
     corpus = Corpus(items, frame, test, test, "test split", 4)
     table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [str(n) for n in range(12)])

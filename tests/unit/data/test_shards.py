@@ -1,0 +1,240 @@
+"""A corpus on disk: sequences in shards, read whole or a part at a time."""
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.baskets import source_of
+from support.small_corpus import make_corpus
+from support.small_shop import sign
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.data import shards
+from minionerec.data.build import build_corpus
+from minionerec.data.chains import NOBODY, Chains, chain_rows, concatenated
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import SplitRows, joined
+from minionerec.data.shards import ShardWriter, read_shard, shard_files, shard_of, write_shards
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.times import NO_TIME, RowTimes
+
+N = 6
+EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
+"""Three users who choose three items at each of ten moments."""
+history = st.lists(st.integers(0, N - 1), max_size=4)
+made_row = st.tuples(st.sampled_from(["ann", "Ännchen", "bob", "", "b'o\"b\n"]), history, st.integers(0, N - 1))
+made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
+
+
+def as_rows(triples, times=None):
+    return SplitRows.of(*([column[place] for column in triples] for place in range(3)), times)
+
+
+def said(rows):
+    times = [()] * len(rows) if rows.times is None else zip(rows.times.time, rows.times.previous, strict=True)
+    return [(user, past.tolist(), target, *time) for (user, past, target), time in zip(rows, times, strict=True)]
+
+
+def corpus_of(*splits, max_history=4):
+    corpus = make_corpus([f"thing {n}" for n in range(N)])
+    return Corpus(corpus.items, *splits, split="by hand", max_history=max_history)
+
+
+def small_shards(monkeypatch, interactions, group=2):
+    monkeypatch.setattr(shards, "SHARD", interactions)
+    monkeypatch.setattr(shards, "GROUP", group)
+
+
+@settings(deadline=None, max_examples=60)
+@given(made_rows, st.booleans())
+def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
+    rng = np.random.default_rng(0)
+    tables = []
+    for triples in splits:
+        moments = rng.integers(0, 3, (2, len(triples)))
+        moments[1, [not past for _, past, _ in triples]] = NO_TIME
+        tables.append(as_rows(triples, RowTimes(*moments) if timed else None))
+    corpus = corpus_of(*tables)
+    place = tmp_path_factory.mktemp("corpus") / "corpus"
+    corpus.save(place, config={}, inputs={})
+    loaded = Corpus.load(place)
+    assert [said(rows) for rows in loaded.splits().values()] == [said(rows) for rows in tables]
+
+
+@pytest.mark.parametrize("ties", ["keep", "together", "shuffle"])
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
+def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, monkeypatch, ties, split):
+    small_shards(monkeypatch, 20)
+    built = build_corpus(source_of(EVENLY), split=split, max_history=4, ties=ties)
+    with write_artefact(tmp_path / "one", "corpus", config={}, counts=built.all_counts()) as place:
+        built.write(place)
+    corpus = built.corpus()
+    corpus.save(tmp_path / "two", config={}, inputs={})
+    files = [shard_files(tmp_path / name) for name in ("one", "two")]
+    assert len(files[0]) > 2
+    if ties != "together":  # rows know no time of a first step's items but the newest's
+        assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
+    loaded, stored = Corpus.load(tmp_path / "one"), StoredCorpus.open(tmp_path / "one")
+    assert stored.load().popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
+    for name in SPLITS:
+        wanted = said(corpus.rows(name))
+        assert said(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
+        parts = [(numbers.tolist(), said(rows)) for numbers, rows in stored.batches(name)]
+        assert len(parts) > 1
+        assert {n: row for numbers, rows in parts for n, row in zip(numbers, rows, strict=True)} == dict(
+            enumerate(wanted)
+        )
+        some = np.random.default_rng(1).permutation(len(wanted))[:5]
+        assert said(stored.rows(name, some)) == [wanted[number] for number in some]
+
+
+def test_a_users_interactions_are_stored_once():
+    corpus = build_corpus(source_of(EVENLY), split="leave_last_out", max_history=4).corpus()
+    chains = corpus.chains()
+    assert len(chains) == len(set(chains.users)) and len(chains.items) == len(EVENLY)
+    assert (chains.rows == NOBODY).sum() == len(chains)  # a user's first interaction is nobody's target
+
+
+def test_rows_that_do_not_continue_begin_a_sequence():
+    train = as_rows([("u", [0], 1), ("u", [0, 1], 2), ("u", [5], 3), ("v", [], 1), ("v", [], 2)])
+    chains = chain_rows({"train": train, "valid": as_rows([("u", [5, 3], 4)]), "test": SplitRows.none()}, 4, False)
+    parts = [chains.items[a:b].tolist() for a, b in zip(chains.offsets, chains.offsets[1:], strict=False)]
+    assert parts == [[0, 1, 2], [5, 3, 4], [1], [2]] and chains.users.tolist() == ["u", "u", "v", "v"]
+    assert chains.rows.tolist() == [-1, 0, 1, -1, 2, 0, 3, 4] and chains.splits.tolist() == [-1, 0, 0, -1, 0, 1, 0, 0]
+
+
+def test_a_history_that_the_corpus_cannot_hold_is_refused(tmp_path):
+    rows = as_rows([("u", [0, 1, 2], 1)])
+    with pytest.raises(DataError, match="train row 0 has a history of 3 items; max_history is 2"):
+        corpus_of(rows, rows, rows, max_history=2).save(tmp_path / "c", config={}, inputs={})
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_user_lies_in_the_shard_of_its_id_in_order_of_bytes(tmp_path, monkeypatch):
+    small_shards(monkeypatch, 40)
+    users = [f"u{n}" for n in range(100)] + ["Ü", "z", "é"]
+    count = len(users)
+    flat = np.zeros(count, np.int32)
+    chains = Chains(np.array(users, object), np.arange(count + 1), flat, None, flat, flat.astype(np.int8))
+    write_shards(tmp_path, chains)
+    held = [[user for part in read_shard(file, 1) for user in part.users] for file in shard_files(tmp_path)]
+    assert len(held) == 3 and sorted(user for own in held for user in own) == sorted(users)
+    for number, own in enumerate(held):
+        assert own == sorted(own, key=str.encode)
+        assert {int(hashlib.md5(user.encode()).hexdigest()[:8], 16) % 3 for user in own} == {number}
+    assert pq.ParquetFile(shard_files(tmp_path)[0]).metadata.row_group(0).num_rows == 2
+
+
+def test_the_bytes_do_not_depend_on_how_sequences_came(tmp_path, monkeypatch):
+    small_shards(monkeypatch, 1 << 20, group=4)
+    chains = build_corpus(source_of(EVENLY), split="leave_last_out").chains()
+    chains = chains.take(np.argsort(chains.users))
+    for name, sizes in (("one", [len(chains)]), ("two", [1] * len(chains))):
+        (tmp_path / name).mkdir()
+        with ShardWriter(tmp_path / name, 0, timed=True) as writer:
+            for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+                writer.write(chains.take(np.arange(end - size, end)))
+    assert shard_files(tmp_path / "one")[0].read_bytes() == shard_files(tmp_path / "two")[0].read_bytes()
+
+
+def forge(file, change):
+    table = pq.read_table(file)
+    pq.write_table(change(table), file)
+
+
+def column(name, change):
+    def changed(table):
+        values = table[name].to_pylist()
+        change(values)
+        return table.set_column(table.column_names.index(name), name, pa.array(values, table[name].type))
+
+    return changed
+
+
+def put(place, value):
+    def change(values):
+        values[0][place] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop_columns("rows"), "has 0 columns 'rows'"),
+        (column("items", put(0, N)), f"column 'items' holds {N}; expected 0 to {N - 1}"),
+        (column("items", put(0, -1)), "column 'items' holds -1"),
+        (column("splits", put(0, 3)), "column 'splits' holds 3; expected -1 to 2"),
+        (column("rows", put(1, -1)), "'rows' and 'splits' do not agree"),
+        (column("rows", put(1, 7)), "train row 0 is in none of its files"),
+        (column("user", lambda users: users.__setitem__(0, None)), "column 'user' has gaps"),
+        (lambda table: table.slice(1), "row 0 is in none of its files"),
+        (lambda table: pa.concat_tables([table, table]), "train row 2 is in none of its files"),
+    ],
+)
+def test_a_forged_file_is_named(tmp_path, change, message):
+    rows = [as_rows([("u", [0], n), ("v", [1], 2)]) for n in (1, 2, 3)]
+    corpus_of(*rows).save(tmp_path / "c", config={}, inputs={})
+    file = shard_files(tmp_path / "c")[0]
+    forge(file, change)
+    sign(tmp_path / "c")
+    with pytest.raises(ArtefactError) as caught:
+        Corpus.load(tmp_path / "c")
+    assert (
+        message in str(caught.value)
+        and "prepare-data" in str(caught.value)
+        and str(tmp_path / "c") in str(caught.value)
+    )
+
+
+def test_files_with_and_without_times_do_not_go_together(tmp_path, monkeypatch):
+    small_shards(monkeypatch, 2)
+    rows = [as_rows([("u", [0], 1), ("v", [1], 2)], RowTimes(np.array([5, 6]), np.array([4, 4])))] * 3
+    corpus_of(*rows).save(tmp_path / "c", config={}, inputs={})
+    with_times = [file for file in shard_files(tmp_path / "c") if pq.read_metadata(file).num_rows]
+    forge(with_times[0], lambda table: table.drop_columns("times"))
+    sign(tmp_path / "c")
+    with pytest.raises(ArtefactError, match="some files of its sequences have times, and some have none"):
+        Corpus.load(tmp_path / "c")
+
+
+def test_a_corpus_without_files_of_sequences(tmp_path):
+    with write_artefact(tmp_path / "c", "corpus", config={}, counts={"split": "s", "max_history": 3}) as place:
+        make_corpus(["a"]).items.to_parquet(place / "items.parquet", index=False)
+    with pytest.raises(ArtefactError, match="holds no sequences; it may be of an earlier version"):
+        Corpus.load(tmp_path / "c")
+
+
+def test_rows_that_are_not_there(tmp_path):
+    rows = as_rows([("u", [0], 1)])
+    corpus_of(rows, rows, rows).save(tmp_path / "c", config={}, inputs={})
+    stored = StoredCorpus.open(tmp_path / "c")
+    assert stored.sizes == dict.fromkeys(SPLITS, 1)  # counted, for the manifest does not say
+    for numbers in ([1], [-1], []):
+        with pytest.raises(DataError, match="has rows 0 to 0"):
+            stored.rows("test", np.array(numbers, dtype=np.int64))
+    with pytest.raises(DataError, match="unknown split 'tests'"):
+        next(stored.batches("tests"))
+
+
+def test_rows_as_arrays():
+    rows = as_rows([("u", [0, 1], 2), ("v", [], 3), ("u", [4], 5)])
+    assert rows.newest.tolist() == [1, -1, 4] and rows.lengths.tolist() == [2, 0, 1] and len(rows) == 3
+    assert rows.histories[0].tolist() == [0, 1] and [h.tolist() for h in rows.histories[1:]] == [[], [4]]
+    assert said(rows.take(np.array([2, 0]))) == [("u", [4], 5), ("u", [0, 1], 2)]
+    assert said(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
+    assert said(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *said(rows)]
+    assert rows.take(slice(2, 3)).compact().items.tolist() == [4]
+    assert said(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
+    with pytest.raises(DataError, match="got 1 users, 2 histories, 1 targets"):
+        SplitRows.of(["u"], [[], []], [1])
+
+
+def test_nothing_to_put_together():
+    assert len(concatenated([])) == 0 and shard_of([], 3).tolist() == []
