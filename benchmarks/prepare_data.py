@@ -144,24 +144,26 @@ def timed(work: str, reviews: Path, metadata: Path, output: Path) -> tuple[float
 
 
 def check_equal(one: Path, other: Path) -> int:
-    """Compare two outputs row for row and return the number of rows; an error names the first difference."""
-    import pyarrow.compute as pc
+    """Compare a corpus with the loop's files row for row and return the number of rows; an error names what differs."""
+    import numpy as np
     import pyarrow.parquet as pq
 
-    rows = 0
+    from minionerec.data.corpus import Corpus
+
+    corpus, rows = Corpus.load(one), 0
     for name in ("train", "valid", "test", "items"):
-        tables = [pq.read_table(place / f"{name}.parquet") for place in (one, other)]
-        if len(tables[0]) != len(tables[1]):
-            raise SystemExit(f"{name}: {len(tables[0])} rows and {len(tables[1])} rows")
-        for column in tables[1].column_names:
-            first, second = (table[column].combine_chunks() for table in tables)
-            pairs = [(first, second)]
-            if column == "history":
-                pairs = [(first.flatten(), second.flatten()), (first.value_lengths(), second.value_lengths())]
-            for mine, its in pairs:
-                if not pc.all(pc.equal(mine, its.cast(mine.type))).as_py():
-                    raise SystemExit(f"{name}: the columns {column!r} differ")
-        rows += len(tables[0]) if name != "items" else 0
+        table = pq.read_table(other / f"{name}.parquet").combine_chunks()
+        if name == "items":
+            pairs = {column: (corpus.items[column].to_numpy(), table[column]) for column in corpus.items.columns}
+        else:
+            mine, histories = corpus.splits()[name], table["history"].combine_chunks()
+            pairs = {"user": (mine.users, table["user"]), "target": (mine.targets, table["target"])}
+            pairs["lengths of history"] = (mine.lengths, histories.value_lengths())
+            pairs["history"] = (mine.flat_histories()[0], histories.flatten())
+            rows += len(mine)
+        for column, (first, second) in pairs.items():
+            if not np.array_equal(first, second.to_numpy(zero_copy_only=False)):
+                raise SystemExit(f"{name}: the columns {column!r} differ")
     return rows
 
 

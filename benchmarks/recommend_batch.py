@@ -60,7 +60,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     logging.getLogger("minionerec").addHandler(rates)
     logging.getLogger("minionerec").setLevel(logging.INFO)
     whole = Corpus.load(args.corpus)
-    corpus = replace(whole, test=whole.rows("test")[: args.rows])
+    corpus = replace(whole, test=whole.rows("test").take(slice(args.rows)))
     corpus.save(folder / "corpus", config={}, inputs={})
     rows = len(corpus.rows("test"))
     ids = histories_of(corpus, folder / "histories.parquet")

@@ -13,6 +13,7 @@ from minionerec.backbone.bundle import Bundle, bundle_counts, write_model_files
 from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 
@@ -32,12 +33,9 @@ def made_corpus(place: Path, n_items: int, seed: int, rows: int = 2000) -> Corpu
     ids = [f"I{item}" for item in range(n_items)]
     items = pd.DataFrame({"item_id": ids, "title": [f"thing number {item}" for item in ids], "description": ""})
 
-    def split(count: int) -> pd.DataFrame:
-        histories = [rng.integers(0, n_items, rng.integers(1, 11)).astype(np.int32) for _ in range(count)]
-        users = [f"u{row}" for row in range(count)]
-        return pd.DataFrame(
-            {"user": users, "history": histories, "target": rng.integers(0, n_items, count).astype(np.int32)}
-        )
+    def split(count: int) -> SplitRows:
+        histories = [rng.integers(0, n_items, rng.integers(1, 11)) for _ in range(count)]
+        return SplitRows.of([f"u{row}" for row in range(count)], histories, rng.integers(0, n_items, count))
 
     corpus = Corpus(items, split(rows), split(2), split(rows), "made", 10)
     corpus.save(place, config={}, inputs={})

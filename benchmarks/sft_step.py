@@ -142,12 +142,13 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     from minionerec.training.rows import tokenise_examples, tokenise_windows
 
     train = corpus.train
-    first = train.histories.map(len).groupby(train.users).min() == 1
-    rows_of = train.groupby("user").size()
-    whole = [user for user in rows_of.index if first[user] and rows_of[user] <= corpus.max_history]
+    users, numbers, counts = np.unique(train.users, return_inverse=True, return_counts=True)
+    shortest = np.full(len(users), corpus.max_history)
+    np.minimum.at(shortest, numbers, train.lengths)
+    whole = np.flatnonzero((shortest == 1) & (counts <= corpus.max_history))
     rng = np.random.default_rng(args.seed)
-    users = {whole[place] for place in rng.permutation(len(whole))[: args.users]}
-    small = replace(corpus, train=train[train.users.isin(users)].reset_index(drop=True))
+    chosen = whole[rng.permutation(len(whole))[: args.users]]
+    small = replace(corpus, train=train.take(np.isin(numbers, chosen)))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
     windows = tokenise_windows(tokenizer, builder)

@@ -139,7 +139,7 @@ def open_corpus(path: str | os.PathLike[str]) -> tuple[dict[str, Any], pd.DataFr
     Raises:
         ArtefactError: See `Corpus.load`.
     """
-    counts = open_artefact(path, "corpus")["counts"]
+    counts = open_artefact(path, "corpus", strangers=(".parquet",))["counts"]
     if not isinstance(counts.get("split"), str) or type(counts.get("max_history")) is not int:
         raise ArtefactError(f"{path}: its manifest does not count as a corpus's does. {REMEDY}")
     items = read_parquet(Path(path) / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)

@@ -17,6 +17,7 @@ from support.paths import ROOT
 
 from minionerec.cli.main import main
 from minionerec.core.records import read_run_record
+from minionerec.data.corpus import Corpus
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 COMMAND = [sys.executable, "-m", "minionerec.cli"]
@@ -165,7 +166,7 @@ def test_every_stage_writes_what_it_says(shop):
     records = [f"{name}.record.json" for name in outputs]
     assert left_in(shop / "runs") == sorted((*outputs, *kept, *records))  # nothing half-written
     predictions = pd.read_parquet(shop / "runs/eval/predictions.parquet")
-    test_rows = len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
+    test_rows = len(Corpus.load(shop / "runs/corpus").test)
     assert len(predictions) == 50 * test_rows
     published = json.loads((shop / "runs/eval/predictions.json").read_text())
     assert len(published) == test_rows
@@ -189,7 +190,7 @@ def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
     assert set(first) == {"independent", "cumulative", "dropoff", "rows"}
     assert set(first["independent"]) == {"1", "3", "5", "10", "20", "50"}
     metrics = json.loads((shop / "runs/eval/metrics.json").read_text())
-    assert first["rows"] == len(pd.read_parquet(shop / "runs/corpus/test.parquet"))
+    assert first["rows"] == len(Corpus.load(shop / "runs/corpus").test)
     assert first["cumulative"]["50"][-1] == pytest.approx(first["independent"]["50"][-1])
     assert "beam search" in metrics["recommenders"]
 
@@ -303,4 +304,4 @@ def test_evaluation_alone_makes_the_whole_demo_and_stays_under_its_ceiling(tmp_p
     done = run([sys.executable, ROOT / "calc_level.py", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "First" not in done.stderr  # all that it needs stands
-    assert json.loads(done.stdout)["rows"] == len(pd.read_parquet(tmp_path / "runs/demo/corpus/test.parquet"))
+    assert json.loads(done.stdout)["rows"] == len(Corpus.load(tmp_path / "runs/demo/corpus").test)

@@ -14,7 +14,7 @@ from hostile.groups import RAW, Group, holds
 from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
-from minionerec.core.artefacts import open_artefact, read_json
+from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.data.corpus import Corpus
 from minionerec.embed.ready import load_vector_table, load_vectors
 from minionerec.metrics.predictions import Predictions
@@ -127,12 +127,13 @@ def _strike_file(
 
     def strike(rng: Random, clean: Path, folder: Path) -> str:
         path = folder / place
+        artefact = next(parent for parent in path.parents if (parent / MANIFEST).is_file())
         before = path.read_bytes()
         mutate.change_file(rng, path, spoil)
         signed = rng.random() < 0.6
         if signed:
-            sign(path.parent)
-        read(path.parent)
+            sign(artefact)
+        read(artefact)
         holds(signed or path.read_bytes() == before, "an edited file passes")
         return "read"
 
@@ -141,12 +142,14 @@ def _strike_file(
 
 def _load_corpus(path: Path) -> None:
     corpus = Corpus.load(path)
-    for table in corpus.splits().values():
-        items = np.concatenate([*table["history"].tolist(), table["target"].to_numpy(), np.zeros(0, np.int32)])
+    for rows in corpus.splits().values():
+        items = np.concatenate([*rows.histories, rows.targets, np.zeros(0, np.int32)])
         holds(
             items.dtype.kind == "i" and bool(((items >= 0) & (items < corpus.n_items)).all()),
             "items beyond the catalogue",
         )
+        holds(bool((rows.lengths <= corpus.max_history).all()), "histories beyond what one may hold")
+        holds(all(isinstance(user, str) for user in rows.users), "users that are no texts")
 
 
 def _load_predictions(path: Path) -> None:
@@ -195,7 +198,7 @@ GROUPS = {
         Group("index", _make_small_shop, _strike_index, 4),
         Group("manifest", _make_small_shop, _strike_manifest, 3),
         Group("histories", _make_histories, _strike_histories, 4),
-        _forged("corpus", _load_corpus, tuple(f"corpus/{name}.parquet" for name in ("items", "train", "test")), 3),
+        _forged("corpus", _load_corpus, ("corpus/items.parquet", "corpus/sequences/00000.parquet"), 3),
         _forged("predictions", _load_predictions, ("predictions/predictions.parquet",), 3),
         _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),
         _forged("catalogue model", _load_checkpoint, _CATALOGUE, 0.6),

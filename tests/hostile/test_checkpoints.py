@@ -394,7 +394,7 @@ def test_a_recommender_reads_nothing_that_was_changed(shop, tmp_path, monkeypatc
     place = copied(shop, tmp_path / "shop")
     monkeypatch.chdir(place)
     assert len(Recommender.load("sft").recommend(["i1"], 3).items) == 3
-    for name in ("train.parquet", "items.parquet"):
+    for name in ("sequences/00000.parquet", "items.parquet"):
         file = place / "corpus" / name
         before = file.read_bytes()
         file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))

@@ -445,8 +445,8 @@ def test_inputs_edited_by_hand_are_named(tmp_path):
             run_build_sids(config)
     index.write_text(content)
     assert run_build_sids(more).up_to_date
-    (tmp_path / "new" / "train.parquet").write_bytes(b"")
-    with pytest.raises(ArtefactError, match=r"new/train\.parquet: differs from manifest\.json"):
+    (tmp_path / "new" / "sequences/00000.parquet").write_bytes(b"")
+    with pytest.raises(ArtefactError, match=r"new/sequences/00000\.parquet: differs from manifest\.json"):
         run_build_sids(more)
 
 

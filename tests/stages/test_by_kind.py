@@ -19,6 +19,7 @@ from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.data.rows import SplitRows
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
@@ -35,13 +36,8 @@ LATE = np.arange(ROWS) % 3 == 0
 
 
 def rows_of(rng, count):
-    return pd.DataFrame(
-        {
-            "user": [f"u{n}" for n in range(count)],
-            "history": [rng.integers(0, N, rng.integers(1, 6)).astype(np.int32) for _ in range(count)],
-            "target": rng.integers(0, N, count).astype(np.int32),
-        }
-    )
+    histories = [rng.integers(0, N, rng.integers(1, 6)) for _ in range(count)]
+    return SplitRows.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
 
 
 def lists(rows, table, ranks):

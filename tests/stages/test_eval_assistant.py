@@ -11,6 +11,7 @@ from support.evaluation import config, cut_off, launch
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
@@ -32,7 +33,8 @@ def shop(made, tmp_path_factory) -> Path:
     corpus = Corpus.load(made / "corpus")
     histories = corpus.test.histories.tolist()
     histories[:6] = [np.array(history, np.int32) for history in ([1], [4], [], [1, 3], [4, 3], [])]
-    replace(corpus, test=corpus.test.assign(history=histories)).save(folder / "corpus", config={}, inputs={})
+    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    replace(corpus, test=test).save(folder / "corpus", config={}, inputs={})
     run_sequential(
         SequentialConfig(
             corpus=str(folder / "corpus"),
@@ -200,7 +202,7 @@ def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
         run_eval(asked(shop, tmp_path, search="stock", restart=True))
     with pytest.raises(ArtefactError, match=r"was not trained on .*corpus"):
         other = Corpus.load(shop / "corpus")
-        replace(other, test=other.test.iloc[:9]).save(tmp_path / "other", config={}, inputs={})
+        replace(other, test=other.test.take(slice(9))).save(tmp_path / "other", config={}, inputs={})
         run_eval(asked(shop, tmp_path, corpus=str(tmp_path / "other"), restart=True))
 
 

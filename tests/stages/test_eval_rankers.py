@@ -234,7 +234,7 @@ def test_models_that_do_not_fit_are_refused(made, trained, tmp_path):
     with pytest.raises(ConfigError, match="caser has a vector for each user of its training"):
         run_eval(config(made, checkpoint=str(model_of(trained, "caser") / "model"), output=output))
     corpus = Corpus.load(made / "corpus")
-    replace(corpus, test=corpus.test[:20]).save(tmp_path / "corpus", config={}, inputs={})
+    replace(corpus, test=corpus.test.take(slice(20))).save(tmp_path / "corpus", config={}, inputs={})
     other = {"corpus": str(tmp_path / "corpus"), "checkpoint": str(model_of(trained, "sasrec") / "model")}
     with pytest.raises(ArtefactError, match=r"model: was not trained on .*corpus, so its items have other numbers"):
         run_eval(config(made, **other, output=output))

@@ -16,6 +16,7 @@ from minionerec.cli.stages import STAGES
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.decoding.exact import exact_search
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
@@ -39,9 +40,9 @@ def without(corpus, gone):
     number[kept] = np.arange(len(kept))
     tables = {}
     for name, rows in corpus.splits().items():
-        rows = rows[~rows.targets.isin(gone)]
+        rows = rows.take(~np.isin(rows.targets, gone))
         histories = [number[history][number[history] >= 0] for history in rows.histories]
-        tables[name] = rows.assign(history=histories, target=number[rows.targets]).reset_index(drop=True)
+        tables[name] = SplitRows.of(rows.users, histories, number[rows.targets])
     return replace(corpus, items=corpus.items.iloc[kept].reset_index(drop=True), **tables)
 
 
@@ -49,9 +50,7 @@ def with_rows(corpus, before):
     """All items of a corpus, and the training rows of the smaller one."""
     place = {item: row for row, item in enumerate(corpus.items["item_id"])}
     number = np.array([place[item] for item in before.items["item_id"]], dtype=np.int32)
-    rows = before.train
-    train = rows.assign(history=[number[history] for history in rows.histories], target=number[rows.targets])
-    return replace(corpus, train=train)
+    return replace(corpus, train=before.train.with_items(number))
 
 
 def sid_config(folder, name, corpus, **changes):
@@ -251,7 +250,7 @@ def test_what_is_refused(shop, tmp_path):
     with pytest.raises(ArtefactError, match="sids: holds a 'sids', expected a 'checkpoint'"):
         run_extend(extend_config(shop, "sft", checkpoint=str(shop / "sids"), **changes))
     corpus = Corpus.load(shop / "after")
-    alone = corpus.train.iloc[:3].assign(history=[np.zeros(0, np.int32)] * 3)
+    alone = SplitRows.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
     replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
     with pytest.raises(DataError, match="no training row with a history, so there is no pair to count"):
         run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))

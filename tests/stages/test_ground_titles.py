@@ -168,7 +168,7 @@ def test_the_exponent_is_chosen_on_validation_rows_alone(made, tmp_path, writes)
     measured = run_grounding(config(made, tmp_path / "one", **asked))
     first = read_manifest(measured.output)["counts"]
     corpus = Corpus.load(made / "corpus")
-    poisoned = corpus.test.assign(target=np.int32(7))
+    poisoned = replace(corpus.test, targets=np.full_like(corpus.test.targets, 7))
     replace(corpus, test=poisoned).save(tmp_path / "poisoned", config={}, inputs={})
     other = config(made, tmp_path / "two", corpus=str(tmp_path / "poisoned"), **asked)
     again = run_grounding(other)
@@ -178,7 +178,7 @@ def test_the_exponent_is_chosen_on_validation_rows_alone(made, tmp_path, writes)
     assert set(first["gamma_ndcg@10"]) == {"0", "0.5", "3", "40"}
     best = max(first["gamma_ndcg@10"].values())
     assert first["gamma_ndcg@10"][f"{first['gamma']:g}"] == best > first["gamma_ndcg@10"]["0"]
-    shifted = corpus.valid.assign(target=np.int32(7))
+    shifted = replace(corpus.valid, targets=np.full_like(corpus.valid.targets, 7))
     replace(corpus, valid=shifted).save(tmp_path / "shifted", config={}, inputs={})
     third = config(made, tmp_path / "three", corpus=str(tmp_path / "shifted"), **asked)
     assert read_manifest(run_grounding(third).output)["counts"]["gamma_ndcg@10"] != first["gamma_ndcg@10"]
@@ -220,7 +220,8 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     model = next((tmp_path / "sasrec").glob("seed-*/model"))
     corpus = Corpus.load(made / "corpus")
     histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
+    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     found = Predictions.load(run_grounding(config(made, tmp_path / "out", **asked)).output)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
@@ -242,7 +243,8 @@ def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
     writes("long bolt")
     corpus = Corpus.load(made / "corpus")
     histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    replace(corpus, test=corpus.test.assign(history=histories)).save(tmp_path / "corpus", config={}, inputs={})
+    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
     settings = {"model": "sasrec", "protocol": "rows", "hyper": {"hidden_size": 8, "num_layers": 1}, "max_len": 3}
     run_sequential(
         SequentialConfig(

@@ -32,7 +32,7 @@ def tables(tmp_path):
 
 
 def files_of(path):
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_the_artefact_comes_back_as_it_was_read(tmp_path):
@@ -49,7 +49,8 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
     assert (corpus.split, corpus.max_history) == ("global time 8:1:1", 10)
     for split in SPLITS:
         rows = corpus.rows(split)
-        assert list(rows.columns) == ["user", "history", "target", "time", "previous_time"]
+        assert len(rows.users) == len(rows.histories) == len(rows.times.time) == len(rows.times.previous) == len(rows)
+        assert rows.times.time.dtype == rows.times.previous.dtype == np.int64
         assert rows.targets.dtype == np.int32
         assert {history.dtype for history in rows.histories} == {np.dtype(np.int32)}
 
@@ -61,8 +62,10 @@ def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables)
     assert run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
     assert (out / "manifest.json").stat().st_mtime_ns == stamp
     (out / "manifest.json").unlink()
-    for file in list(out.iterdir()):
-        file.unlink()
+    for file in before:
+        (out / file).unlink(missing_ok=True)
+    (out / "sequences").rmdir()
+    assert not list(out.iterdir())
     assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
     assert files_of(out) == before
 
@@ -189,10 +192,10 @@ def test_an_output_edited_by_hand_is_made_anew(tmp_path, tables, caplog):
     config = PrepareConfig(**tables, output=str(tmp_path / "out"))
     run_prepare(config)
     before = files_of(tmp_path / "out")
-    (tmp_path / "out" / "valid.parquet").write_bytes(before["train.parquet"])
+    (tmp_path / "out" / "sequences/00000.parquet").write_bytes(before["items.parquet"])
     assert not config.up_to_date()
     assert not run_prepare(config).up_to_date
-    assert f"{tmp_path}/out/valid.parquet was changed since it was written" in caplog.text
+    assert f"{tmp_path}/out/sequences/00000.parquet was changed since it was written" in caplog.text
     assert files_of(tmp_path / "out") == before and config.up_to_date()
 
 

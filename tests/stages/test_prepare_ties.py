@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from support.baskets import rows_by_hand, source_of
 from support.paths import ROOT
@@ -16,6 +17,8 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
+from minionerec.data.rows import joined
+from minionerec.data.shards import shard_files
 from minionerec.data.times import row_times
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import sid_windows
@@ -42,12 +45,21 @@ def prepared(folder, settings, **changes):
     return Corpus.load(result.output), result
 
 
+def require_equal(rows, others):
+    """Rows are the same: users, histories, targets, and both times."""
+    assert rows.users.tolist() == others.users.tolist() and rows.targets.tolist() == others.targets.tolist()
+    histories = [[history.tolist() for history in each.histories] for each in (rows, others)]
+    assert histories[0] == histories[1]
+    for name in ("time", "previous"):
+        assert getattr(rows.times, name).tolist() == getattr(others.times, name).tolist()
+
+
 def test_the_demo_shop_has_no_ties_and_is_the_same_with_every_setting(tmp_path):
     corpora = {ties: prepared(tmp_path, {}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
     for corpus in corpora.values():
         assert corpus.counts["order"]["ties"] == 0 and corpus.counts["order"]["pairs"] == 15_246
         for split in SPLITS:
-            pd.testing.assert_frame_equal(corpus.splits()[split], corpora["keep"].splits()[split])
+            require_equal(corpus.splits()[split], corpora["keep"].splits()[split])
             assert row_times(corpus, split).later.all()
     assert [corpus.split for corpus in corpora.values()] == [
         "global time 8:1:1",
@@ -69,10 +81,16 @@ def test_months_of_the_demo_shop_together(tmp_path, by_months, split):
         (pairs[place][0], time, tuple(items[item] for item in past), items[place])
         for place, (time, past, _) in rows_by_hand(pairs, 10).items()
     )
-    rows = pd.concat(corpus.splits().values())
-    found = zip(rows.users.map(names), rows["time"], rows.histories.map(tuple), rows.targets, strict=True)
+    sides = pd.concat(
+        pd.DataFrame({"user": rows.users, "time": rows.times.time, "split": name})
+        for name, rows in corpus.splits().items()
+    )
+    rows = joined(list(corpus.splits().values()))
+    found = (
+        (names[user], time, tuple(history.tolist()), target)
+        for (user, history, target), time in zip(rows, sides["time"], strict=True)
+    )
     assert Counter(found) == expected
-    sides = rows.assign(split=np.repeat(SPLITS, [len(corpus.splits()[name]) for name in SPLITS]))
     key = "time" if split == "global_time" else ["user", "time"]
     assert sides.groupby(key)["split"].nunique().max() == 1
     assert all(row_times(corpus, name).later.all() for name in SPLITS)
@@ -99,7 +117,8 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
     shuffled, result = prepared(tmp_path, settings, ties="shuffle", seed=3)
     assert shuffled.counts["order"] == order and read_manifest(result.output)["seed"] == 3
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
-    rising = [(row.history[-1], row.target) for row in shuffled.train.itertuples() if row.time == row.previous_time]
+    rows = shuffled.train.take(shuffled.train.times.same)
+    rising = list(zip(rows.newest, rows.targets, strict=True))
     ids = shuffled.items["item_id"]
     assert np.mean([ids[one] < ids[other] for one, other in rising if one != other]) == pytest.approx(0.5, abs=0.02)
 
@@ -107,10 +126,13 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
 def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_months, monkeypatch):
     settings, _ = by_months
     whole, _ = prepared(tmp_path, settings, ties="together")
-    monkeypatch.setattr("minionerec.data.build.BATCH", 1000)
-    parts, _ = prepared(tmp_path, settings, ties="together", seed=0)
+    monkeypatch.setattr("minionerec.data.shards.GROUP", 300)
+    monkeypatch.setattr("minionerec.data.shards.SHARD", 6000)
+    parts, result = prepared(tmp_path, settings, ties="together", seed=0)
+    files = [pq.ParquetFile(file) for file in shard_files(result.output)]
+    assert len(files) == 3 and all(file.num_row_groups > 1 for file in files)
     for split in SPLITS:
-        pd.testing.assert_frame_equal(whole.splits()[split], parts.splits()[split])
+        require_equal(whole.splits()[split], parts.splits()[split])
 
 
 def test_a_source_without_times_gets_a_note(tmp_path, caplog):

@@ -82,12 +82,9 @@ def random_corpus(seed, split, max_history):
     rows = build_rows(users, items, max_history)
     owners = users[rows.targets]
     labels = global_time_split(len(owners)) if split == "global time" else leave_last_out_split(owners)
-    tables = []
-    for label in (TRAIN, VALID, TEST):
-        part = np.flatnonzero(labels == label)
-        chosen = rows.take(part)
-        targets = items[chosen.targets].astype(np.int32)
-        tables.append(SplitRows.of([f"u{owners[place]}" for place in part], chosen.histories, targets))
+    names, targets = np.array([f"u{user}" for user in range(30)], dtype=object), items[rows.targets].astype(np.int32)
+    whole = SplitRows(names, owners.astype(np.int32), rows.by_user, rows.begins, rows.ends, targets)
+    tables = [whole.take(labels == label) for label in (TRAIN, VALID, TEST)]
     ids = pd.DataFrame({"item_id": [f"i{n}" for n in range(9)], "title": ["t"] * 9, "description": [""] * 9})
     return Corpus(ids, *tables, split, max_history)
 
@@ -97,24 +94,25 @@ def random_corpus(seed, split, max_history):
 def test_every_row_is_a_target_once_and_users_stay_whole(split, max_history):
     corpus = random_corpus(max_history, split, max_history)
     joined = corpus.with_every_row()
-    every = pd.concat(list(corpus.splits().values()), ignore_index=True)
+    users = np.concatenate([rows.users for rows in corpus.splits().values()])
+    targets = np.concatenate([rows.targets for rows in corpus.splits().values()])
     assert len(joined.train) == sum(map(len, corpus.splits().values()))
-    assert joined.popularity().tolist() == np.bincount(every.targets, minlength=9).tolist()
+    assert joined.popularity().tolist() == np.bincount(targets, minlength=9).tolist()
     assert joined.train.targets.dtype == np.int32
     windows = user_windows(joined)
     seen = Counter()
     for window in windows:
         for place in range(window.first_target, len(window.items)):
-            row = joined.train.iloc[window.rows[place]]
-            assert row["target"] == window.items[place]
+            history = joined.train.histories[window.rows[place]].tolist()
+            assert joined.train.targets[window.rows[place]] == window.items[place]
             shown = window.items[:place].tolist()
-            assert len(shown) >= min(len(row["history"]), max_history // 2)
-            kept = min(len(shown), len(row["history"]))
-            assert shown[len(shown) - kept :] == row["history"][len(row["history"]) - kept :].tolist()
+            assert len(shown) >= min(len(history), max_history // 2)
+            kept = min(len(shown), len(history))
+            assert shown[len(shown) - kept :] == history[len(history) - kept :]
             seen[int(window.rows[place])] += 1
-    assert seen == Counter(range(len(every)))
+    assert seen == Counter(range(len(targets)))
     if max_history == 20:
-        assert len(windows) == every.users.nunique()  # a user's rows of all splits are one window
+        assert len(windows) == len(set(users))  # a user's rows of all splits are one window
 
 
 def test_all_rows_are_trained_on_and_none_is_measured(made):

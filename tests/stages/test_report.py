@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
 from minionerec.metrics.seeds import seed_differences
@@ -30,13 +32,8 @@ NASTY = 'Bolt <script>alert("x")</script> & | nuts'
 
 
 def make_rows(rng, count):
-    return pd.DataFrame(
-        {
-            "user": [f"u{n}" for n in range(count)],
-            "history": [rng.integers(0, N, rng.integers(0, 6)).astype(np.int32) for _ in range(count)],
-            "target": rng.integers(0, N, count).astype(np.int32),
-        }
-    )
+    histories = [rng.integers(0, N, rng.integers(0, 6)) for _ in range(count)]
+    return SplitRows.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
 
 
 @pytest.fixture
@@ -201,7 +198,7 @@ def test_published_discrepancy_is_ours_minus_theirs(shop):
 def test_inputs_that_do_not_belong_together_are_refused(shop):
     corpus, table = shop
     rng = np.random.default_rng(1)
-    other_rows = corpus.test.assign(target=np.roll(corpus.test.targets, 1))
+    other_rows = replace(corpus.test, targets=np.roll(corpus.test.targets, 1))
     make_predictions(rng, other_rows, table, 0.5).save("rolled", config={}, inputs={})
     with pytest.raises(
         ArtefactError, match=r"rolled \(X\): row \d+ has target \d+, in the test split of corpus it is \d+"

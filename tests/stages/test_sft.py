@@ -154,7 +154,7 @@ def test_two_runs_do_not_write_one_output(tmp_path):
     assert run_sft(sft_config(tmp_path)).fresh
 
 
-@pytest.mark.parametrize("name", ["corpus/train.parquet", "sids/index.json"])
+@pytest.mark.parametrize("name", ["corpus/sequences/00000.parquet", "sids/index.json"])
 def test_an_input_edited_by_hand_is_noticed(tmp_path, name):
     make_inputs(tmp_path)
     file = tmp_path / name

@@ -16,6 +16,7 @@ from minionerec.core.artefacts import read_json, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import load_settings, parse_settings
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.embed.vectors import make_vectors
 from minionerec.reports import plots
 from minionerec.reports.config import SidReportConfig
@@ -33,14 +34,10 @@ def shop(tmp_path_factory):
     items = pd.DataFrame({"item_id": [f"i{i}" for i in range(60)], "title": titles, "description": [""] * 60})
     rng = np.random.default_rng(0)
     starts = rng.integers(0, 56, 200)
-    rows = pd.DataFrame(
-        {
-            "user": [f"u{i % 40}" for i in range(200)],
-            "history": [np.arange(start, start + 3, dtype=np.int32) for start in starts],
-            "target": (starts + 4).astype(np.int32),
-        }
-    )
-    corpus = Corpus(items=items, train=rows, valid=rows[:1], test=rows[:1], split="none", max_history=10)
+    histories = [np.arange(start, start + 3) for start in starts]
+    rows = SplitRows.of([f"u{i % 40}" for i in range(200)], histories, starts + 4)
+    one = rows.take(slice(1))
+    corpus = Corpus(items=items, train=rows, valid=one, test=one, split="none", max_history=10)
     corpus.save(place / "corpus", config={}, inputs={})
     shared = {"corpus": str(place / "corpus"), "dimensions": 8, "codebook_sizes": [4, 4]}
     run_build_sids(SidConfig(**shared, output=str(place / "plain"), collisions="keep"))

@@ -1,0 +1,252 @@
+"""A corpus's sequences from a hostile hand: each flaw is one line with the file, or the corpus, and the remedy."""
+
+import re
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.small_shop import copied, sign, stage
+
+from minionerec.core.errors import ArtefactError
+from minionerec.data.corpus import Corpus
+from minionerec.data.shards import REMEDY, shard_files
+from minionerec.data.stored import StoredCorpus
+
+FILE = "sequences/00000.parquet"
+LISTS = ("items", "times", "rows", "splits")
+
+
+def rewrite(file, change):
+    pq.write_table(change(pq.read_table(file)), file)
+
+
+def put(table, name, values, kind=None):
+    """The table with other values in a column."""
+    kind = table.schema.field(name).type if kind is None else kind
+    return table.set_column(table.column_names.index(name), name, pa.array(values, kind))
+
+
+def cast(name, kind):
+    return lambda table: put(table, name, table[name].to_pylist(), kind)
+
+
+def one(name, value, place=0):
+    """Another value at a place of the second sequence."""
+
+    def change(table):
+        lists = table[name].to_pylist()
+        lists[1][place] = value
+        return put(table, name, lists)
+
+    return change
+
+
+def every(name, value):
+    return lambda table: put(table, name, [[value] * len(each) for each in table[name].to_pylist()])
+
+
+def instead(name, value):
+    """Another list, or user, in the second row of the file."""
+    return lambda table: put(table, name, [table[name][0].as_py(), value, *table[name].to_pylist()[2:]])
+
+
+def longer(name):
+    return lambda table: put(table, name, [[*each, each[-1]] for each in table[name].to_pylist()])
+
+
+def moved(name):
+    """As many values in all, one of them in the list before."""
+
+    def change(table):
+        first, second, *others = table[name].to_pylist()
+        return put(table, name, [[*first, second[0]], second[1:], *others])
+
+    return change
+
+
+def renumbered(number):
+    """Where training row 5 is, another number."""
+
+    def change(table):
+        lists, splits = table["rows"].to_pylist(), table["splits"].to_pylist()
+        for row, marks in zip(lists, splits, strict=True):
+            for place, (found, split) in enumerate(zip(row, marks, strict=True)):
+                if (found, split) == (5, 0):
+                    row[place] = number
+                    marks[place] = -1 if number < 0 else split
+        return put(put(table, "rows", lists), "splits", splits)
+
+    return change
+
+
+FLAWS = {
+    **{f"no {name}": (lambda table, name=name: table.drop_columns([name]), f"has 0 columns '{name}'") for name in
+       ("user", "items", "rows", "splits")},
+    **{f"{name} twice": (lambda table, name=name: table.append_column(name, table[name]), f"has 2 columns '{name}'")
+       for name in ("user", *LISTS)},
+    **{f"{name} as texts": (lambda table, name=name: put(table, name, ["1 2"] * len(table), pa.string()),
+                            f"column '{name}' holds string; expected lists of int") for name in LISTS},
+    **{f"{name} as numbers": (lambda table, name=name: put(table, name, range(len(table)), pa.int64()),
+                              f"column '{name}' holds int64; expected") for name in ("user", *LISTS)},
+    **{f"{name} as fractions": (cast(name, pa.list_(pa.float64())), f"column '{name}' holds list<.*double>; expected")
+       for name in LISTS},
+    **{f"{name} of a wider type": (cast(name, pa.list_(pa.int64())), f"column '{name}' holds list<.*int64>; expected")
+       for name in ("items", "rows", "splits")},
+    "times of a narrower type": (
+        lambda table: put(table, "times", [[1] * len(each) for each in table["items"]], pa.list_(pa.int32())),
+        "column 'times' holds list<.*int32>; expected lists of int64",
+    ),
+    "users as bytes": (cast("user", pa.binary()), "column 'user' holds binary; expected texts"),
+    "users as lists": (
+        lambda table: put(table, "user", [[each] for each in table["user"].to_pylist()], pa.list_(pa.string())),
+        "column 'user' holds list<.*string>; expected texts",
+    ),
+    "a user is missing": (instead("user", None), "column 'user' has gaps"),
+    "no user": (lambda table: put(table, "user", [None] * len(table)), "column 'user' has gaps"),
+    **{f"no list of {name}": (instead(name, None), f"column '{name}' has gaps") for name in LISTS},
+    **{f"a gap in {name}": (one(name, None), f"column '{name}' has gaps") for name in LISTS},
+    **{f"only gaps in {name}": (every(name, None), f"column '{name}' has gaps") for name in LISTS},
+    "an item beyond the catalogue": (one("items", 12), "column 'items' holds 12; expected 0 to 11"),
+    "items beyond the catalogue": (every("items", 99), "column 'items' holds 99; expected 0 to 11"),
+    "an item below zero": (one("items", -1), "column 'items' holds -1; expected 0 to 11"),
+    "a row below nobody's": (one("rows", -2, -1), "column 'rows' holds -2; expected -1 to"),
+    "a split that is none": (one("splits", 3, -1), "column 'splits' holds 3; expected -1 to 2"),
+    "a split below nobody's": (one("splits", -128, -1), "column 'splits' holds -128; expected -1 to 2"),
+    "items longer than the others": (longer("items"), "has lists of other lengths than 'items'"),
+    **{f"{name} longer than items": (longer(name), f"column '{name}' has lists of other lengths than 'items'")
+       for name in ("times", "rows", "splits")},
+    **{f"{name} in another's list": (moved(name), f"column '{name}' has lists of other lengths than 'items'")
+       for name in ("times", "rows", "splits")},
+    "an empty list": (instead("rows", []), "column 'rows' has lists of other lengths than 'items'"),
+    "a row of no split": (one("splits", -1, -1), "'rows' and 'splits' do not agree"),
+    "a split without a row": (one("rows", -1, -1), "'rows' and 'splits' do not agree"),
+    "a first item of a split": (one("splits", 0), "'rows' and 'splits' do not agree"),
+}  # fmt: skip
+
+
+def refused(place, said, named):
+    """What reading the corpus says: one line that begins with what it names and ends with the remedy."""
+    with pytest.raises(ArtefactError, match=said) as wrong:
+        Corpus.load(place)
+    line = str(wrong.value)
+    assert line.startswith(f"{named}: ") and line.endswith(REMEDY) and "\n" not in line, line
+    return line
+
+
+@pytest.fixture
+def place(shop, tmp_path):
+    return shutil.copytree(shop / "corpus", tmp_path / "corpus")
+
+
+@pytest.fixture
+def parts(shop, tmp_path, monkeypatch):
+    """The same corpus in several files."""
+    monkeypatch.setattr("minionerec.data.shards.SHARD", 60)
+    Corpus.load(shop / "corpus").save(tmp_path / "parts", config={}, inputs={})
+    assert len(shard_files(tmp_path / "parts")) > 2
+    return tmp_path / "parts"
+
+
+def content(corpus):
+    return [[(user, past.tolist(), target) for user, past, target in rows] for rows in corpus.splits().values()]
+
+
+def test_what_is_rewritten_without_a_flaw_is_read_as_before(shop, place, parts):
+    before = content(Corpus.load(place))
+    rewrite(place / FILE, lambda table: cast("items", pa.list_(pa.int32()))(table))
+    sign(place)
+    assert content(Corpus.load(place)) == content(Corpus.load(parts)) == before
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_file_of_another_form_is_one_line(place, flaw):
+    change, said = FLAWS[flaw]
+    rewrite(place / FILE, change)
+    with pytest.raises(ArtefactError, match=f"{FILE}: differs from manifest.json"):
+        Corpus.load(place)
+    sign(place)
+    line = refused(place, said, place / FILE)
+    for read in (lambda corpus: list(corpus.chains()), lambda corpus: list(corpus.batches("train"))):
+        with pytest.raises(ArtefactError, match=re.escape(line)):
+            read(StoredCorpus.open(place))
+
+
+@pytest.mark.parametrize("flaw", ["no items", "an item beyond the catalogue", "a user is missing", "a row of no split"])
+def test_a_stage_says_what_the_reader_says(shop, tmp_path, flaw):
+    place = copied(shop, tmp_path / "shop", ("new",))
+    rewrite(place / "corpus" / FILE, FLAWS[flaw][0])
+    sign(place / "corpus")
+    said = stage(place, "build-sids", "--output", "new").said
+    assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", said), said
+
+
+def test_a_file_that_is_missing_or_torn_is_one_line(place):
+    content = (place / FILE).read_bytes()
+    for bad in (b"", b"PAR1", content[:-1], content[: len(content) // 2], b"PAR1" + content[9:], b"user,items\n"):
+        (place / FILE).write_bytes(bad)
+        sign(place)
+        refused(place, "cannot be read as parquet", place / FILE)
+    (place / FILE).unlink()
+    (place / FILE).mkdir()
+    (place / FILE / "file").write_bytes(b"")
+    sign(place)
+    refused(place, "cannot be read as parquet", place / FILE)
+    shutil.rmtree(place / FILE)
+    sign(place)
+    refused(place, "holds no sequences; it may be of an earlier version", place)
+
+
+@pytest.mark.parametrize("number", [-1, 6, 90, 2**31 - 1])
+def test_a_row_that_is_missing_or_there_twice_is_one_line(place, number):
+    """Training row 5 is nobody's, or has the number of another, or one that is too large."""
+    rewrite(place / FILE, renumbered(number))
+    sign(place)
+    refused(place, r"train row 5 is in none of its files", place)
+    with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train rows"):
+        StoredCorpus.open(place).rows("train", [5])
+
+
+def test_a_sequence_that_is_missing_or_there_twice_is_one_line(place):
+    table = pq.read_table(place / FILE)
+    for rows in (list(range(1, len(table))), [0, *range(len(table))]):
+        pq.write_table(table.take(rows), place / FILE)
+        sign(place)
+        refused(place, r"(train|valid|test) row \d+ is in none of its files", place)
+
+
+def test_a_file_among_several_is_missing_or_one_too_many(parts):
+    file = shard_files(parts)[1]
+    before = file.read_bytes()
+    file.unlink()
+    with pytest.raises(ArtefactError, match=r"sequences/00001.parquet: listed in manifest.json but missing"):
+        Corpus.load(parts)
+    sign(parts)
+    refused(parts, r"(train|valid|test) row \d+ is in none of its files", parts)
+    file.write_bytes(before)
+    sign(parts)
+    Corpus.load(parts)
+    stray = parts / "sequences/00099.parquet"
+    stray.write_bytes(before)
+    for read in (Corpus.load, StoredCorpus.open):
+        with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
+            read(parts)
+    sign(parts)
+    refused(parts, r"(train|valid|test) row \d+ is in none of its files", parts)
+    for file in shard_files(parts):
+        file.unlink()
+    sign(parts)
+    refused(parts, "holds no sequences; it may be of an earlier version", parts)
+
+
+def test_times_in_some_files_only_are_one_line(parts):
+    rewrite(shard_files(parts)[1], lambda table: table.drop_columns(["times"]))
+    sign(parts)
+    refused(parts, "some files of its sequences have times, and some have none", parts)
+
+
+def test_a_flaw_names_the_file_among_several(parts):
+    file = shard_files(parts)[2]
+    rewrite(file, FLAWS["an item beyond the catalogue"][0])
+    sign(parts)
+    refused(parts, FLAWS["an item beyond the catalogue"][1], file)
