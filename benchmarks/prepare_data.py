@@ -154,7 +154,7 @@ def check_equal(one: Path, other: Path) -> int:
     for name in ("train", "valid", "test", "items"):
         table = pq.read_table(other / f"{name}.parquet").combine_chunks()
         if name == "items":
-            pairs = {column: (corpus.items[column].to_numpy(), table[column]) for column in corpus.items.columns}
+            pairs = {column: (corpus.items[column].to_numpy(), table[column]) for column in table.column_names}
         else:
             mine, histories = corpus.splits()[name], table["history"].combine_chunks()
             pairs = {"user": (mine.users, table["user"]), "target": (mine.targets, table["target"])}

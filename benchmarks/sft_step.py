@@ -137,6 +137,7 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
 
     import numpy as np
 
+    from minionerec.data.windows import user_windows
     from minionerec.prompts.examples import ExampleBuilder, special_texts
     from minionerec.prompts.wording import load_wording
     from minionerec.training.rows import tokenise_examples, tokenise_windows
@@ -151,7 +152,7 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     small = replace(corpus, train=train.take(np.isin(numbers, chosen)))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(tokenizer, builder)
+    windows = tokenise_windows(tokenizer, builder, user_windows(small))
     batches = []
     for rows in (one_by_one, windows):
         order = rng.permutation(len(rows))

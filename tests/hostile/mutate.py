@@ -238,6 +238,14 @@ def _hostile_column(rng: Random, column: pa.ChunkedArray, rows: int) -> pa.Array
         lambda: pa.array([str(value) for value in values]).dictionary_encode(),
         lambda: pa.array([[float("nan")] * rng.randint(0, 3) for _ in range(rows)], pa.list_(pa.float64())),
     )
+    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
+        number = lambda: rng.choice((-2, -1, 0, 1, 2, 3, 5, 11, 12, 127, 2**31 - 1, None))  # noqa: E731
+        other = lambda held: [number() if rng.random() < 0.3 else value for value in held or ()]  # noqa: E731
+        makers += (
+            lambda: pa.array(every(lambda place: other(values[place])), column.type),
+            lambda: pa.array(every(lambda place: [number() for _ in range(rng.randint(0, 9))]), column.type),
+            lambda: pa.array(every(lambda place: rng.choice((values[place], values[one]))), column.type),
+        )
     try:
         return rng.choice(makers)()
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
