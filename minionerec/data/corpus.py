@@ -15,7 +15,7 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.chains import Chains, chain_rows, concatenated
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
-from minionerec.data.shards import REMEDY, read_shard, shard_files, write_shards
+from minionerec.data.shards import FOLDER, REMEDY, read_shard, shard_files, write_shards
 from minionerec.data.times import RowTimes
 
 ITEM_COLUMNS = ("item_id", "title", "description")
@@ -193,5 +193,6 @@ def ordered_rows(place: Path, chains: Chains, split: str, max_history: int, toge
     order[numbers[inside]] = np.flatnonzero(inside)
     if (order < 0).any():
         missing = int(np.flatnonzero(order < 0)[0])
-        raise ArtefactError(f"{place}: {split} row {missing} is in none of its files of sequences. {REMEDY}")
+        names = " to ".join(dict.fromkeys(file.name for file in (shard_files(place)[0], shard_files(place)[-1])))
+        raise ArtefactError(f"{place}: {split} row {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}")
     return rows.take(order)

@@ -203,7 +203,7 @@ def test_a_row_that_is_missing_or_there_twice_is_one_line(place, number):
     """Training row 5 is nobody's, or has the number of another, or one that is too large."""
     rewrite(place / FILE, renumbered(number))
     sign(place)
-    refused(place, r"train row 5 is in none of its files", place)
+    refused(place, f"train row 5 is in none of its files, {FILE}", place)
     with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train rows"):
         StoredCorpus.open(place).rows("train", [5])
 
@@ -213,7 +213,7 @@ def test_a_sequence_that_is_missing_or_there_twice_is_one_line(place):
     for rows in (list(range(1, len(table))), [0, *range(len(table))]):
         pq.write_table(table.take(rows), place / FILE)
         sign(place)
-        refused(place, r"(train|valid|test) row \d+ is in none of its files", place)
+        refused(place, rf"(train|valid|test) row \d+ is in none of its files, {FILE}", place)
 
 
 def test_a_file_among_several_is_missing_or_one_too_many(parts):
@@ -223,7 +223,7 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
     with pytest.raises(ArtefactError, match=r"sequences/00001.parquet: listed in manifest.json but missing"):
         Corpus.load(parts)
     sign(parts)
-    refused(parts, r"(train|valid|test) row \d+ is in none of its files", parts)
+    refused(parts, rf"(train|valid|test) row \d+ is in none of its files, {FILE} to \d+.parquet", parts)
     file.write_bytes(before)
     sign(parts)
     Corpus.load(parts)
@@ -233,7 +233,7 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
         with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
             read(parts)
     sign(parts)
-    refused(parts, r"(train|valid|test) row \d+ is in none of its files", parts)
+    refused(parts, rf"(train|valid|test) row \d+ is in none of its files, {FILE} to \d+.parquet", parts)
     for file in shard_files(parts):
         file.unlink()
     sign(parts)
