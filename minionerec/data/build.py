@@ -22,6 +22,7 @@ from minionerec.data.source import Source
 from minionerec.data.splits import (
     Rows,
     build_rows,
+    evenly_thinned,
     global_time_split,
     leave_last_out_split,
     shuffled_ties,
@@ -52,7 +53,7 @@ class BuiltCorpus:
             `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
             `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
             `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `window_start_year`
-            where "widen_window" is set.
+            where "widen_window" is set; `rows_left_out` where valid and test were thinned.
         audit: What the source's own order says of ties.
     """
 
@@ -132,6 +133,7 @@ def build_corpus(
     end: str | None = None,
     quirks: Collection[str] = (),
     ties: str = "keep",
+    max_eval_rows: int = 0,
     seed: int = 42,
 ) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make rows and split them.
@@ -151,6 +153,8 @@ def build_corpus(
         quirks: Any of `QUIRKS`.
         ties: What becomes of items that a user chose at one moment, a second of the source's times: "keep", "shuffle"
             or "together" (`build_rows`; no moment is then split, see `global_time_split` and `leave_last_out_split`).
+        max_eval_rows: Rows of valid and of test at most, evenly spread over their order (`evenly_thinned`); the others
+            are nobody's targets, and counted as `rows_left_out`. At 0 all stay.
         seed: Seed of "shuffle".
 
     Returns:
@@ -175,6 +179,11 @@ def build_corpus(
     rows = build_rows(visits.users, visits.item_index, max_history, visits.moments, together)
     row_users = visits.users[rows.targets]
     labels, sizes = _split(visits, rows, row_users, split, source.where, together)
+    if max_eval_rows:
+        stays = evenly_thinned(labels, max_eval_rows)
+        counts["rows_left_out"] = int((~stays).sum())
+        rows, row_users, labels = rows.take(stays, row_users), row_users[stays], labels[stays]
+        sizes = _sizes(labels)
     counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
     counts |= _counts(visits.items, visits.item_index, rows, row_users, labels, max_history)
     counts["users_without_rows"] = len(visits.user_ids) - counts["users"]
@@ -212,12 +221,16 @@ def _split(
         labels = global_time_split(len(row_users), moments=whole)
     else:
         labels = leave_last_out_split(row_users, whole)
-    sizes = dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
+    sizes = _sizes(labels)
     check_filled(sizes, where)
     if visits.times is not None and split == "global_time":
         row_times = visits.times[rows.targets]
         check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
     return labels, sizes
+
+
+def _sizes(labels: np.ndarray) -> dict[str, int]:
+    return dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
 
 
 def _check_times(source: Source, split: str, start: str | None, end: str | None) -> None:

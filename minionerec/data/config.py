@@ -20,7 +20,7 @@ from minionerec.data.names import (
 
 DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
 """The files of the demo shop."""
-FILTERS = ("core", "max_bad_rows", "start", "end", "quirks")
+FILTERS = ("core", "max_bad_rows", "start", "end", "quirks", "max_eval_rows")
 
 
 @dataclass
@@ -84,6 +84,11 @@ class PrepareConfig(StageConfig):
         "what becomes of items that a user chose at one moment: 'keep' (as in the file), 'shuffle' (in an order of "
         "chance) or 'together' (one step: none is in the history of another, and no moment is split)",
         known=tuple(TIES),
+    )
+    max_eval_rows: int = setting(
+        0,
+        "rows of validation and of test at most, evenly spread; the others are nobody's targets; at 0 all stay",
+        least=0,
     )
     seed: int = setting(42, "seed of ties: shuffle", least=0)
     max_history: int = setting(10, "most items that a history holds; older ones are cut and such rows counted", least=1)

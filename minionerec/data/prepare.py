@@ -125,6 +125,7 @@ def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[BuiltCorp
         end=config.end,
         quirks=config.quirks,
         ties=config.ties,
+        max_eval_rows=config.max_eval_rows,
         seed=config.seed,
     )
     if config.layout is not None:

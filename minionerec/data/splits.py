@@ -1,7 +1,7 @@
 """Rows from time-ordered interactions, ties among them, and the two ways to split: pure functions of arrays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,6 +70,23 @@ class Rows:
             return None
         return RowTimes(self.moments[self.places], self.moments[self.ends - 1])
 
+    def take(self, chosen: np.ndarray, users: np.ndarray) -> "Rows":
+        """Some of the rows.
+
+        Args:
+            chosen: bool (R,).
+            users: int (R,), user of each row.
+        """
+        begins = self.begins[chosen]
+        return replace(
+            self,
+            targets=self.targets[chosen],
+            places=self.places[chosen],
+            begins=begins,
+            ends=self.ends[chosen],
+            truncated=int((begins > self.offsets[users[chosen]]).sum()),
+        )
+
 
 def build_rows(
     users: np.ndarray, items: np.ndarray, max_history: int, moments: np.ndarray | None = None, together: bool = False
@@ -133,6 +150,30 @@ def _run_begins(starts: np.ndarray) -> np.ndarray:
     """Where the run of each place begins: int64 (M,), from whether each place begins one, bool (M,)."""
     begins = np.flatnonzero(starts)
     return np.repeat(begins, np.diff(np.append(begins, len(starts))))
+
+
+def evenly_thinned(labels: np.ndarray, most: int) -> np.ndarray:
+    """Which rows stay when valid and test are to have at most `most` rows each, evenly spread over their order.
+
+    Row r of R of a split stays where r · most mod R < most, and is then row r · most // R.
+
+    Args:
+        labels: int8 (R,), 0 train, 1 valid, 2 test.
+        most: Rows of valid and of test at most; 0 leaves all.
+
+    Returns:
+        bool (R,).
+
+    Example:
+        >>> evenly_thinned(np.array([0, 0, 0, 2, 2, 2, 2, 2, 1]), 2).tolist()
+        [True, True, True, True, False, False, True, False, True]
+    """
+    stays = np.ones(len(labels), dtype=bool)
+    for label in (VALID, TEST):
+        rows = np.flatnonzero(labels == label)
+        if most and len(rows) > most:
+            stays[rows] = np.arange(len(rows)) * most % len(rows) < most
+    return stays
 
 
 def shuffled_ties(users: np.ndarray, moments: np.ndarray, seed: int) -> np.ndarray:

@@ -94,6 +94,24 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
         assert said(stored.rows(name, some)) == [wanted[number] for number in some]
 
 
+def test_fewer_rows_to_measure_on(tmp_path):
+    whole = build_corpus(source_of(EVENLY), max_history=4)
+    fewer = build_corpus(source_of(EVENLY), max_history=4, max_eval_rows=4)
+    sizes = {split: len(rows) for split, rows in whole.corpus().splits().items()}
+    assert min(sizes["valid"], sizes["test"]) > 4
+    corpus = fewer.corpus()
+    assert said(corpus.train) == said(whole.corpus().train)
+    for split in ("valid", "test"):
+        kept = [place for place in range(sizes[split]) if place * 4 % sizes[split] < 4]
+        assert len(kept) == 4 and said(corpus.rows(split)) == [
+            said(whole.corpus().rows(split))[place] for place in kept
+        ]
+    assert fewer.counts["rows_left_out"] == sizes["valid"] + sizes["test"] - 8
+    assert fewer.counts["rows"] == len(fewer.labels) == sum(len(rows) for rows in corpus.splits().values())
+    corpus.save(tmp_path / "c", config={}, inputs={})
+    assert said(Corpus.load(tmp_path / "c").test) == said(corpus.test)
+
+
 def test_a_users_interactions_are_stored_once():
     corpus = build_corpus(source_of(EVENLY), split="leave_last_out", max_history=4).corpus()
     chains = corpus.chains()
