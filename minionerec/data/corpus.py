@@ -1,7 +1,7 @@
 """The corpus: the one form in which every later stage sees items and interactions."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.chains import Chains, chain_rows, concatenated
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
-from minionerec.data.shards import FOLDER, REMEDY, read_shard, shard_files, write_shards
+from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
 from minionerec.data.times import RowTimes
 
 ITEM_COLUMNS = ("item_id", "title", "description")
@@ -128,7 +128,7 @@ class Corpus:
         counts, items = open_corpus(path)
         place, limit, together = Path(path), counts["max_history"], counts.get("ties") == "together"
         parts = [part for file in sequence_files(place) for part in read_shard(file, len(items))]
-        chains = joined_shards(place, parts)
+        chains = concatenated(parts)
         rows = {split: ordered_rows(place, chains, split, limit, together) for split in SPLITS}
         return cls(items, **rows, split=counts["split"], max_history=limit, counts=counts)
 
@@ -161,24 +161,14 @@ def sequence_files(place: Path) -> list[Path]:
     """The files of sequences of a corpus.
 
     Raises:
-        ArtefactError: If there is none.
+        ArtefactError: If there is none, or some have times and some have none.
     """
     files = shard_files(place)
     if not files:
         raise ArtefactError(f"{place}: holds no sequences; it may be of an earlier version. {REMEDY}")
+    if len({has_times(file) for file in files}) > 1:
+        raise ArtefactError(f"{place}: some files of its sequences have times, and some have none. {REMEDY}")
     return files
-
-
-def joined_shards(place: Path, parts: Iterable[Chains]) -> Chains:
-    """The sequences of a corpus's files in one.
-
-    Raises:
-        ArtefactError: If some files have times and some have none.
-    """
-    try:
-        return concatenated(list(parts))
-    except DataError:
-        raise ArtefactError(f"{place}: some files of its sequences have times, and some have none. {REMEDY}") from None
 
 
 def ordered_rows(place: Path, chains: Chains, split: str, max_history: int, together: bool) -> SplitRows:

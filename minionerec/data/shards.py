@@ -6,6 +6,7 @@ same sequences are the same bytes whoever found them.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -119,11 +120,27 @@ def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
     Raises:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
+    with _readable(path), pq.ParquetFile(path) as file:
+        timed = _check_schema(path, file.schema_arrow)
+        for group in range(file.num_row_groups):
+            yield _chains(path, file.read_row_group(group), n_items, timed)
+
+
+def has_times(path: Path) -> bool:
+    """Whether the sequences of a file have times.
+
+    Raises:
+        ArtefactError: As `read_shard`.
+    """
+    with _readable(path), pq.ParquetFile(path) as file:
+        return _check_schema(path, file.schema_arrow)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Failures of reading a file, in one line."""
     try:
-        with pq.ParquetFile(path) as file:
-            timed = _check_schema(path, file.schema_arrow)
-            for group in range(file.num_row_groups):
-                yield _chains(path, file.read_row_group(group), n_items, timed)
+        yield
     except _FAILURES as raised:
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
         text = " ".join(str(reason).split())[:300].rstrip(".")
