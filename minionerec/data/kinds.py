@@ -93,7 +93,7 @@ def row_kinds(
         groups["target"] = {"cold": often == 0, "rare": (often > 0) & (often <= RARE), "frequent": often > RARE}
     groups["history"] = {kind: within(lengths) for kind, within in _LENGTHS.items()}
     if split != "train":
-        known = set(data.users("train") if isinstance(data, Split) else data.train.users.tolist())
+        known = set(data.users("train") if isinstance(data, Split) else data.train.compact().user_ids)
         trained = np.array([user in known for user in rows.users], dtype=bool)
         groups["user"] = {"in training": trained, "new": ~trained}
     return groups
@@ -131,14 +131,16 @@ def neighbours(data: Corpus | Split, size: int) -> np.ndarray:
         kept = (before >= 0) & (after >= 0)
         found = before[kept] * size + after[kept]
         return np.unique(found)
-    flat, borders = data.train.flat_histories()
-    items, ends, lengths = flat.astype(np.int64), borders[1:], np.diff(borders)
-    inside = np.ones(max(len(items) - 1, 0), dtype=bool)
-    inside[(ends - 1)[(ends > 0) & (ends < len(items))]] = False  # from one row's newest item to the next row's oldest
-    some = lengths > 0
-    pairs = items[:-1][inside] * size + items[1:][inside]
-    last = items[ends[some] - 1] * size + data.train.targets[some]
-    return np.unique(np.concatenate([pairs, last]))
+    train = data.train
+    some = np.flatnonzero(train.ends - train.begins > 0)
+    # Neighbours within histories, each place of the sequences once however many histories it is in: one more history
+    # at each begin, one less at each newest item.
+    held = np.bincount(train.begins[some], minlength=len(train.items))
+    held -= np.bincount(train.ends[some] - 1, minlength=len(train.items))
+    inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)
+    items = train.items.astype(np.int64)
+    last = items[train.ends[some] - 1] * size + train.targets[some]
+    return np.unique(np.concatenate([items[inside] * size + items[inside + 1], last]))
 
 
 def _flat(histories: Sequence[np.ndarray]) -> np.ndarray:
