@@ -212,6 +212,18 @@ STAGES = {
             "minionerec.recommend.export_config:ExportConfig",
             "minionerec.recommend.export:run_export",
         ),
+        StageSpec(
+            "make-city",
+            "Generate a shop of any size whose next choice has a known probability.",
+            "minionerec.data.city.config:MakeCityConfig",
+            "minionerec.data.city.make:run_make_city",
+        ),
+        StageSpec(
+            "city-ceiling",
+            "Compute what the best possible ranking may expect on rows of a generated city.",
+            "minionerec.data.city.config:CeilingConfig",
+            "minionerec.data.city.ceiling:run_city_ceiling",
+        ),
     )
 }
 

@@ -12,6 +12,8 @@ DIGEST = "sha256"
 _MAPPINGS = ("config", "inputs", "counts", "files", "versions")
 _MAKERS = {
     "corpus": "prepare-data",
+    "city": "make-city",
+    "ceiling": "city-ceiling",
     "vectors": "embed-items",
     "sids": "build-sids",
     "sid_report": "sid-report",

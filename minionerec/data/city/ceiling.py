@@ -1,0 +1,196 @@
+"""The stage that computes how well any recommender can do on rows of a generated city."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from minionerec.core.artefacts import open_artefact, write_text_atomic
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import progress
+from minionerec.core.stage import Stage
+from minionerec.data.city.config import CeilingConfig
+from minionerec.data.city.law import Moments, likeliest, probability_of
+from minionerec.data.city.make import city_people
+from minionerec.data.city.people import People
+from minionerec.data.city.text import ids
+from minionerec.data.corpus import Corpus
+
+FILE, ROWS = "ceiling.json", "rows.parquet"
+AT_ONCE = 4096
+"""Rows whose lists are in memory at a time."""
+_NORMAL = 1.959964
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class CeilingResult:
+    """What `run_city_ceiling` made.
+
+    Attributes:
+        output: Directory with `ceiling.json` and `rows.parquet`.
+        counts: `rows`, and the expected HR@K and NDCG@K.
+    """
+
+    output: Path
+    counts: Mapping[str, Any]
+
+    def lines(self) -> list[str]:
+        """The ceiling at the cut-off 10 (or the largest there is), and where it lies."""
+        k = 10 if "ndcg@10" in self.counts else max(int(name[5:]) for name in self.counts if name.startswith("ndcg@"))
+        said = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
+        return [f"{said}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
+
+
+def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
+    """Rank by the true probabilities for every row of a split, and write what that may expect.
+
+    Raises:
+        ConfigError: If the corpus is not all of this city, its ties were moved, or a cut-off is too large.
+        ArtefactError: If something cannot be read or written.
+    """
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return CeilingResult(stage.output, manifest["counts"])
+    with stage.work() as work:
+        with work.phase("load"):
+            city = open_artefact(stage.inputs["city"], "city")
+            people = city_people(city["settings"])
+            corpus = Corpus.load(stage.inputs["corpus"])
+            _check(corpus, city["counts"], config)
+            moments, targets = moments_of(corpus, config.split)
+        with work.phase("rank"):
+            sums = Sums.of(people, moments, targets, sorted(set(config.ks)))
+        content = {"split": corpus.split, **sums.content()}
+        with work.finish(counts={"rows": len(targets), **content["ceiling"]}) as place:
+            write_text_atomic(place / FILE, json.dumps(content, indent=1) + "\n")
+            pq.write_table(sums.table(), place / ROWS, compression="zstd")
+    return CeilingResult(stage.output, {"rows": len(targets), **content["ceiling"]})
+
+
+def _check(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
+    """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
+
+    Raises:
+        ConfigError: Naming what differs.
+    """
+    place, city = config.corpus, config.city
+    if corpus.counts.get("ties", "keep") != "keep":
+        raise ConfigError(
+            f"{place}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
+            "choice. Prepare it with ties 'keep'."
+        )
+    held = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
+    for name, value in held.items():
+        if value != counts[name]:
+            raise ConfigError(
+                f"{place}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
+                "(source 'tables', without core, start or end)."
+            )
+    expected = ids("p", np.arange(corpus.n_items))
+    if not corpus.has_times or not pa.array(corpus.items["item_id"], pa.string()).equals(expected):
+        raise ConfigError(f"{place}: was not made from {city}: its items or times are others. Prepare it from there.")
+    if max(config.ks) > corpus.n_items:
+        raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
+
+
+def moments_of(corpus: Corpus, split: str) -> tuple[Moments, np.ndarray]:
+    """What the targets of a split depend on, and the targets as rows of the items table, int64 (R,)."""
+    rows, times = corpus.rows(split), corpus.times_of(split)
+    if times is None:
+        raise ConfigError(f"split {split!r} has no times, but the city's choices depend on them. Prepare it again.")
+    users = pc.cast(pc.utf8_slice_codeunits(pa.array(rows["user"], pa.string()), 1), pa.int64())
+    newest = np.array([history[-1] if len(history) else -1 for history in rows["history"]], dtype=np.int64)
+    pauses = np.where(newest < 0, -1, times.time - times.previous)
+    moments = Moments(users.to_numpy(zero_copy_only=False), newest, times.time, pauses)
+    return moments, rows["target"].to_numpy(np.int64)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the ranking by true probabilities does on R rows.
+
+    Attributes:
+        ks: Cut-offs, ascending.
+        probability: float64 (R,), of each row's target.
+        rank: int32 (R,), place of the target from 1; 0 where it lies behind the largest cut-off.
+        mean: Metric to float64 (R,), what each row may expect.
+        variance: Metric to float64 (R,), how that spreads when the target is drawn anew.
+    """
+
+    ks: Sequence[int]
+    probability: np.ndarray
+    rank: np.ndarray
+    mean: Mapping[str, np.ndarray]
+    variance: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, people: People, moments: Moments, targets: np.ndarray, ks: Sequence[int]) -> "Sums":
+        """Compute them, some rows at a time.
+
+        Args:
+            people: The city and its people.
+            moments: R choices.
+            targets: int64 (R,), what was chosen, as rows of the items table.
+            ks: Cut-offs, ascending.
+        """
+        total = len(targets)
+        probability, rank = np.empty(total), np.zeros(total, dtype=np.int32)
+        names = [f"{name}@{k}" for k in ks for name in ("hr", "ndcg")]
+        mean, variance = ({name: np.empty(total) for name in names} for _ in range(2))
+        for places in progress(_parts(total), "ranking rows", total=-(-total // AT_ONCE), unit="part"):
+            some = moments.take(places)
+            probability[places] = probability_of(people, some, targets[places])
+            lists, chances = likeliest(people, some, ks[-1])
+            hits = lists == targets[places, None]
+            rank[places] = np.where(hits.any(axis=1), hits.argmax(axis=1) + 1, 0)
+            for k in ks:
+                for name, gains in (("hr", np.ones(k)), ("ndcg", 1 / np.log2(np.arange(2, k + 2)))):
+                    expected = chances[:, :k] @ gains
+                    mean[f"{name}@{k}"][places] = expected
+                    variance[f"{name}@{k}"][places] = chances[:, :k] @ gains**2 - expected**2
+        return cls(ks, probability, rank, mean, variance)
+
+    def content(self) -> dict[str, Any]:
+        """What `ceiling.json` says.
+
+        Returns:
+            `rows`; `ceiling`, the expected metrics; `sigma`, one standard deviation of what the same ranking gets when
+            the targets are drawn anew; `low` and `high`, between which that lies in 95 % of cases; `drawn`, what it
+            gets on the targets as they were drawn; `nats`, the mean of -ln of the targets' probabilities, below which
+            no model's loss can fall in expectation.
+        """
+        rows = len(self.rank)
+        mean = {name: float(values.mean()) for name, values in self.mean.items()}
+        sigma = {name: float(np.sqrt(values.sum()) / rows) for name, values in self.variance.items()}
+        drawn = {}
+        for k in self.ks:
+            hit = (self.rank > 0) & (self.rank <= k)
+            drawn[f"hr@{k}"] = float(hit.mean())
+            drawn[f"ndcg@{k}"] = float(np.where(hit, 1 / np.log2(np.maximum(self.rank, 1) + 1.0), 0.0).mean())
+        low = {name: mean[name] - _NORMAL * sigma[name] for name in mean}
+        high = {name: mean[name] + _NORMAL * sigma[name] for name in mean}
+        tables = {"ceiling": mean, "sigma": sigma, "low": low, "high": high, "drawn": drawn}
+        rounded = {name: {key: round(value, _DIGITS) for key, value in table.items()} for name, table in tables.items()}
+        return {"rows": rows, **rounded, "nats": round(float(-np.log(self.probability).mean()), _DIGITS)}
+
+    def table(self) -> pa.Table:
+        """A line a row: its number, the probability of its target, and the target's place (0: behind all cut-offs)."""
+        return pa.table(
+            {
+                "row": pa.array(np.arange(len(self.rank)), pa.int64()),
+                "probability": pa.array(self.probability, pa.float64()),
+                "rank": pa.array(self.rank, pa.int32()),
+            }
+        )
+
+
+def _parts(total: int) -> Iterator[np.ndarray]:
+    for begin in range(0, total, AT_ONCE):
+        yield np.arange(begin, min(begin + AT_ONCE, total))

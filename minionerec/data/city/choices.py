@@ -1,0 +1,150 @@
+"""What the people of a block choose: all of the process that draws, one array operation for all people at a time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minionerec.data.city.people import SESSION, Likes, People, likes_of, visits_of
+from minionerec.data.city.world import AISLE, RANK_SHARES, World, around, generator
+
+FOLLOW, STAY, TASTE, FASHION = range(4)
+"""The sources of a shelf."""
+GOES_ON, BEGINS, FIRST = range(3)
+"""The kinds of a choice: within a session, the first of one, the first of a person."""
+SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0, 0.75, 0.25]])
+"""float64 (3, 4): share of each source in each kind of choice."""
+PARTNER_SHARES = np.array([0.6, 0.3, 0.1])
+"""Shares of the shelves that go with the newest item's."""
+SAME_SHELF = 0.6
+"""Of what stays: share of the very shelf; the rest is any shelf of its aisle, each as likely."""
+TASTE_SHARES = np.array([0.4, 0.3, 0.2, 0.1])
+"""Shares of the shelves that a person likes."""
+LOYAL = 0.7
+"""Share of favourite styles among all choices but those of fashion."""
+STYLE_SHARES = np.array([0.7, 0.3])
+"""Shares of the two favourite styles."""
+
+_CHOICES = 2  # the stream of a block; see `minionerec.data.city.people`
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices of a block: M of them, person after person, each in order of time.
+
+    Attributes:
+        users: int64 (M,), number of the person in the city.
+        rows: int64 (M,), row of the items table.
+        times: int64 (M,), seconds since 1970.
+    """
+
+    users: np.ndarray
+    rows: np.ndarray
+    times: np.ndarray
+
+
+def kinds_of(pauses: np.ndarray) -> np.ndarray:
+    """Kind of each choice (`GOES_ON`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
+    return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, GOES_ON, BEGINS))
+
+
+def choices_of(people: People, block: int) -> Choices:
+    """Draw what the people of a block choose.
+
+    The shelf of a choice depends on that of the choice before, so shelves are drawn choice by choice, for all people
+    of the block at once; all the rest is drawn for the whole block at once.
+
+    Args:
+        people: The city and its people.
+        block: Number of the block.
+    """
+    world, likes, visits = people.world, likes_of(people, block), visits_of(people, block)
+    rng = generator(world.seed, block, _CHOICES)
+    total = len(visits.times)
+    order, widths = _by_step(visits.counts)
+    person = np.repeat(np.arange(len(visits.counts)), visits.counts)[order]
+    epochs = world.epoch_of(visits.times[order])
+    kinds = kinds_of(visits.pauses[order])
+    source = _pick(SHARES, kinds, rng.random(total))
+    chances = rng.random((4, total))
+    shelves = _shelves(world, likes, person, epochs, source, chances[0], chances[1], widths)
+    styles = _styles(world, likes, person, epochs, source == FASHION, shelves, chances[2], chances[3])
+    positions = np.empty(total, dtype=np.int64)
+    positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
+    users = block * people.block + np.repeat(np.arange(len(visits.counts)), visits.counts)
+    return Choices(users, world.rows(positions), visits.times)
+
+
+def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order in which everybody's first choices come first, then everybody's second, those with most first.
+
+    Returns:
+        Places of the choices, person after person, in that order: int64 (M,). How many people have an n-th choice, for
+        each n: int64 (most,).
+    """
+    ranked = np.argsort(-counts, kind="stable")
+    widths = np.cumsum(np.bincount(counts)[::-1])[::-1][1:]
+    firsts = (np.cumsum(counts) - counts)[ranked]
+    order = np.concatenate([firsts[:width] + step for step, width in enumerate(widths)])
+    return order, widths
+
+
+def _pick(shares: np.ndarray, kinds: np.ndarray, chances: np.ndarray) -> np.ndarray:
+    """Which of the entries of a row of shares each chance falls on: int64 (M,)."""
+    limits = np.cumsum(shares, axis=1)[:, :-1]
+    picked = np.zeros(len(chances), dtype=np.int64)
+    for column in limits.T:
+        picked += chances >= column[kinds]
+    return picked
+
+
+def _shelves(
+    world: World,
+    likes: Likes,
+    person: np.ndarray,
+    epochs: np.ndarray,
+    source: np.ndarray,
+    which: np.ndarray,
+    where: np.ndarray,
+    widths: np.ndarray,
+) -> np.ndarray:
+    """Shelf of each choice, int64 (M,), in the order of `_by_step`."""
+    same = np.zeros(len(source), dtype=np.int64)
+    shelves = np.empty(len(source), dtype=np.int64)
+    fashion, taste = source == FASHION, source == TASTE
+    shelves[fashion] = world.fashionable(where[fashion], epochs[fashion])
+    liked = _pick(TASTE_SHARES[None], same[taste], which[taste])
+    shelves[taste] = likes.shelves[person[taste], liked]
+    partner = _pick(PARTNER_SHARES[None], same, which)
+    follows = source == FOLLOW
+    aside = (source == STAY) & (which >= SAME_SHELF)
+    free = fashion | taste
+    newest, begin = np.empty(0, dtype=np.int64), 0
+    for width in widths:
+        span = slice(begin, begin + width)
+        before = newest[:width]
+        here = shelves[span]
+        if begin:
+            first, size = around(before, AISLE, world.shelves)
+            moved = np.where(aside[span], first + (where[span] * size).astype(np.int64), before)
+            moved = np.where(follows[span], world.partners[before, partner[span]], moved)
+            here[:] = np.where(free[span], here, moved)
+        newest, begin = here, begin + width
+    return shelves
+
+
+def _styles(
+    world: World,
+    likes: Likes,
+    person: np.ndarray,
+    epochs: np.ndarray,
+    fashion: np.ndarray,
+    shelves: np.ndarray,
+    which: np.ndarray,
+    rank: np.ndarray,
+) -> np.ndarray:
+    """Style of each choice, int64 (M,): a favourite, or whatever has the rank that was drawn."""
+    loyal = (which < LOYAL) & ~fashion
+    second = which >= LOYAL * STYLE_SHARES[0]
+    favourite = likes.styles[person, second.astype(np.int64)]
+    ranks = np.searchsorted(np.cumsum(RANK_SHARES)[:-1], rank, side="right")
+    return np.where(loyal, favourite, world.styles_of_ranks(shelves, ranks, epochs))

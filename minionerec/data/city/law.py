@@ -1,0 +1,215 @@
+"""The probability of every next choice, given all that the city knows: exact, for all items or for the likeliest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minionerec.data.city.choices import (
+    BEGINS,
+    FASHION,
+    FIRST,
+    FOLLOW,
+    GOES_ON,
+    LOYAL,
+    PARTNER_SHARES,
+    SAME_SHELF,
+    SHARES,
+    STAY,
+    STYLE_SHARES,
+    TASTE,
+    TASTE_SHARES,
+    kinds_of,
+)
+from minionerec.data.city.people import People, likes_of
+from minionerec.data.city.sizes import SHELF
+from minionerec.data.city.world import AISLE, RANK_SHARES, World, around
+
+__all__ = ["BEGINS", "FIRST", "GOES_ON", "Moments", "likeliest", "probabilities", "probability_of"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """R choices that are about to be made, and what they depend on.
+
+    Attributes:
+        users: int64 (R,), numbers of the people.
+        newest: int64 (R,), row of the items table that each chose last; -1 where nothing was chosen before.
+        times: int64 (R,), seconds since 1970 of the choice.
+        pauses: int64 (R,), seconds since the choice before; -1 where there was none.
+    """
+
+    users: np.ndarray
+    newest: np.ndarray
+    times: np.ndarray
+    pauses: np.ndarray
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self.users)
+
+    def take(self, places: np.ndarray) -> "Moments":
+        """Some of them."""
+        return Moments(self.users[places], self.newest[places], self.times[places], self.pauses[places])
+
+
+@dataclass(frozen=True)
+class _Special:
+    """The shelves that have another source than fashion, and what decides the items of them.
+
+    Attributes:
+        shelves: int64 (R, C), C = 3 + 8 + 4; each shelf of a row counts where it stands first.
+        shares: float64 (R, C), share of each in the choice; 0 where it stands for the second time.
+        real: bool (R, C), whether it stands there first.
+        styles: float64 (R, 20), share of each style among loyal choices.
+        fashion: float64 (R,), share of fashion.
+        epochs: int64 (R,).
+    """
+
+    shelves: np.ndarray
+    shares: np.ndarray
+    real: np.ndarray
+    styles: np.ndarray
+    fashion: np.ndarray
+    epochs: np.ndarray
+
+
+def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Liked shelves int64 (R, 4) and favourite styles int64 (R, 2) of some people."""
+    shelves, styles = np.empty((len(users), 4), np.int64), np.empty((len(users), 2), np.int64)
+    order = np.argsort(users, kind="stable")
+    blocks, begins = np.unique(users[order] // people.block, return_index=True)
+    for block, places in zip(blocks.tolist(), np.split(order, begins[1:]), strict=True):
+        likes, inside = likes_of(people, block), users[places] - block * people.block
+        shelves[places], styles[places] = likes.shelves[inside], likes.styles[inside]
+    return shelves, styles
+
+
+def _special(people: People, moments: Moments) -> _Special:
+    world, n = people.world, len(moments)
+    kinds = np.where(moments.newest < 0, FIRST, kinds_of(moments.pauses))
+    weights = SHARES[kinds]  # (R, 4)
+    shelf = world.positions(np.maximum(moments.newest, 0)) // SHELF
+    liked, styles = _likes(people, moments.users)
+    begin, size = around(shelf, AISLE, world.shelves)
+    aisle = begin[:, None] + np.arange(AISLE)
+    inside = np.arange(AISLE) < size[:, None]
+    staying = SAME_SHELF * (aisle == shelf[:, None]) + (1 - SAME_SHELF) * inside / size[:, None]
+    shelves = np.concatenate([world.partners[shelf], np.where(inside, aisle, shelf[:, None]), liked], axis=1)
+    shares = np.concatenate(
+        [
+            weights[:, FOLLOW, None] * PARTNER_SHARES,
+            weights[:, STAY, None] * np.where(inside, staying, 0.0),
+            weights[:, TASTE, None] * TASTE_SHARES,
+        ],
+        axis=1,
+    )
+    same = shelves[:, :, None] == shelves[:, None, :]  # (R, C, C)
+    real = ~np.tril(same, -1).any(axis=2)
+    summed = np.where(real, (same * shares[:, None, :]).sum(axis=2), 0.0)
+    loyal = np.zeros((n, SHELF))
+    np.add.at(loyal, (np.arange(n)[:, None], styles), STYLE_SHARES)
+    return _Special(shelves, summed, real, loyal, weights[:, FASHION], world.epoch_of(moments.times))
+
+
+def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
+    """Appeal of shelves (R, C) in the epochs (R,) of their rows: float64 (R, C)."""
+    found = np.empty(shelves.shape)
+    for epoch in np.unique(epochs).tolist():
+        rows = epochs == epoch
+        found[rows] = world.appeal(epoch)[shelves[rows]]
+    return found
+
+
+def _of_shelves(world: World, special: _Special) -> np.ndarray:
+    """Probability of every item of the special shelves: float64 (R, C, 20)."""
+    ranks = world.ranks(special.shelves[:, :, None], np.arange(SHELF), special.epochs[:, None, None])
+    selling = RANK_SHARES[ranks]  # (R, C, 20)
+    chosen = special.shares[:, :, None] * (LOYAL * special.styles[:, None, :] + (1 - LOYAL) * selling)
+    fashion = special.fashion[:, None] * _appeal(world, special.epochs, special.shelves)
+    found: np.ndarray = chosen + fashion[:, :, None] * selling
+    return found
+
+
+def probabilities(people: People, moments: Moments) -> np.ndarray:
+    """The exact distribution of each next choice over all items, given what the person likes.
+
+    Args:
+        people: The city and its people.
+        moments: The choices.
+
+    Returns:
+        float64 (R, N), column i is row i of the items table; each row sums to one.
+    """
+    world = people.world
+    special = _special(people, moments)
+    rows = np.arange(len(moments))
+    ranks = world.ranks(np.arange(world.shelves)[:, None], np.arange(SHELF), special.epochs[:, None, None])
+    fashion = np.stack([world.appeal(epoch) for epoch in special.epochs.tolist()])[:, :, None] * RANK_SHARES[ranks]
+    chances = special.fashion[:, None, None] * fashion  # (R, S, 20)
+    of_shelves, real = _of_shelves(world, special), special.real
+    row, place = np.nonzero(real)
+    chances[row, special.shelves[row, place]] = of_shelves[row, place]
+    table = np.empty((len(rows), world.items))
+    table[:, world.rows(np.arange(world.items))] = chances.reshape(len(rows), -1)
+    return table
+
+
+def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.ndarray:
+    """The exact probability of one item for each choice: float64 (R,).
+
+    Args:
+        people: The city and its people.
+        moments: The choices.
+        rows: int64 (R,), row of the items table.
+    """
+    world, special = people.world, _special(people, moments)
+    positions = world.positions(rows)
+    shelf, style = positions // SHELF, positions % SHELF
+    share = (special.shares * (special.shelves == shelf[:, None])).sum(axis=1)
+    selling = RANK_SHARES[world.ranks(shelf, style, special.epochs)]
+    loyal = special.styles[np.arange(len(rows)), style]
+    fashion = special.fashion * _appeal(world, special.epochs, shelf[:, None])[:, 0]
+    found: np.ndarray = share * (LOYAL * loyal + (1 - LOYAL) * selling) + fashion * selling
+    return found
+
+
+def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The most probable items of each choice, found without looking at all items.
+
+    An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
+    that k are left when those of special shelves are taken out.
+
+    Args:
+        people: The city and its people.
+        moments: The choices.
+        k: Items of a list, at most N.
+
+    Returns:
+        Rows of the items table int64 (R, k), the most probable first, and their probabilities float64 (R, k).
+    """
+    world, special = people.world, _special(people, moments)
+    inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(moments), -1)
+    places = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(moments), -1)
+    found = np.empty((len(moments), k), dtype=np.int64)
+    chances = np.empty((len(moments), k))
+    for epoch in np.unique(special.epochs).tolist():
+        rows = np.flatnonzero(special.epochs == epoch)
+        first, shares = _first_of_fashion(world, epoch, k + inside.shape[1])
+        known = (first // SHELF == special.shelves[rows][:, :, None]).any(axis=1)  # (rows, first)
+        outside = np.where(known, -1.0, special.fashion[rows, None] * shares)
+        values = np.concatenate([inside[rows], outside], axis=1)
+        items = np.concatenate([places[rows], np.broadcast_to(first, outside.shape)], axis=1)
+        best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        found[rows], chances[rows] = np.take_along_axis(items, best, 1), np.take_along_axis(values, best, 1)
+    return world.rows(found), chances
+
+
+def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The items that fashion chooses most, at most `count`: positions int64 and shares float64, the first first."""
+    appeal = world.appeal(epoch)
+    shelves = np.argsort(-appeal, kind="stable")[:count]  # each has its first rank before those of later shelves
+    ranks = world.ranks(shelves[:, None], np.arange(SHELF), np.int64(epoch))
+    shares = (appeal[shelves, None] * RANK_SHARES[ranks]).reshape(-1)
+    positions = (shelves[:, None] * SHELF + np.arange(SHELF)).reshape(-1)
+    order = np.argsort(-shares, kind="stable")[:count]
+    return positions[order], shares[order]

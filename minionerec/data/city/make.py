@@ -1,0 +1,155 @@
+"""The stage that makes a city of any size, block after block of people."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from minionerec.core.log import progress
+from minionerec.core.stage import Stage, Work
+from minionerec.data.city.choices import choices_of
+from minionerec.data.city.config import MakeCityConfig
+from minionerec.data.city.people import People, people_of
+from minionerec.data.city.text import ids, items_table
+from minionerec.data.city.world import World
+
+ITEMS, INTERACTIONS = "items.parquet", "interactions.parquet"
+"""The two tables, in the form of the source `tables` of prepare-data."""
+ITEMS_AT_ONCE = 1 << 16
+_PARTS = "parts"
+_WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 23}
+
+
+@dataclass(frozen=True)
+class MakeCityResult:
+    """What `run_make_city` made.
+
+    Attributes:
+        output: Directory of the city.
+        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of people, `epochs`.
+    """
+
+    output: Path
+    counts: Mapping[str, Any]
+
+    def lines(self) -> list[str]:
+        """How large the city is, and where it lies."""
+        said = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
+        return [said, f"city: {self.output}"]
+
+
+def city_people(settings: Mapping[str, Any]) -> People:
+    """The people (and the world) of the settings of `make-city`, as configuration or manifest have them."""
+    names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
+    return people_of(*(int(settings[name]) for name in names))
+
+
+def run_make_city(config: MakeCityConfig) -> MakeCityResult:
+    """Draw all choices and write both tables.
+
+    Every block of people is a file of its own until all are there, so a run that was cut off goes on with the blocks
+    that are missing.
+
+    Raises:
+        ArtefactError: If the output cannot be written.
+    """
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return MakeCityResult(stage.output, manifest["counts"])
+    people = city_people(stage.settings)
+    counts: dict[str, Any] = {"items": people.world.items, "shelves": people.world.shelves, "users": people.users}
+    with stage.work() as work:
+        parts = _make_parts(config, people, work)
+        with work.finish(seed=config.seed, counts=counts) as place:
+            _write_items(people.world, place / ITEMS)
+            counts["interactions"] = _join(parts, place / INTERACTIONS)
+            counts |= {"blocks": people.blocks, "epochs": people.world.epochs}
+    return MakeCityResult(stage.output, counts)
+
+
+def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path]:
+    """One file a block, in order; those that an earlier run left are taken as they are."""
+    folder = work.folder / _PARTS
+    folder.mkdir(exist_ok=True)
+    parts = [folder / f"{block:06d}.parquet" for block in range(people.blocks)]
+    missing = [block for block, part in enumerate(parts) if not part.is_file()]
+    done = len(parts) - len(missing)
+    work.reached(done)
+    with work.phase("choose"):
+        if config.processes == 1:
+            made = _in_turn(people, missing, parts)
+        else:
+            made = _at_once(config.processes, work.stage.settings, missing, parts)
+        for _ in progress(made, "making people", total=len(missing), unit="block"):
+            done += 1
+            work.reached(done)
+    return parts
+
+
+def _in_turn(people: People, missing: list[int], parts: list[Path]) -> Iterator[None]:
+    for block in missing:
+        yield write_block(people, block, parts[block])
+
+
+def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], parts: list[Path]) -> Iterator[None]:
+    workers = min(processes, max(1, len(missing)))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_write_block_of, settings, block, parts[block]) for block in missing]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _write_block_of(settings: Mapping[str, Any], block: int, path: Path) -> None:
+    """The same as `write_block` in another process, which makes the world once."""
+    write_block(city_people(settings), block, path)
+
+
+def write_block(people: People, block: int, path: Path) -> None:
+    """Draw the choices of one block and write them, whole or not at all.
+
+    Args:
+        people: The city and its people.
+        block: Number of the block.
+        path: The parquet file.
+    """
+    choices = choices_of(people, block)
+    table = pa.table(
+        {
+            "user_id": ids("u", choices.users),
+            "item_id": ids("p", choices.rows),
+            "timestamp": pa.array(choices.times, pa.int64()),
+        }
+    )
+    fresh = path.with_suffix(".writing")
+    pq.write_table(table, fresh, row_group_size=len(table), **_WRITING)
+    fresh.replace(path)
+
+
+def _write_items(world: World, path: Path) -> None:
+    """The items table, a part of it at a time."""
+    writer: pq.ParquetWriter | None = None
+    for begin in range(0, world.items, ITEMS_AT_ONCE):
+        table = items_table(world, begin, min(begin + ITEMS_AT_ONCE, world.items))
+        writer = writer or pq.ParquetWriter(path, table.schema, **_WRITING)
+        writer.write_table(table, row_group_size=len(table))
+    if writer is not None:
+        writer.close()
+
+
+def _join(parts: list[Path], path: Path) -> int:
+    """All parts in one file, a row group each; how many rows there are."""
+    rows = 0
+    with pq.ParquetWriter(path, pq.read_schema(parts[0]), **_WRITING) as writer:
+        for part in parts:
+            table = pq.read_table(part)
+            writer.write_table(table, row_group_size=len(table))
+            rows += len(table)
+    return rows

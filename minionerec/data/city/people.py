@@ -1,0 +1,148 @@
+"""Who comes to the city, and when: what each person likes, how often and at which times each chooses something."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from minionerec.data.city.sizes import DAY, FEWEST, MOST_TIMES, SHELF
+from minionerec.data.city.world import AISLE, BEGAN, DEPARTMENT, World, generator, power_law, spread, world_of
+
+BLOCK, BLOCK_CHOICES = 8192, 1 << 19
+"""Most people of a block, and most choices that a block holds on average."""
+TASTES = 4
+SESSION = 1800
+"""Seconds between two choices, at most, for one session to go on."""
+FAVOURITES = power_law(SHELF, 1.0, 2.0)
+"""float64 (20,): how often each style is somebody's first favourite; the second is any other, each as likely."""
+
+_LIKES, _VISITS = 0, 1  # streams of a block; 2 is what is chosen
+_BETWEEN = 3600.0
+_NEW_SESSION = 0.2
+_PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
+_STAY_LEAST, _STAY_MOST = 0.1, 0.6
+
+
+@dataclass(frozen=True)
+class People:
+    """How many people there are and how much they choose, in a world.
+
+    Attributes:
+        world: The city that they come to.
+        users: Number of people.
+        mean: Choices of a person, on average.
+    """
+
+    world: World
+    users: int
+    mean: int
+
+    @cached_property
+    def block(self) -> int:
+        """People of a block: fewer where each chooses more, so that a block's size in memory is bounded."""
+        return max(1, min(BLOCK, BLOCK_CHOICES // self.mean))
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.users // self.block)
+
+    def size(self, block: int) -> int:
+        """People of one block."""
+        return min(self.block, self.users - block * self.block)
+
+    @property
+    def most(self) -> int:
+        """Most choices of one person."""
+        return MOST_TIMES * self.mean
+
+
+@dataclass(frozen=True)
+class Likes:
+    """What the people of a block like; nothing else of them outlasts a choice.
+
+    Attributes:
+        shelves: int32 (U, 4), the shelves that each likes, the dearest first; two of them may be the same.
+        styles: int8 (U, 2), the favourite style and the second, which differ.
+    """
+
+    shelves: np.ndarray
+    styles: np.ndarray
+
+
+@lru_cache(maxsize=512)
+def likes_of(people: People, block: int) -> Likes:
+    """What the people of a block like; a process keeps the last blocks that were asked for."""
+    world, n = people.world, people.size(block)
+    rng = generator(world.seed, block, _LIKES)
+    chances = rng.random((7, n))
+    always = np.zeros(n, dtype=np.int64)  # homes are chosen by what sells in the first epoch
+    home = world.fashionable(chances[0], always)
+    near = spread(home, AISLE, world.shelves, chances[1])
+    around = spread(home, DEPARTMENT, world.shelves, chances[2])
+    far = world.fashionable(chances[3], always)
+    first = np.searchsorted(np.cumsum(FAVOURITES)[:-1], chances[4], side="right")
+    second = (first + 1 + (chances[5] * (SHELF - 1)).astype(np.int64)) % SHELF
+    shelves = np.stack([home, near, around, far], axis=1).astype(np.int32)
+    return Likes(shelves, np.stack([first, second], axis=1).astype(np.int8))
+
+
+@dataclass(frozen=True)
+class Visits:
+    """When the people of a block choose something: M choices, person after person, each in order of time.
+
+    Attributes:
+        counts: int64 (U,), choices of each.
+        times: int64 (M,), seconds since 1970.
+        pauses: int64 (M,), seconds since the person's choice before; -1 at the first.
+    """
+
+    counts: np.ndarray
+    times: np.ndarray
+    pauses: np.ndarray
+
+
+def visits_of(people: People, block: int) -> Visits:
+    """When the people of a block choose something.
+
+    How often follows a gamma distribution of shape 2 around the mean. A person comes during a part of the city's days,
+    in sessions whose beginnings lie in it by chance and at least an hour behind the session before.
+    """
+    world, n = people.world, people.size(block)
+    rng = generator(world.seed, block, _VISITS)
+    chances = 1 - rng.random((2, n))
+    amount = FEWEST + (people.mean - FEWEST) * -0.5 * np.log(chances[0] * chances[1])
+    counts = np.clip(np.rint(amount), FEWEST, people.most).astype(np.int64)
+    ends = np.cumsum(counts)
+    firsts, lasts = ends - counts, ends - 1
+    total = int(ends[-1])
+    begins = rng.random(total) < _NEW_SESSION
+    begins[firsts] = True
+    within = np.minimum(_SHORTEST - _PAUSE * np.log(1 - rng.random(total)), _LONGEST)
+    steps = np.where(begins, _BETWEEN, within)
+    steps[firsts] = 0.0
+    taken = _restarted(np.cumsum(steps), firsts, counts)
+    waits = np.where(begins, -np.log(1 - rng.random(total)), 0.0)
+    waits = _restarted(np.cumsum(waits), firsts, counts, inclusive=True)
+    share, place, last_wait = rng.random((3, n))
+    window = DAY * world.days
+    length = np.maximum((_STAY_LEAST + (_STAY_MOST - _STAY_LEAST) * share) * window, taken[lasts])
+    start = place * (window - length)
+    scale = (length - taken[lasts]) / (waits[lasts] - np.log(1 - last_wait))
+    times = BEGAN + (np.repeat(start, counts) + taken + waits * np.repeat(scale, counts)).astype(np.int64)
+    pauses = np.empty_like(times)
+    pauses[1:] = times[1:] - times[:-1]
+    pauses[firsts] = -1
+    return Visits(counts, times, pauses)
+
+
+def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:
+    """Running sums that begin anew with each person, at the first choice with 0, or with its own value."""
+    before = np.where(firsts > 0, sums[firsts - 1], 0.0) if inclusive else sums[firsts]
+    restarted: np.ndarray = sums - np.repeat(before, counts)
+    return restarted
+
+
+def people_of(items: int, users: int, mean: int, days: int, epoch_days: int, seed: int) -> People:
+    """The people of some settings."""
+    return People(world_of(items, days, epoch_days, seed), users, mean)

@@ -1,0 +1,189 @@
+"""What the city is made of before anybody comes: shelves, what goes with what, appeal, and how it drifts."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from minionerec.data.city.sizes import DAY, SHELF
+from minionerec.data.city.words import AISLES
+
+AISLE, DEPARTMENT = 8, 8 * len(AISLES)
+"""Shelves of an aisle, and of a department."""
+YEAR = 365
+"""Days after which seasons come again."""
+BEGAN = 1_704_067_200
+"""When the city opens, seconds since 1970."""
+
+_WORLD_STREAM = (1 << 64) - 1
+_SHELF_POWER, _SHELF_OFFSET = 0.8, 2.0
+_SEASON = 0.6
+
+
+def generator(seed: int, block: int, stream: int) -> np.random.Generator:
+    """Random numbers of one block of people (or of the world) for one purpose.
+
+    Args:
+        seed: Seed of the city.
+        block: Number of the block.
+        stream: Number of the purpose; streams of a block never meet, as the counter's highest word differs.
+    """
+    key = np.array([seed, block], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], dtype=np.uint64)))
+
+
+def power_law(places: int, power: float, offset: float) -> np.ndarray:
+    """Shares that fall as (place + offset) to a negative power, places from 0: float64 (places,), summing to one."""
+    weights: np.ndarray = (np.arange(places) + offset) ** -power
+    return weights / weights.sum()
+
+
+RANK_SHARES = power_law(SHELF, 1.0, 2.0)
+"""float64 (SHELF,): share of each rank in what a shelf sells, apart from favourite styles."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The city without its people.
+
+    Items are numbered twice: by *position* (shelf times 20 plus style, the order of the tree) and by *row* (the order
+    of the items table, drawn by chance so that it says nothing).
+
+    Attributes:
+        items: Number of items, a multiple of 20.
+        days: Days that the city is open.
+        epoch_days: Days of an epoch; what sells changes from epoch to epoch.
+        seed: Seed of everything.
+    """
+
+    items: int
+    days: int
+    epoch_days: int
+    seed: int
+
+    @property
+    def shelves(self) -> int:
+        """Number of shelves, S."""
+        return self.items // SHELF
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs, E."""
+        return -(-self.days // self.epoch_days)
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Rows of the items table of positions, int32 of the same shape."""
+        rows: np.ndarray = self._scatter[positions]
+        return rows
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Positions of rows of the items table, int64 of the same shape."""
+        return self._gather[rows].astype(np.int64)
+
+    @cached_property
+    def _scatter(self) -> np.ndarray:
+        return generator(self.seed, _WORLD_STREAM, 1).permutation(self.items).astype(np.int32)
+
+    @cached_property
+    def _gather(self) -> np.ndarray:
+        places = np.empty(self.items, dtype=np.int32)
+        places[self._scatter] = np.arange(self.items, dtype=np.int32)
+        return places
+
+    @cached_property
+    def _drawn(self) -> dict[str, np.ndarray]:
+        """What is drawn once for all: base appeal, phase and first rank of each shelf, and what goes with it."""
+        rng, n = generator(self.seed, _WORLD_STREAM, 0), self.shelves
+        appeal = power_law(n, _SHELF_POWER, _SHELF_OFFSET)[rng.permutation(n)]
+        phase, turn = rng.random(n), rng.integers(0, SHELF, n)
+        department, anywhere = spread(np.arange(n), DEPARTMENT, n, rng.random(n)), rng.integers(0, n, n)
+        begin, size = around(np.arange(n), AISLE, n)
+        following = begin + (np.arange(n) - begin + 1) % size
+        return {
+            "appeal": appeal,
+            "phase": phase,
+            "turn": turn.astype(np.int8),
+            "partners": np.stack([following, department, anywhere], axis=1).astype(np.int32),
+        }
+
+    @property
+    def partners(self) -> np.ndarray:
+        """int32 (S, 3): the shelves that go with each, the likeliest first; two of them may be the same."""
+        return self._drawn["partners"]
+
+    def appeal(self, epoch: int) -> np.ndarray:
+        """Appeal of each shelf in an epoch: float64 (S,), summing to one."""
+        season = np.sin(2 * np.pi * (epoch * self.epoch_days / YEAR + self._drawn["phase"]))
+        weights: np.ndarray = self._drawn["appeal"] * (1 + _SEASON * season)
+        return weights / weights.sum()
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        """Sums of the appeals of all epochs in one ascending line, float64 (E * S,): epoch e lies in (e, e + 1]."""
+        sums = np.empty((self.epochs, self.shelves))
+        for epoch in range(self.epochs):
+            np.cumsum(self.appeal(epoch), out=sums[epoch])
+            sums[epoch] *= 1 / sums[epoch, -1]
+            sums[epoch] += epoch
+        return sums.reshape(-1)
+
+    def fashionable(self, chances: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Shelves by their appeal.
+
+        Args:
+            chances: float64 (M,), uniform in [0, 1).
+            epochs: int (M,).
+
+        Returns:
+            int32 (M,).
+        """
+        found = np.searchsorted(self._sums, epochs + chances, side="right") - epochs * self.shelves
+        clipped: np.ndarray = np.clip(found, 0, self.shelves - 1)  # a sum may round up into the next epoch
+        return clipped.astype(np.int32)
+
+    def ranks(self, shelves: np.ndarray, styles: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Rank on its shelf of each item, from 0, in an epoch: int64, shapes broadcast."""
+        ranks: np.ndarray = (styles + self._drawn["turn"][shelves] + np.asarray(epochs, dtype=np.int64)) % SHELF
+        return ranks
+
+    def styles_of_ranks(self, shelves: np.ndarray, ranks: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """The inverse of `ranks`: which style has a rank."""
+        styles: np.ndarray = (ranks - self._drawn["turn"][shelves] - np.asarray(epochs, dtype=np.int64)) % SHELF
+        return styles
+
+    def epoch_of(self, times: np.ndarray) -> np.ndarray:
+        """Epoch of times in seconds since 1970, from 0: int64; what lies outside counts for the nearest."""
+        epochs: np.ndarray = (np.asarray(times, dtype=np.int64) - BEGAN) // (self.epoch_days * DAY)
+        return np.clip(epochs, 0, self.epochs - 1)
+
+
+def around(shelves: np.ndarray, width: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """First shelf of the aisle (or department) of each shelf, and how many shelves that has; the last may have fewer.
+
+    Args:
+        shelves: int (M,).
+        width: Shelves of one.
+        n: Number of all shelves.
+    """
+    begin = shelves // width * width
+    return begin, np.minimum(width, n - begin)
+
+
+def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.ndarray:
+    """A shelf of the same aisle (or department), each as likely: int64 (M,).
+
+    Args:
+        shelves: int (M,).
+        width: Shelves of one.
+        n: Number of all shelves.
+        chances: float64 (M,), uniform in [0, 1).
+    """
+    begin, size = around(shelves, width, n)
+    picked: np.ndarray = begin + (chances * size).astype(np.int64)
+    return picked
+
+
+@lru_cache(maxsize=2)
+def world_of(items: int, days: int, epoch_days: int, seed: int) -> World:
+    """The world of some settings; a process keeps the last two."""
+    return World(items, days, epoch_days, seed)

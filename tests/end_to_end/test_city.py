@@ -1,0 +1,33 @@
+"""The small city's recipe: every step in one process, and what comes out lies between the floors and the ceiling."""
+
+import logging
+
+import pytest
+
+from minionerec.cli.recipes import read_recipe
+from minionerec.core.artefacts import read_json
+from minionerec.rankers.floors import FOLLOWED, POPULARITY
+
+pytestmark = pytest.mark.end_to_end
+
+
+def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = logging.getLogger("transformers").level
+    try:
+        for step in read_recipe("city/small"):
+            step.spec.function()(step.settings)
+    finally:
+        logging.getLogger("transformers").setLevel(before)
+    place = tmp_path / "runs" / "city" / "small"
+    known = read_json(place / "ceiling" / "ceiling.json")
+    measured = read_json(place / "eval" / "metrics.json")["recommenders"]
+    ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
+    popular, followed, model = ndcg[POPULARITY], ndcg[FOLLOWED], ndcg["beam search"]
+    assert known["rows"] == measured["beam search"]["rows"]
+    assert abs(known["drawn"]["ndcg@10"] - known["ceiling"]["ndcg@10"]) < 3 * known["sigma"]["ndcg@10"]
+    assert 0.01 < popular < 0.05 < 0.1 < followed < 0.16
+    assert followed + 0.03 < model < known["low"]["ndcg@10"] - 0.05  # learned, and much is left to learn
+    assert 0.3 < known["ceiling"]["ndcg@10"] < 0.4
+    page = (place / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"Of what the best possible ranking may expect, {known['ceiling']['ndcg@10']:.4f}," in page

@@ -1,0 +1,217 @@
+"""The generated city: exact probabilities that its choices follow, blocks that stand alone, texts that tell."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minionerec.data.city.choices import LOYAL, SHARES, choices_of
+from minionerec.data.city.law import Moments, likeliest, probabilities, probability_of
+from minionerec.data.city.people import likes_of, people_of, visits_of
+from minionerec.data.city.sizes import DAY, SECONDS_A_CHOICE
+from minionerec.data.city.text import _departments, items_table
+from minionerec.data.city.world import BEGAN, DEPARTMENT, RANK_SHARES, SHELF, World
+
+PEOPLE = people_of(items=1340, users=3000, mean=8, days=400, epoch_days=60, seed=5)  # the last aisle has three shelves
+MANY = people_of(items=400, users=20_000, mean=3, days=30, epoch_days=7, seed=9)  # three blocks
+
+
+def all_moments(people, block=0):
+    """Every choice of a block as what it depends on, and what was chosen."""
+    choices, visits = choices_of(people, block), visits_of(people, block)
+    newest = np.where(visits.pauses < 0, -1, np.roll(choices.rows, 1))
+    return Moments(choices.users, newest, choices.times, visits.pauses), choices.rows.astype(np.int64)
+
+
+MOMENTS, CHOSEN = all_moments(PEOPLE)
+
+
+def some(count, seed=0):
+    places = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
+    return MOMENTS.take(places), CHOSEN[places]
+
+
+def test_rows_and_ranks_have_an_inverse():
+    world = PEOPLE.world
+    positions = np.arange(world.items)
+    assert np.array_equal(np.sort(world.rows(positions)), positions)
+    assert np.array_equal(world.positions(world.rows(positions)), positions)
+    shelves, styles, epochs = np.arange(world.shelves)[:, None], np.arange(SHELF), np.int64(3)
+    ranks = world.ranks(shelves, styles, epochs)
+    assert np.array_equal(np.sort(ranks, axis=1), np.tile(np.arange(SHELF), (world.shelves, 1)))
+    assert np.array_equal(world.styles_of_ranks(shelves, ranks, epochs), np.tile(styles, (world.shelves, 1)))
+    assert np.array_equal(world.ranks(shelves, styles, epochs + 1), (ranks + 1) % SHELF)
+
+
+def test_the_world_fits_into_its_tree_and_drifts():
+    world = PEOPLE.world
+    shelves = np.arange(world.shelves)
+    following, near, far = world.partners.T
+    assert np.array_equal(following // 8, shelves // 8) and (following != shelves).all()
+    assert np.array_equal(near // DEPARTMENT, shelves // DEPARTMENT)
+    assert far.min() >= 0 and far.max() < world.shelves
+    appeals = np.stack([world.appeal(epoch) for epoch in range(world.epochs)])
+    assert np.allclose(appeals.sum(axis=1), 1) and appeals.min() > 0
+    assert np.abs(appeals[0] / appeals[3] - 1).max() > 0.5
+    epochs = np.repeat(np.arange(world.epochs), 20_000)
+    drawn = world.fashionable(np.random.default_rng(0).random(len(epochs)), epochs).reshape(world.epochs, -1)
+    for epoch, appeal in enumerate(appeals):
+        expected = 20_000 * appeal
+        statistic = ((np.bincount(drawn[epoch], minlength=world.shelves) - expected) ** 2 / expected).sum()
+        assert abs(statistic - world.shelves) < 5 * np.sqrt(2 * world.shelves)
+
+
+def test_people_come_within_the_citys_days_in_sessions():
+    visits = visits_of(PEOPLE, 0)
+    assert visits.counts.min() == 2 and visits.counts.max() <= PEOPLE.most
+    assert visits.counts.mean() == pytest.approx(PEOPLE.mean, rel=0.03)
+    assert visits.times.min() >= BEGAN and visits.times.max() < BEGAN + 400 * DAY
+    firsts = np.cumsum(visits.counts) - visits.counts
+    assert np.array_equal(np.flatnonzero(visits.pauses < 0), firsts)
+    later = visits.pauses[visits.pauses >= 0]
+    assert later.min() > 0
+    assert not ((later > 1501) & (later < 3599)).any()  # so that half an hour tells what belongs to a session
+    assert (later < 1800).mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_days_that_just_suffice_hold_everybody():
+    crowded = people_of(items=40, users=300, mean=50, days=-(-400 * SECONDS_A_CHOICE // DAY), epoch_days=1, seed=1)
+    visits = visits_of(crowded, 0)
+    assert visits.times.min() >= BEGAN and visits.times.max() < BEGAN + crowded.world.days * DAY
+    assert (visits.pauses[visits.pauses >= 0] >= 0).all()
+
+
+def test_a_block_stands_alone():
+    whole = [choices_of(MANY, block) for block in range(MANY.blocks)]
+    assert [len(np.unique(part.users)) for part in whole] == [8192, 8192, 3616]
+    assert whole[2].users.max() == 19_999
+    fresh = replace(MANY, world=World(MANY.world.items, MANY.world.days, MANY.world.epoch_days, MANY.world.seed))
+    again = choices_of(fresh, 1)
+    for name in ("users", "rows", "times"):
+        assert np.array_equal(getattr(again, name), getattr(whole[1], name))
+    larger = choices_of(replace(MANY, users=50_000), 1)  # who comes later changes nothing
+    assert np.array_equal(larger.rows, whole[1].rows)
+    assert not np.array_equal(whole[0].rows[:1000], whole[1].rows[:1000])
+    other = choices_of(replace(MANY, world=replace(MANY.world, seed=10)), 1)
+    assert not np.array_equal(other.rows[:1000], whole[1].rows[:1000])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, PEOPLE.users - 1),
+    st.integers(-1, PEOPLE.world.items - 1),
+    st.integers(BEGAN - DAY, BEGAN + 500 * DAY),
+    st.integers(0, 10_000),
+)
+def test_probabilities_are_a_distribution_of_which_lists_are_the_top(user, newest, time, pause):
+    moments = Moments(*(np.array([value]) for value in (user, newest, time, pause if newest >= 0 else -1)))
+    dense = probabilities(PEOPLE, moments)[0]
+    assert dense.shape == (PEOPLE.world.items,)
+    assert dense.min() > 0
+    assert dense.sum() == pytest.approx(1)
+    items, chances = likeliest(PEOPLE, moments, 50)
+    assert len(set(items[0].tolist())) == 50
+    assert np.allclose(dense[items[0]], chances[0])
+    assert np.allclose(chances[0], -np.sort(-dense)[:50])
+    one = probability_of(PEOPLE, moments, items[:, 7])
+    assert one[0] == pytest.approx(dense[items[0, 7]])
+
+
+def test_lists_may_be_as_long_as_the_city():
+    small = people_of(items=60, users=10, mean=4, days=30, epoch_days=7, seed=3)
+    moments, _ = all_moments(small)
+    items, chances = likeliest(small, moments, 60)
+    assert np.array_equal(np.sort(items, axis=1), np.tile(np.arange(60), (len(items), 1)))
+    assert np.allclose(chances.sum(axis=1), 1)
+
+
+def test_probabilities_by_hand():
+    """A choice within a session: what each source adds, for a shelf that no other source but fashion reaches."""
+    world, likes = PEOPLE.world, likes_of(PEOPLE, 0)
+    shelf = 9
+    special = set(range(8, 16)) | set(likes.shelves[4].tolist())
+    partner = int(world.partners[shelf, 1])
+    assert partner not in special | {int(world.partners[shelf, 2])}
+    follow, stay, _, fashion = SHARES[0]
+    moments = Moments(np.array([4]), world.rows(np.array([shelf * SHELF + 2])), np.array([BEGAN + 1]), np.array([60]))
+    by_shelf = np.empty(world.items)
+    by_shelf[world.positions(np.arange(world.items))] = probabilities(PEOPLE, moments)[0]
+    by_shelf = by_shelf.reshape(world.shelves, SHELF)
+    appeal = world.appeal(0)
+    assert by_shelf[partner].sum() == pytest.approx(0.3 * follow + fashion * appeal[partner])
+    assert shelf not in likes.shelves[4] and shelf not in world.partners[shelf]
+    assert by_shelf[shelf].sum() == pytest.approx(stay * (0.6 + 0.4 / 8) + fashion * appeal[shelf])
+    first, second = likes.styles[4]
+    selling = RANK_SHARES[world.ranks(partner, np.arange(SHELF), np.int64(0))]
+    expected = (0.3 * follow * (1 - LOYAL) + fashion * appeal[partner]) * selling
+    expected[first] += 0.3 * follow * LOYAL * 0.7
+    expected[second] += 0.3 * follow * LOYAL * 0.3
+    assert by_shelf[partner] == pytest.approx(expected)
+    first_choice = Moments(np.array([4]), np.array([-1]), np.array([BEGAN + 1]), np.array([-1]))
+    assert probabilities(PEOPLE, first_choice)[0].sum() == pytest.approx(1)
+
+
+def test_choices_follow_the_probabilities():
+    """Within sessions, at their beginnings and at first choices: hits, and the information of what was chosen."""
+    moments, chosen = some(6000)
+    for kind in (moments.pauses < 0, moments.pauses > 1800, (moments.pauses >= 0) & (moments.pauses <= 1800)):
+        part, targets = moments.take(np.flatnonzero(kind)), chosen[kind]
+        assert len(targets) > 500
+        dense = probabilities(PEOPLE, part)
+        own = dense[np.arange(len(targets)), targets]
+        ranks = (dense > own[:, None]).sum(axis=1)
+        top = -np.sort(-dense, axis=1).cumsum(axis=1)
+        for k in (1, 5, 20, 100):
+            expected = top[:, k - 1]
+            sigma = np.sqrt((expected * (1 - expected)).sum()) / len(targets)
+            assert abs((ranks < k).mean() - expected.mean()) < 4 * sigma, k
+        nats = -(dense * np.log(dense)).sum(axis=1)
+        spread = (dense * np.log(dense) ** 2).sum(axis=1) - nats**2
+        assert abs(-np.log(own).mean() - nats.mean()) < 4 * np.sqrt(spread.sum()) / len(targets)
+
+
+def test_every_item_is_chosen_as_often_as_the_probabilities_say():
+    foretold = np.zeros(PEOPLE.world.items)
+    for begin in range(0, len(CHOSEN), 2000):
+        part = MOMENTS.take(np.arange(begin, min(begin + 2000, len(CHOSEN))))
+        foretold += probabilities(PEOPLE, part).sum(axis=0)
+    statistic = ((np.bincount(CHOSEN, minlength=len(foretold)) - foretold) ** 2 / foretold).sum()
+    assert foretold.min() > 0.5
+    assert abs(statistic - len(foretold)) < 5 * np.sqrt(2 * len(foretold))
+
+
+def test_what_people_like_tells_much():
+    """The same choices are far less probable for somebody else who stands at the same item."""
+    moments, chosen = some(2000, seed=1)
+    own = probability_of(PEOPLE, moments, chosen)
+    others = probability_of(PEOPLE, replace(moments, users=np.roll(moments.users, 1)), chosen)
+    assert np.log(own).mean() > np.log(others).mean() + 0.5
+
+
+def test_titles_are_distinct_and_tell_shelf_and_style():
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    world = PEOPLE.world
+    table = items_table(world, 0, world.items).to_pylist()
+    assert items_table(world, 700, 703).to_pylist() == table[700:703]
+    assert len({row["title"] for row in table}) == len(table) == len({row["description"] for row in table})
+    assert [row["item_id"] for row in table[:2]] == ["p0", "p1"]
+    vectors = TfidfVectorizer().fit_transform([f"{row['title']} {row['description']}" for row in table])
+    likeness = (vectors @ vectors.T).toarray()
+    np.fill_diagonal(likeness, -1)
+    positions = world.positions(np.arange(world.items))
+    nearest = positions[likeness.argmax(axis=1)]
+    alike = (nearest // SHELF == positions // SHELF) | (nearest % SHELF == positions % SHELF)
+    assert alike.mean() > 0.95
+
+
+@pytest.mark.parametrize("count", [3, 1000, 1024, 1025, 40_000])
+def test_departments_have_names_of_their_own(count):
+    names = _departments(np.arange(count), count - 1).to_pylist()
+    assert len(set(names)) == count
+    words = [name.split() for name in names[:100]]
+    assert all(len(one) == len(words[0]) for one in words)
+    assert not any(set(one[:2]) & set(other[:2]) for one, other in itertools.pairwise(words))
