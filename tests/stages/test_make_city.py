@@ -1,6 +1,7 @@
 """The city's stages: the same bytes however made, going on after a kill, and the ceiling on a corpus's rows."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError
 from minionerec.data.city import make
-from minionerec.data.city.ceiling import moments_of, run_city_ceiling
+from minionerec.data.city.ceiling import check_corpus, moments_of, run_city_ceiling
 from minionerec.data.city.config import CeilingConfig, MakeCityConfig
 from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
@@ -194,6 +195,15 @@ def test_a_corpus_that_is_not_all_of_the_city_is_refused(small, settings, messag
     run_prepare(prepare(small, name, **settings))
     with pytest.raises(ConfigError, match=message):
         run_city_ceiling(ceiling(small, name, "refused"))
+
+
+def test_items_may_lie_in_several_pieces(small):
+    corpus = Corpus.load(small / "corpus")
+    pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
+    check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
+    other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))
+    with pytest.raises(ConfigError, match="its items or times are others"):
+        check_corpus(other, read_manifest(small / "city")["counts"], ceiling(small))
 
 
 def test_a_corpus_of_something_else_and_too_long_lists_are_refused(small, tmp_path):

@@ -1,6 +1,7 @@
 """The stage that computes how well any recommender can do on rows of a generated city."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,18 +64,21 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
             city = open_artefact(stage.inputs["city"], "city")
             people = city_people(city["settings"])
             corpus = Corpus.load(stage.inputs["corpus"])
-            _check(corpus, city["counts"], config)
+            check_corpus(corpus, city["counts"], config)
             moments, targets = moments_of(corpus, config.split)
         with work.phase("rank"):
-            sums = Sums.of(people, moments, targets, sorted(set(config.ks)))
-        content = {"split": corpus.split, **sums.content()}
+            totals = Totals(people, sorted(set(config.ks)), len(targets))
+            parts = -(-len(targets) // AT_ONCE)
+            for numbers in progress(_parts(len(targets)), "ranking rows", total=parts, unit="part"):
+                totals.add(numbers, moments.take(numbers), targets[numbers])
+        content = {"split": corpus.split, **totals.content()}
         with work.finish(counts={"rows": len(targets), **content["ceiling"]}) as place:
             write_text_atomic(place / FILE, json.dumps(content, indent=1) + "\n")
-            pq.write_table(sums.table(), place / ROWS, compression="zstd")
+            pq.write_table(totals.table(), place / ROWS, compression="zstd")
     return CeilingResult(stage.output, {"rows": len(targets), **content["ceiling"]})
 
 
-def _check(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
+def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
     """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
 
     Raises:
@@ -86,15 +90,16 @@ def _check(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig) -> 
             f"{place}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
             "choice. Prepare it with ties 'keep'."
         )
-    held = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
-    for name, value in held.items():
+    sizes = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
+    for name, value in sizes.items():
         if value != counts[name]:
             raise ConfigError(
                 f"{place}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
                 "(source 'tables', without core, start or end)."
             )
-    expected = ids("p", np.arange(corpus.n_items))
-    if not corpus.has_times or not pa.array(corpus.items["item_id"], pa.string()).equals(expected):
+    held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
+    expected = pa.chunked_array([ids("p", np.arange(corpus.n_items))])
+    if not corpus.has_times or not held.equals(expected):
         raise ConfigError(f"{place}: was not made from {city}: its items or times are others. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
@@ -112,50 +117,48 @@ def moments_of(corpus: Corpus, split: str) -> tuple[Moments, np.ndarray]:
     return moments, rows["target"].to_numpy(np.int64)
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What the ranking by true probabilities does on R rows.
+class Totals:
+    """What the ranking by true probabilities does on R rows, summed up part by part.
+
+    Args:
+        people: The city and its people.
+        ks: Cut-offs, ascending.
+        rows: Number of rows, R.
 
     Attributes:
-        ks: Cut-offs, ascending.
         probability: float64 (R,), of each row's target.
         rank: int32 (R,), place of the target from 1; 0 where it lies behind the largest cut-off.
-        mean: Metric to float64 (R,), what each row may expect.
-        variance: Metric to float64 (R,), how that spreads when the target is drawn anew.
     """
 
-    ks: Sequence[int]
-    probability: np.ndarray
-    rank: np.ndarray
-    mean: Mapping[str, np.ndarray]
-    variance: Mapping[str, np.ndarray]
+    def __init__(self, people: People, ks: Sequence[int], rows: int):
+        self.people, self.ks, self.rows = people, ks, rows
+        self.probability, self.rank = np.empty(rows), np.zeros(rows, dtype=np.int32)
+        self._gains = {
+            f"{name}@{k}": gains
+            for k in ks
+            for name, gains in (("hr", np.ones(k)), ("ndcg", 1 / np.log2(np.arange(2, k + 2))))
+        }
+        self._mean, self._variance, self._drawn = (dict.fromkeys(self._gains, 0.0) for _ in range(3))
 
-    @classmethod
-    def of(cls, people: People, moments: Moments, targets: np.ndarray, ks: Sequence[int]) -> "Sums":
-        """Compute them, some rows at a time.
+    def add(self, numbers: np.ndarray, moments: Moments, targets: np.ndarray) -> None:
+        """Add some rows.
 
         Args:
-            people: The city and its people.
-            moments: R choices.
-            targets: int64 (R,), what was chosen, as rows of the items table.
-            ks: Cut-offs, ascending.
+            numbers: int64 (M,), their numbers.
+            moments: What they depend on.
+            targets: int64 (M,), what was chosen, as rows of the items table.
         """
-        total = len(targets)
-        probability, rank = np.empty(total), np.zeros(total, dtype=np.int32)
-        names = [f"{name}@{k}" for k in ks for name in ("hr", "ndcg")]
-        mean, variance = ({name: np.empty(total) for name in names} for _ in range(2))
-        for places in progress(_parts(total), "ranking rows", total=-(-total // AT_ONCE), unit="part"):
-            some = moments.take(places)
-            probability[places] = probability_of(people, some, targets[places])
-            lists, chances = likeliest(people, some, ks[-1])
-            hits = lists == targets[places, None]
-            rank[places] = np.where(hits.any(axis=1), hits.argmax(axis=1) + 1, 0)
-            for k in ks:
-                for name, gains in (("hr", np.ones(k)), ("ndcg", 1 / np.log2(np.arange(2, k + 2)))):
-                    expected = chances[:, :k] @ gains
-                    mean[f"{name}@{k}"][places] = expected
-                    variance[f"{name}@{k}"][places] = chances[:, :k] @ gains**2 - expected**2
-        return cls(ks, probability, rank, mean, variance)
+        self.probability[numbers] = probability_of(self.people, moments, targets)
+        lists, chances = likeliest(self.people, moments, self.ks[-1])
+        hits = lists == targets[:, None]
+        found = np.flatnonzero(hits.any(axis=1))
+        place = hits[found].argmax(axis=1)
+        self.rank[numbers[found]] = place + 1
+        for name, gains in self._gains.items():
+            expected = chances[:, : len(gains)] @ gains
+            self._mean[name] += float(expected.sum())
+            self._variance[name] += float((chances[:, : len(gains)] @ gains**2 - expected**2).sum())
+            self._drawn[name] += float(gains[place[place < len(gains)]].sum())
 
     def content(self) -> dict[str, Any]:
         """What `ceiling.json` says.
@@ -166,25 +169,20 @@ class Sums:
             gets on the targets as they were drawn; `nats`, the mean of -ln of the targets' probabilities, below which
             no model's loss can fall in expectation.
         """
-        rows = len(self.rank)
-        mean = {name: float(values.mean()) for name, values in self.mean.items()}
-        sigma = {name: float(np.sqrt(values.sum()) / rows) for name, values in self.variance.items()}
-        drawn = {}
-        for k in self.ks:
-            hit = (self.rank > 0) & (self.rank <= k)
-            drawn[f"hr@{k}"] = float(hit.mean())
-            drawn[f"ndcg@{k}"] = float(np.where(hit, 1 / np.log2(np.maximum(self.rank, 1) + 1.0), 0.0).mean())
+        mean = {name: total / self.rows for name, total in self._mean.items()}
+        sigma = {name: math.sqrt(total) / self.rows for name, total in self._variance.items()}
         low = {name: mean[name] - _NORMAL * sigma[name] for name in mean}
         high = {name: mean[name] + _NORMAL * sigma[name] for name in mean}
+        drawn = {name: total / self.rows for name, total in self._drawn.items()}
         tables = {"ceiling": mean, "sigma": sigma, "low": low, "high": high, "drawn": drawn}
         rounded = {name: {key: round(value, _DIGITS) for key, value in table.items()} for name, table in tables.items()}
-        return {"rows": rows, **rounded, "nats": round(float(-np.log(self.probability).mean()), _DIGITS)}
+        return {"rows": self.rows, **rounded, "nats": round(float(-np.log(self.probability).mean()), _DIGITS)}
 
     def table(self) -> pa.Table:
         """A line a row: its number, the probability of its target, and the target's place (0: behind all cut-offs)."""
         return pa.table(
             {
-                "row": pa.array(np.arange(len(self.rank)), pa.int64()),
+                "row": pa.array(np.arange(self.rows), pa.int64()),
                 "probability": pa.array(self.probability, pa.float64()),
                 "rank": pa.array(self.rank, pa.int32()),
             }

@@ -199,7 +199,9 @@ def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.
         outside = np.where(known, -1.0, special.fashion[rows, None] * shares)
         values = np.concatenate([inside[rows], outside], axis=1)
         items = np.concatenate([places[rows], np.broadcast_to(first, outside.shape)], axis=1)
-        best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        best = np.argpartition(-values, k - 1, axis=1)[:, :k]
+        order = np.argsort(-np.take_along_axis(values, best, 1), axis=1, kind="stable")
+        best = np.take_along_axis(best, order, 1)
         found[rows], chances[rows] = np.take_along_axis(items, best, 1), np.take_along_axis(values, best, 1)
     return world.rows(found), chances
 
@@ -208,7 +210,7 @@ def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray,
     """The items that fashion chooses most, at most `count`: positions int64 and shares float64, the first first."""
     appeal = world.appeal(epoch)
     shelves = np.argsort(-appeal, kind="stable")[:count]  # each has its first rank before those of later shelves
-    ranks = world.ranks(shelves[:, None], np.arange(SHELF), np.int64(epoch))
+    ranks = world.ranks(shelves[:, None], np.arange(SHELF), epoch)
     shares = (appeal[shelves, None] * RANK_SHARES[ranks]).reshape(-1)
     positions = (shelves[:, None] * SHELF + np.arange(SHELF)).reshape(-1)
     order = np.argsort(-shares, kind="stable")[:count]

@@ -93,7 +93,8 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
 
 def _in_turn(people: People, missing: list[int], parts: list[Path]) -> Iterator[None]:
     for block in missing:
-        yield write_block(people, block, parts[block])
+        write_block(people, block, parts[block])
+        yield
 
 
 def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], parts: list[Path]) -> Iterator[None]:

@@ -35,7 +35,8 @@ def generator(seed: int, block: int, stream: int) -> np.random.Generator:
 def power_law(places: int, power: float, offset: float) -> np.ndarray:
     """Shares that fall as (place + offset) to a negative power, places from 0: float64 (places,), summing to one."""
     weights: np.ndarray = (np.arange(places) + offset) ** -power
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 RANK_SHARES = power_law(SHELF, 1.0, 2.0)
@@ -78,7 +79,8 @@ class World:
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Positions of rows of the items table, int64 of the same shape."""
-        return self._gather[rows].astype(np.int64)
+        positions: np.ndarray = self._gather[rows].astype(np.int64)
+        return positions
 
     @cached_property
     def _scatter(self) -> np.ndarray:
@@ -115,7 +117,8 @@ class World:
         """Appeal of each shelf in an epoch: float64 (S,), summing to one."""
         season = np.sin(2 * np.pi * (epoch * self.epoch_days / YEAR + self._drawn["phase"]))
         weights: np.ndarray = self._drawn["appeal"] * (1 + _SEASON * season)
-        return weights / weights.sum()
+        weights /= weights.sum()
+        return weights
 
     @cached_property
     def _sums(self) -> np.ndarray:
@@ -141,7 +144,7 @@ class World:
         clipped: np.ndarray = np.clip(found, 0, self.shelves - 1)  # a sum may round up into the next epoch
         return clipped.astype(np.int32)
 
-    def ranks(self, shelves: np.ndarray, styles: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+    def ranks(self, shelves: np.ndarray, styles: np.ndarray, epochs: np.ndarray | int) -> np.ndarray:
         """Rank on its shelf of each item, from 0, in an epoch: int64, shapes broadcast."""
         ranks: np.ndarray = (styles + self._drawn["turn"][shelves] + np.asarray(epochs, dtype=np.int64)) % SHELF
         return ranks
@@ -154,7 +157,8 @@ class World:
     def epoch_of(self, times: np.ndarray) -> np.ndarray:
         """Epoch of times in seconds since 1970, from 0: int64; what lies outside counts for the nearest."""
         epochs: np.ndarray = (np.asarray(times, dtype=np.int64) - BEGAN) // (self.epoch_days * DAY)
-        return np.clip(epochs, 0, self.epochs - 1)
+        clipped: np.ndarray = np.clip(epochs, 0, self.epochs - 1)
+        return clipped
 
 
 def around(shelves: np.ndarray, width: int, n: int) -> tuple[np.ndarray, np.ndarray]:
