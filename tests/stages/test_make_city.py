@@ -17,8 +17,8 @@ from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
 from minionerec.data.city.people import visits_of
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
+from minionerec.data.stored import StoredCorpus
 
 BLOCKS = {"items": 60, "users": 17_000, "mean_interactions": 3, "days": 30, "seed": 1}  # three blocks
 SMALL = {"items": 200, "users": 300, "mean_interactions": 8, "days": 200, "seed": 2}
@@ -128,8 +128,8 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     """Lists of all items, sorted, instead of candidates; and probabilities of the targets one by one."""
     result = run_city_ceiling(ceiling(small))
     content = json.loads((result.output / "ceiling.json").read_text())
-    corpus = Corpus.load(small / "corpus")
-    moments, targets = moments_of(corpus, "test")
+    corpus = StoredCorpus.open(small / "corpus").load()
+    moments, targets = moments_of(corpus.test), corpus.test.targets
     dense = probabilities(city_people(read_manifest(small / "city")["settings"]), moments)
     assert (content["rows"], content["split"]) == (len(targets), "global time 8:1:1")
     ranked = -np.sort(-dense, axis=1)
@@ -157,10 +157,10 @@ def test_rows_depend_on_the_choices_they_came_from(small):
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
     pauses = visits_of(people, 0).pauses
-    corpus = Corpus.load(small / "corpus")
+    corpus = StoredCorpus.open(small / "corpus").load()
     found = {}
-    for split in ("train", "valid", "test"):
-        moments, targets = moments_of(corpus, split)
+    for rows in corpus.splits().values():
+        moments, targets = moments_of(rows), rows.targets
         for user, newest, time, pause, target in zip(
             moments.users, moments.newest, moments.times, moments.pauses, targets, strict=True
         ):
@@ -171,6 +171,15 @@ def test_rows_depend_on_the_choices_they_came_from(small):
         expected = (rows[place - 1], pauses[place], rows[place])
         assert found.pop((numbers[place], table["timestamp"][place])) == expected
     assert not found
+
+
+def test_the_ceiling_of_fewer_rows_is_that_of_these_rows(small):
+    run_prepare(prepare(small, "thinned", max_eval_rows=50))
+    result = run_city_ceiling(ceiling(small, "thinned", "of_thinned", ks=[10]))
+    whole = pd.read_parquet(run_city_ceiling(ceiling(small)).output / "rows.parquet")
+    kept = whole[np.arange(len(whole)) * 50 % len(whole) < 50]
+    rows = pd.read_parquet(result.output / "rows.parquet")
+    assert len(rows) == 50 and np.array_equal(rows["probability"], kept["probability"])
 
 
 def test_the_ceiling_is_of_a_split_and_up_to_date(small, tmp_path):
@@ -198,11 +207,11 @@ def test_a_corpus_that_is_not_all_of_the_city_is_refused(small, settings, messag
 
 
 def test_items_may_lie_in_several_pieces(small):
-    corpus = Corpus.load(small / "corpus")
+    corpus = StoredCorpus.open(small / "corpus")
     pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
     check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
     other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))
-    with pytest.raises(ConfigError, match="its items or times are others"):
+    with pytest.raises(ConfigError, match="its items are others"):
         check_corpus(other, read_manifest(small / "city")["counts"], ceiling(small))
 
 
@@ -218,5 +227,5 @@ def test_a_corpus_of_something_else_and_too_long_lists_are_refused(small, tmp_pa
     tables = {"items": str(tmp_path / "items.parquet"), "interactions": str(tmp_path / "bought.parquet")}
     run_prepare(PrepareConfig(source="tables", **tables, output=str(tmp_path / "corpus")))
     config = CeilingConfig(city=str(small / "city"), corpus=str(tmp_path / "corpus"), output=str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match=r"was not made from .*city: its items or times are others"):
+    with pytest.raises(ConfigError, match=r"was not made from .*city: its items are others"):
         run_city_ceiling(config)

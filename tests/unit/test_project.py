@@ -146,12 +146,14 @@ def test_constraints_pin_one_version_each_and_torch_first():
     assert wanted <= set(pinned)
 
 
-@pytest.mark.parametrize("name", ["cpu.yaml", "single_gpu.yaml", "zero2_4gpu.yaml", "zero2_cpu.yaml"])
+@pytest.mark.parametrize(
+    "name", ["cpu.yaml", "single_gpu.yaml", "zero2_4gpu.yaml", "zero2_2x4gpu.yaml", "zero2_cpu.yaml"]
+)
 def test_accelerate_takes_the_launch_files(name):
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = load_config_from_file(str(ROOT / "ds_configs" / name))
-    assert config.num_processes == {"zero2_4gpu.yaml": 4, "zero2_cpu.yaml": 2}.get(name, 1)
+    assert config.num_processes == {"zero2_4gpu.yaml": 4, "zero2_2x4gpu.yaml": 8, "zero2_cpu.yaml": 2}.get(name, 1)
     assert config.use_cpu == (name == "cpu.yaml")
     for file in [value for key, value in config.deepspeed_config.items() if key.endswith("_file")]:
         assert (ROOT / file).is_file()

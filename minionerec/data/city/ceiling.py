@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import open_artefact, write_text_atomic
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
 from minionerec.data.city.config import CeilingConfig
@@ -21,7 +21,8 @@ from minionerec.data.city.law import Moments, likeliest, probability_of
 from minionerec.data.city.make import city_people
 from minionerec.data.city.people import People
 from minionerec.data.city.text import ids
-from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096
@@ -62,23 +63,19 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     with stage.work() as work:
         with work.phase("load"):
             city = open_artefact(stage.inputs["city"], "city")
-            people = city_people(city["settings"])
-            corpus = Corpus.load(stage.inputs["corpus"])
+            corpus = StoredCorpus.open(stage.inputs["corpus"])
             check_corpus(corpus, city["counts"], config)
-            moments, targets = moments_of(corpus, config.split)
         with work.phase("rank"):
-            totals = Totals(people, sorted(set(config.ks)), len(targets))
-            parts = -(-len(targets) // AT_ONCE)
-            for numbers in progress(_parts(len(targets)), "ranking rows", total=parts, unit="part"):
-                totals.add(numbers, moments.take(numbers), targets[numbers])
+            totals = totals_of(corpus, city_people(city["settings"]), config)
         content = {"split": corpus.split, **totals.content()}
-        with work.finish(counts={"rows": len(targets), **content["ceiling"]}) as place:
+        counts = {"rows": totals.rows, **content["ceiling"]}
+        with work.finish(counts=counts) as place:
             write_text_atomic(place / FILE, json.dumps(content, indent=1) + "\n")
             pq.write_table(totals.table(), place / ROWS, compression="zstd")
-    return CeilingResult(stage.output, {"rows": len(targets), **content["ceiling"]})
+    return CeilingResult(stage.output, counts)
 
 
-def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
+def check_corpus(corpus: StoredCorpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
     """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
 
     Raises:
@@ -99,22 +96,24 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
             )
     held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
     expected = pa.chunked_array([ids("p", np.arange(corpus.n_items))])
-    if not corpus.has_times or not held.equals(expected):
-        raise ConfigError(f"{place}: was not made from {city}: its items or times are others. Prepare it from there.")
+    if not held.equals(expected):
+        raise ConfigError(f"{place}: was not made from {city}: its items are others. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
-def moments_of(corpus: Corpus, split: str) -> tuple[Moments, np.ndarray]:
-    """What the targets of a split depend on, and the targets as rows of the items table, int64 (R,)."""
-    rows, times = corpus.rows(split), corpus.times_of(split)
-    if times is None:
-        raise ConfigError(f"split {split!r} has no times, but the city's choices depend on them. Prepare it again.")
-    users = pc.cast(pc.utf8_slice_codeunits(pa.array(rows["user"], pa.string()), 1), pa.int64())
-    newest = np.array([history[-1] if len(history) else -1 for history in rows["history"]], dtype=np.int64)
-    pauses = np.where(newest < 0, -1, times.time - times.previous)
-    moments = Moments(users.to_numpy(zero_copy_only=False), newest, times.time, pauses)
-    return moments, rows["target"].to_numpy(np.int64)
+def moments_of(rows: SplitRows) -> Moments:
+    """What the targets of some rows depend on.
+
+    Raises:
+        ConfigError: If the rows have no times.
+    """
+    if rows.times is None:
+        raise ConfigError("the corpus has no times, but the city's choices depend on them. Prepare it from the city.")
+    users = pc.cast(pc.utf8_slice_codeunits(pa.array(rows.users, pa.string()), 1), pa.int64())
+    newest = rows.newest.astype(np.int64)
+    pauses = np.where(newest < 0, -1, rows.times.time - rows.times.previous)
+    return Moments(users.to_numpy(zero_copy_only=False), newest, rows.times.time, pauses)
 
 
 class Totals:
@@ -189,6 +188,19 @@ class Totals:
         )
 
 
-def _parts(total: int) -> Iterator[np.ndarray]:
-    for begin in range(0, total, AT_ONCE):
-        yield np.arange(begin, min(begin + AT_ONCE, total))
+def totals_of(corpus: StoredCorpus, people: People, config: CeilingConfig) -> Totals:
+    """The totals over all rows of a split, which are read some at a time.
+
+    Raises:
+        DataError: If the split holds no row.
+    """
+    size = corpus.sizes[config.split]
+    if not size:
+        raise DataError(f"{config.corpus}: split {config.split!r} holds no row. Choose another split.")
+    totals = Totals(people, sorted(set(config.ks)), size)
+    for numbers, rows in progress(corpus.batches(config.split), "ranking rows", unit="batch"):
+        moments, targets = moments_of(rows), rows.targets.astype(np.int64)
+        for begin in range(0, len(rows), AT_ONCE):
+            some = np.arange(begin, min(begin + AT_ONCE, len(rows)))
+            totals.add(numbers[some], moments.take(some), targets[some])
+    return totals

@@ -6,8 +6,7 @@ from typing import ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.data.city.sizes import DAY, MOST_TIMES, SECONDS_A_CHOICE, SHELF
-
-SPLITS = ("train", "valid", "test")
+from minionerec.data.names import SPLITS
 
 
 @dataclass
