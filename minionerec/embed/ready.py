@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import DataError, cut
+from minionerec.embed.mapped import LARGEST as LARGEST
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
-LARGEST = 1e12
-"""Values of vectors are at most this large: distances between larger ones are too large for float32."""
 
 
 def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:

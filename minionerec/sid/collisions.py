@@ -8,9 +8,13 @@ from functools import partial
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.embed.mapped import Rows
+from minionerec.sid.order import group_sizes, row_keys
+from minionerec.sid.relocate import relocate
 from minionerec.sid.residual_kmeans import distances, reconstruct
 from minionerec.sid.sinkhorn import encode_together
 
+_ROWS = 1 << 14  # vectors at once
 ROUNDS = 20
 """Most rounds of "sinkhorn": LC-Rec's."""
 
@@ -78,7 +82,7 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
         >>> counts.unique, counts.sharing_items, counts.sharing_rate, counts.surplus_rate, counts.largest_bucket
         (2, 3, 0.75, 0.5, 3)
     """
-    sizes = np.array(list(Counter(map(tuple, codes.tolist())).values()))
+    sizes = group_sizes(codes)
     sharing = int(sizes[sizes > 1].sum())
     return CollisionCounts(
         items=len(codes),
@@ -98,10 +102,11 @@ class _Table:
     """Codes with collisions, int32 (N, L), and what methods may need to resolve them."""
 
     codes: np.ndarray
-    vectors: np.ndarray | None
+    vectors: Rows | None
     codebooks: Sequence[np.ndarray] | None
     taken: np.ndarray
     capacity: int
+    left: np.ndarray | None
 
 
 def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
@@ -122,22 +127,25 @@ def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     Numbers begin at 0, or behind those of the SIDs already taken. With `everyone` an item that is alone has number 0
     (Rajput et al., "Recommender Systems with Generative Retrieval", 2023), so that all SIDs grow by one code.
     """
-    codes, levels = table.codes, table.codes.shape[1]
-    first_free: dict[tuple[int, ...], int] = {}
-    for row in table.taken.tolist():
-        sid = tuple(row[:levels])
-        first_free[sid] = max(first_free.get(sid, 0), max(row[levels:], default=-1) + 1)
-    ranks = np.full((len(codes), 1), -1, dtype=np.int32)
-    for sid, items in _groups(codes).items():
-        if len(items) == 1 and sid not in first_free and not everyone:
-            continue
-        if min(sid) < 0:
-            raise DataError("an extra token needs SIDs of one length; these differ in length. Take collisions: keep.")
-        ranks[items, 0] = first_free.get(sid, 0) + np.arange(len(items))
-    return codes if (ranks < 0).all() else np.hstack([codes, ranks])
+    codes, levels, taken = table.codes, table.codes.shape[1], table.taken
+    groups, group = np.unique(row_keys(np.vstack([taken[:, :levels], codes])), return_inverse=True)
+    others, own = np.split(group.reshape(-1), [len(taken)])
+    first_free = np.full(len(groups), -1, dtype=np.int64)  # -1 where nobody else has the SID
+    np.maximum.at(first_free, others, taken[:, levels:].max(axis=1, initial=-1) + 1)
+    sizes = np.bincount(own, minlength=len(groups))
+    numbered = (sizes[own] > 1) | (first_free[own] >= 0) | everyone  # (N,)
+    if (codes[numbered] < 0).any():
+        raise DataError("an extra token needs SIDs of one length; these differ in length. Take collisions: keep.")
+    if not numbered.any():
+        return codes
+    order = np.argsort(own, kind="stable")
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes)) - (np.cumsum(sizes) - sizes)[own[order]]
+    numbers = np.where(numbered, rank + np.maximum(first_free[own], 0), -1)
+    return np.hstack([codes, numbers.astype(np.int32)[:, None]])
 
 
-def _space(table: _Table, method: str) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+def _space(table: _Table, method: str) -> tuple[Rows, Sequence[np.ndarray]]:
     """Vectors and codebooks, of which the codes must be full rows."""
     codes, vectors, codebooks = table.codes, table.vectors, table.codebooks
     if vectors is None or codebooks is None:
@@ -149,60 +157,8 @@ def _space(table: _Table, method: str) -> tuple[np.ndarray, Sequence[np.ndarray]
 
 
 def _relocate(table: _Table) -> np.ndarray:
-    """Move whoever finds an SID full to the nearest free code.
-
-    An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
-    reconstruction stay (ties: lower index). The others move in order of that distance (ties: lower index), each at the
-    deepest level under whose prefix there is room: mostly the last level. From there down, each level takes the code
-    nearest to the residual that still has room below it.
-
-        prefix (a, b) with room     ->  (a, b, nearest free c)
-        (a, b) full, (a,) with room ->  (a, nearest b' with room, nearest free c)
-        (a,) full                   ->  (nearest a' with room, ...)
-    """
-    codes, capacity = table.codes, table.capacity
     vectors, codebooks = _space(table, "relocate")
-    sizes = [len(codebook) for codebook in codebooks]
-    levels = len(sizes)
-    # Prefix of any length -> items that have a place under it, each SID holding at most `capacity`.
-    used: Counter[tuple[int, ...]] = Counter()
-    places = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(levels + 1)]
-
-    def occupy(sid: tuple[int, ...], items: int) -> None:
-        for depth in range(levels + 1):
-            used[sid[:depth]] += items
-
-    for sid, count in Counter(map(tuple, table.taken[:, :levels].tolist())).items():
-        occupy(sid, min(count, capacity))
-    if places[0] - used[()] < len(codes):
-        room = f"{len(codes)} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
-        taken = f" beside the {used[()]} places taken" if used[()] else ""
-        raise DataError(
-            f"{len(codes)} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{taken}. "
-            "Raise codebook_sizes, add a level, or take collisions: extra_token."
-        )
-    distance = ((vectors - reconstruct(codes, codebooks)) ** 2).sum(axis=1)  # (N,)
-    movers: list[int] = []
-    for sid, items in _groups(codes).items():
-        staying = min(len(items), capacity - used[sid])
-        occupy(sid, staying)
-        movers += sorted(items, key=lambda i: (distance[i], i))[staying:]
-
-    moved = codes.copy()
-    for item in sorted(movers, key=lambda i: (distance[i], i)):
-        prefix = tuple(codes[item].tolist())
-        depth = next(d for d in range(levels - 1, -1, -1) if used[prefix[:d]] < places[d])
-        prefix = prefix[:depth]
-        residual = vectors[item] - sum(codebooks[d][code] for d, code in enumerate(prefix))
-        for level in range(depth, levels):
-            costs = ((codebooks[level] - residual) ** 2).sum(axis=1)  # (C,)
-            order = np.argsort(costs, kind="stable").tolist()
-            code = next(code for code in order if used[(*prefix, code)] < places[level + 1])
-            residual = residual - codebooks[level][code]
-            prefix = (*prefix, code)
-        occupy(prefix, 1)
-        moved[item] = prefix
-    return moved
+    return relocate(table.codes, vectors, codebooks, table.taken, table.capacity, table.left)
 
 
 def _sinkhorn(table: _Table) -> np.ndarray:
@@ -211,7 +167,10 @@ def _sinkhorn(table: _Table) -> np.ndarray:
     Unlike there, a group chooses among the codes that nobody else has under its prefix, so that no round adds a
     collision.
     """
-    vectors, codebooks = _space(table, "sinkhorn")
+    rows, codebooks = _space(table, "sinkhorn")
+    if not isinstance(rows, np.ndarray):
+        raise DataError("sinkhorn needs all item vectors in memory. Take collisions: relocate or extra_token.")
+    vectors = rows
     codes, last = table.codes.copy(), codebooks[-1]
     left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), what the last level stands for
     squares = (left * left).sum(axis=1, keepdims=True)
@@ -246,10 +205,11 @@ def resolve_collisions(
     codes: np.ndarray,
     method: str,
     *,
-    vectors: np.ndarray | None = None,
+    vectors: Rows | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
     taken: np.ndarray | None = None,
     capacity: int = 1,
+    left: np.ndarray | None = None,
 ) -> Resolution:
     """Resolve collisions and count them before and after.
 
@@ -260,10 +220,12 @@ def resolve_collisions(
             items than places); "sinkhorn" encodes the members of each group together at the last level, whose codes
             they share out by entropic optimal transport, and keeps what still collides; "extra_token" adds a level
             that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds it to all.
-        vectors: float32 (N, D), what the codes were made from; needed by "relocate" and "sinkhorn".
+        vectors: float32 (N, D), what the codes were made from; needed by "relocate" and "sinkhorn". They may lie in a
+            file; but "sinkhorn" needs an array.
         codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
         taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
         capacity: Most items that may share an SID after "relocate".
+        left: float32 (N,), squared distance of each item to its reconstruction, where that is known already.
 
     Returns:
         The new codes, the counts before and after (of these N items and the P others), and the distance paid.
@@ -278,15 +240,27 @@ def resolve_collisions(
     codes = np.ascontiguousarray(codes, dtype=np.int32)
     width = codes.shape[1]
     others = np.empty((0, width), dtype=np.int32) if taken is None else np.ascontiguousarray(taken, dtype=np.int32)
-    resolved = METHODS[method](_Table(codes, vectors, codebooks, others, capacity))
+    resolved = METHODS[method](_Table(codes, vectors, codebooks, others, capacity, left))
     changed = (resolved[:, :width] != codes).any(axis=1) | (resolved[:, width:] >= 0).any(axis=1)  # (N,)
     paid = None
     if vectors is not None and codebooks is not None:
-        tables = (reconstruct(table[changed], codebooks).astype(np.float64) for table in (codes, resolved))
-        before, after = (((vectors[changed] - table) ** 2).sum() for table in tables)
-        paid = float(after - before)
+        paid = _paid(vectors, codebooks, np.flatnonzero(changed), codes, resolved)
     count_before, count_after = (count_collisions(stack_codes(others, table)) for table in (codes, resolved))
     return Resolution(resolved, method, count_before, count_after, int(changed.sum()), paid)
+
+
+def _paid(
+    vectors: Rows, codebooks: Sequence[np.ndarray], moved: np.ndarray, codes: np.ndarray, resolved: np.ndarray
+) -> float:
+    """Squared distance of the items that moved to their reconstructions, after less before."""
+    paid = 0.0
+    for start in range(0, len(moved), _ROWS):
+        items = moved[start : start + _ROWS]
+        points = vectors[items]
+        tables = (reconstruct(table[items], codebooks).astype(np.float64) for table in (codes, resolved))
+        before, after = (((points - table) ** 2).sum() for table in tables)
+        paid += float(after - before)
+    return paid
 
 
 def stack_codes(*tables: np.ndarray) -> np.ndarray:

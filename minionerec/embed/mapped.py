@@ -1,0 +1,189 @@
+"""Vectors that stay in their file: rows of a `.npy` file read in blocks, never all of them at once."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from minionerec.core.errors import DataError, cut
+
+LARGEST = 1e12
+"""Values of vectors are at most this large: distances between larger ones are too large for float32."""
+
+STREAMED_FROM = 1 << 30
+"""Bytes of float32 vectors (N x D x 4) from which a `.npy` file is read in blocks where its reader can do with them."""
+
+_ROWS = 1 << 14  # rows of a block
+_GAP = 1 << 15  # bytes between two wanted rows that are read along rather than skipped
+_RUN = 1 << 23  # bytes read at once where rows are picked
+
+
+class Rows(Protocol):
+    """A table of float32 vectors (N, D) that gives some of its rows at a time: an array, or something in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and width, (N, D)."""
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+
+    def __getitem__(self, rows: Any) -> Any:
+        """One row by its number, float32 (D,), or some by a slice or an integer array, float32 (n, D)."""
+
+
+class VectorFile:
+    """The rows of a `.npy` file of numbers, float32 as they are read, checked as they are read.
+
+    Nothing is mapped: what was read and given away counts for nothing once it is dropped. Several threads may read.
+
+    Args:
+        path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers, row by row.
+
+    Raises:
+        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header says.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(f"{folder}/v.npy", np.arange(6, dtype=np.float16).reshape(3, 2))
+        ...     vectors = VectorFile(f"{folder}/v.npy")
+        ...     vectors.shape, vectors[1:3].tolist(), vectors[np.array([2, 0])].tolist()
+        ((3, 2), [[2.0, 3.0], [4.0, 5.0]], [[4.0, 5.0], [0.0, 1.0]])
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        try:
+            with open(self.path, "rb") as file:
+                shape, fortran, dtype = _header(file)
+                self._start, held = file.tell(), os.fstat(file.fileno()).st_size
+                self._file = os.dup(file.fileno())
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
+        except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
+            said = cut(str(error), 200)
+            raise DataError(f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save.") from None
+        self.dtype = dtype
+        wrong = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
+        if wrong or fortran:
+            what = "columns one after another" if fortran and not wrong else f"{dtype} of shape {shape}"
+            raise DataError(f"{path}: holds {what}; expected numbers of shape (items, width), row by row.")
+        self.shape: tuple[int, int] = (shape[0], shape[1])
+        self._row_bytes = shape[1] * dtype.itemsize
+        wanted = self._start + shape[0] * self._row_bytes
+        if held < wanted:
+            raise DataError(f"{path}: {held} bytes for {shape[0]} rows, which need {wanted}. Write the file again.")
+
+    def __del__(self) -> None:
+        """Close the file."""
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Some rows: one by its number, float32 (D,); a slice without a step, or an int array (n,), float32 (n, D).
+
+        Raises:
+            DataError: If a value is not finite or beyond `LARGEST`, naming row and column, or the file has shrunk.
+            IndexError: If a row is not there.
+        """
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step != 1:
+                raise IndexError("slices of vectors in a file have no step.")
+            found = np.empty((max(0, stop - start), self.shape[1]), dtype=np.float32)
+            for first in range(start, stop, _ROWS):
+                last = min(first + _ROWS, stop)
+                found[first - start : last - start] = self._read(first, last)
+            return found
+        if np.ndim(rows) == 0:
+            return self[np.array([rows])][0]
+        return self._picked(np.asarray(rows, dtype=np.int64))
+
+    def _picked(self, rows: np.ndarray) -> np.ndarray:
+        """Rows by their numbers, read in the order of the file."""
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}.")
+        found = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        places = np.argsort(rows, kind="stable")
+        ascending = rows[places]
+        for first, last in _runs(ascending, max(1, _GAP // self._row_bytes), max(1, _RUN // self._row_bytes)):
+            begin = int(ascending[first])
+            block = self._read(begin, int(ascending[last - 1]) + 1)
+            found[places[first:last]] = block[ascending[first:last] - begin]
+        return found
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Rows from `start` to before `stop`, checked: float32."""
+        raw = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        view, done = memoryview(raw.view(np.uint8).reshape(-1)), 0  # type: ignore[arg-type]
+        while done < len(view):
+            got = os.preadv(self._file, [view[done:]], self._start + start * self._row_bytes + done)
+            if not got:
+                raise DataError(f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again.")
+            done += got
+        with np.errstate(over="ignore"):
+            block = raw.astype(np.float32, copy=False)
+        low, high = (float(block.min()), float(block.max())) if len(block) else (0.0, 0.0)  # NaN where a value is
+        if not (low >= -LARGEST and high <= LARGEST):
+            self._refuse(block, start)
+        return block
+
+    def _refuse(self, block: np.ndarray, start: int) -> None:
+        row, column = np.argwhere(~(np.abs(block) <= LARGEST))[0].tolist()
+        value = block[row, column]
+        if np.isfinite(value):
+            raise DataError(
+                f"{self.path}: row {start + row} holds {value:g}, but values are at most {LARGEST:g}, for distances are "
+                "computed in float32. Scale the vectors."
+            )
+        raise DataError(
+            f"{self.path}: row {start + row}, column {column} is {value}. Every value must be a finite float32; mend or "
+            "leave out this item."
+        )
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"version {version} of the format")
+    # Version 3 differs from 2 only in the names of fields, which tables of numbers do not have.
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    return shape, fortran, dtype
+
+
+def _runs(ascending: np.ndarray, gap: int, most: int) -> Iterator[tuple[int, int]]:
+    """Places [first, last) of ascending rows that are read at once: at most `gap` rows apart, `most` rows in all."""
+    breaks = np.flatnonzero(np.diff(ascending) > gap) + 1
+    for first, last in zip(np.r_[0, breaks].tolist(), np.r_[breaks, len(ascending)].tolist(), strict=True):
+        while first < last:
+            end = int(np.searchsorted(ascending[first:last], ascending[first] + most)) + first
+            yield first, end
+            first = end
+
+
+def blocks(vectors: Rows, size: int = _ROWS) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows at a time and a float32 copy of them, so that no second table as large is held."""
+    for start in range(0, len(vectors), size):
+        rows = slice(start, min(start + size, len(vectors)))
+        yield rows, np.array(vectors[rows], dtype=np.float32, order="C")
+
+
+def save_vectors(path: str | os.PathLike[str], vectors: Rows) -> None:
+    """Write vectors as `numpy.save` does; those in a file in blocks, as float16 where they are so, else as float32."""
+    if isinstance(vectors, np.ndarray):
+        np.save(path, vectors, allow_pickle=False)
+        return
+    dtype = np.dtype(np.float16 if getattr(vectors, "dtype", None) == np.float16 else np.float32)
+    with open(path, "wb") as file:
+        said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": vectors.shape}
+        np.lib.format.write_array_header_1_0(file, said)
+        for _, block in blocks(vectors):
+            file.write(block.astype(dtype, copy=False).tobytes())
