@@ -97,6 +97,8 @@ class VectorFile:
             start, stop, step = rows.indices(len(self))
             if step != 1:
                 raise IndexError("slices of vectors in a file have no step.")
+            if 0 < stop - start <= _ROWS:
+                return self._read(start, stop)
             found = np.empty((max(0, stop - start), self.shape[1]), dtype=np.float32)
             for first in range(start, stop, _ROWS):
                 last = min(first + _ROWS, stop)

@@ -2,17 +2,23 @@
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 
 TOLERANCE = 0.05  # in practice the total ends within 0.05 % of the least; a fifth of this takes twice as long
+COSTS_BYTES = 1 << 30
+"""Bytes of costs, float32 (items, codes), that are held at once; beyond them most items are assigned by price alone."""
 _ROWS = 1 << 13  # at a time: what fits into the cache
 
 
 def balanced_assign(
-    costs: np.ndarray, prices: np.ndarray | None = None, tolerance: float = TOLERANCE
+    costs: np.ndarray,
+    prices: np.ndarray | None = None,
+    tolerance: float = TOLERANCE,
+    places: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give every code floor(N / C) or ceil(N / C) items at nearly the least total cost.
 
@@ -30,6 +36,7 @@ def balanced_assign(
         costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
         prices: float (C,), where to start; zeros if None.
         tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
+        places: int64 (C,), most items of each code, at least 1 each and N in all; equal sizes if None.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -42,7 +49,7 @@ def balanced_assign(
         [0, 0, 1, 1]
     """
     n, size = costs.shape
-    if n < size:
+    if n < size and places is None:
         raise DataError(f"{n} items cannot fill {size} codes. Lower codebook_sizes to at most {n}.")
     prices = np.zeros(size) if prices is None else np.array(prices, dtype=np.float64)
     codes = np.zeros(n, dtype=np.int32)
@@ -56,11 +63,60 @@ def balanced_assign(
     bids += epsilon
 
     wanted = np.bincount(codes, minlength=size)
-    places = np.full(size, n // size)
-    places[np.argsort(-wanted, kind="stable")[: n % size]] += 1
+    places = _equal_places(wanted) if places is None else places
     heaps, waiting = _take_first_bids(codes, bids, wanted, places, prices)
     _bid_again(costs, codes, prices, heaps, waiting, places.tolist(), epsilon)
     return codes, prices
+
+
+def _equal_places(wanted: np.ndarray) -> np.ndarray:
+    """Places of each code, int64 (C,): as many in all as items that want one, at most one more here than there."""
+    each, more = divmod(int(wanted.sum()), len(wanted))
+    places = np.full(len(wanted), each)
+    places[np.argsort(-wanted, kind="stable")[:more]] += 1
+    return places
+
+
+def balanced_stream(
+    items: int,
+    blocks: Iterable[tuple[slice, np.ndarray]],
+    costs_of: Callable[[np.ndarray], np.ndarray],
+    prices: np.ndarray,
+) -> np.ndarray:
+    """Codes of equal size for more items than have room for their costs in memory, at little more than the least cost.
+
+    At good prices (those of a large sample) the code with the least cost plus price is nearly balanced. Every item
+    takes it; codes with too many keep those to whom the second choice would be dearest (ties: the earlier), and the
+    others are auctioned among the places that are left (`balanced_assign`).
+
+    Args:
+        items: Number of items, N, at least that of codes.
+        blocks: Rows and their costs, float32 (n, C), all items once.
+        costs_of: Costs of some items, int64 (n,) ascending: float32 (n, C).
+        prices: float64 (C,).
+
+    Returns:
+        int32 (N,).
+    """
+    codes, margin = np.empty(items, dtype=np.int32), np.empty(items, dtype=np.float32)
+    for rows, costs in blocks:
+        first, bid = _first_bids(costs, prices)
+        codes[rows], margin[rows] = first, bid - prices[first]
+    wanted = np.bincount(codes, minlength=len(prices))
+    places = _equal_places(wanted)
+    order = np.lexsort((-margin, codes))  # of equal margins the earlier item first
+    rank = np.arange(items) - (np.cumsum(wanted) - wanted)[codes[order]]
+    outbid = np.sort(order[rank >= places[codes[order]]])
+    del margin, order, rank
+    room = places - np.minimum(wanted, places)
+    most = max(1, COSTS_BYTES // (4 * len(prices)))
+    for part in np.array_split(outbid, -(-len(outbid) // most)) if len(outbid) else []:
+        opened = np.flatnonzero(room)
+        costs = np.ascontiguousarray(costs_of(part)[:, opened])
+        found = opened[balanced_assign(costs, prices[opened], places=room[opened])[0]]
+        codes[part] = found
+        room -= np.bincount(found, minlength=len(prices))
+    return codes
 
 
 def _epsilon(costs: np.ndarray, tolerance: float) -> float:

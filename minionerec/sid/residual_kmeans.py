@@ -1,13 +1,13 @@
 """Residual k-means, plain and balanced: level by level, cluster what the levels before have left over."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.embed.ready import LARGEST
-from minionerec.sid.balanced import TOLERANCE, balanced_assign
+from minionerec.embed.mapped import LARGEST, Rows, blocks
+from minionerec.sid.balanced import COSTS_BYTES, TOLERANCE, balanced_assign, balanced_stream
 
 logger = get_logger(__name__)
 
@@ -51,13 +51,14 @@ def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int
 
 
 def residual_kmeans(
-    vectors: np.ndarray,
+    vectors: Rows,
     codebook_sizes: Sequence[int] = (256, 256, 256),
     seed: int = 42,
     iterations: int = 25,
     *,
     balanced: bool = False,
     train_points_per_code: int | None = None,
+    train_rows: int | None = None,
     threads: int = 1,
     device: str = "cpu",
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -70,16 +71,18 @@ def residual_kmeans(
     2. All vectors train every level, unless `train_points_per_code` limits them.
     3. Balanced: k-means goes on for at most 6 iterations with `minionerec.sid.balanced.balanced_assign` in place of
        the nearest centroid, and then all items are assigned that way: each code of a level gets floor(N / C_l) or
-       ceil(N / C_l) items. Residuals are those of the balanced codes.
+       ceil(N / C_l) items (`minionerec.sid.balanced.balanced_stream` where they are too many). Residuals are those of
+       the balanced codes.
 
     Args:
-        vectors: float (N, D), row i = item i, all finite.
+        vectors: float (N, D), row i = item i, all finite; in memory or in a file.
         codebook_sizes: Codes per level, C_l.
         seed: Level l uses seed + l; equal vectors, seed, threads and device give equal bytes.
         iterations: Lloyd iterations per level.
         balanced: Give all codes of a level the same number of items.
         train_points_per_code: If given, all levels train on the same sample of this many vectors per code of the
             largest level (`training_rows`).
+        train_rows: The size of that sample, if given.
         threads: CPU threads of faiss and BLAS while this runs.
         device: "cpu", or a device of torch's such as "cuda", where distances are then computed.
 
@@ -92,27 +95,80 @@ def residual_kmeans(
     check_vectors(vectors, codebook_sizes)
     from threadpoolctl import threadpool_limits
 
-    size = len(vectors) if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
+    size = sample_size(len(vectors), codebook_sizes, train_points_per_code, train_rows)
     trained = training_rows(len(vectors), size, seed)
-    codes = np.empty((len(vectors), 0), dtype=np.int32)
-    codebooks: list[np.ndarray] = []
     with threadpool_limits(limits=threads):
         residuals = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
+        if not balanced:
+            codebooks = _plain(residuals, codebook_sizes, seed, iterations, device)
+            del residuals
+            return _encode(vectors, codebooks, device), codebooks
+        codes, codebooks = np.empty((len(vectors), 0), dtype=np.int32), []
         for level, size in enumerate(codebook_sizes):
             start = start_centroids(residuals, size, seed + level)
-            codebook = lloyd(residuals, start, iterations, seed + level, device)
-            if balanced:
-                codebook, prices = _balance(residuals, codebook, device)
-                column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
-                codes = np.column_stack([codes, column])
-                residuals -= codebook[column[trained]]
-            else:
-                residuals -= codebook[_nearest(residuals, codebook, device)]
+            codebook, prices = _balance(residuals, lloyd(residuals, start, iterations, seed + level, device), device)
+            column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
+            codes = np.column_stack([codes, column])
+            _reduce(residuals, codebook, column[trained])
             codebooks.append(codebook)
-        return codes if balanced else _encode(vectors, codebooks, device), codebooks
+        return codes, codebooks
 
 
-def encode(vectors: np.ndarray, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
+def fit_residual(
+    points: np.ndarray,
+    codebook_sizes: Sequence[int],
+    seed: int = 42,
+    iterations: int = 25,
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+) -> list[np.ndarray]:
+    """The codebooks of `residual_kmeans` (not balanced) alone, from the rows that train it.
+
+    Args:
+        points: float32 (R, D), C-contiguous; overwritten by what the codebooks leave.
+        codebook_sizes: Codes per level.
+        seed: As there.
+        iterations: As there.
+        threads: As there.
+        device: As there.
+
+    Returns:
+        Per level float32 (C_l, D).
+    """
+    check_vectors(points, codebook_sizes)
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=threads):
+        return _plain(points, codebook_sizes, seed, iterations, device)
+
+
+def _plain(residuals: np.ndarray, sizes: Sequence[int], seed: int, iterations: int, device: str) -> list[np.ndarray]:
+    codebooks = []
+    for level, size in enumerate(sizes):
+        start = start_centroids(residuals, size, seed + level)
+        codebook = lloyd(residuals, start, iterations, seed + level, device)
+        _reduce(residuals, codebook, _nearest(residuals, codebook, device))
+        codebooks.append(codebook)
+    return codebooks
+
+
+def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> None:
+    """Take each row's code from it, without a second table as large."""
+    for start in range(0, len(residuals), _ROWS):
+        residuals[start : start + _ROWS] -= codebook[codes[start : start + _ROWS]]
+
+
+def sample_size(
+    n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
+) -> int:
+    """How many rows train: those asked for, or so many per code of the largest level, or all; at most all."""
+    if train_rows is None:
+        train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
+    return min(train_rows, n_items)
+
+
+def encode(vectors: Rows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
     """Nearest code of each residual, level by level.
 
     Args:
@@ -156,21 +212,16 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
     return found
 
 
-def check_vectors(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
-    """Check that vectors can be clustered, and are enough to fill the codebooks.
+def check_vectors(vectors: Rows, codebook_sizes: Sequence[int]) -> None:
+    """Check that vectors can be clustered, and are enough to fill the codebooks; values in a file are when read.
 
     Raises:
         DataError: If they are not a finite table, or there are fewer items than codes.
     """
-    if vectors.ndim != 2 or len(vectors) == 0:
+    if len(vectors.shape) != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
-    finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in _blocks(vectors)])
-    bad = np.flatnonzero(~finite)
-    if len(bad):
-        what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
-        raise DataError(
-            f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
-        )
+    if isinstance(vectors, np.ndarray):
+        _check_finite(vectors)
     if not codebook_sizes or min(codebook_sizes) < 1:
         raise DataError(f"codebook sizes are {list(codebook_sizes)}; give one number of at least 1 per level.")
     if len(vectors) < max(codebook_sizes):
@@ -180,11 +231,14 @@ def check_vectors(vectors: np.ndarray, codebook_sizes: Sequence[int]) -> None:
         )
 
 
-def _blocks(vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows at a time and a float32 copy of them, so that no second table as large is held."""
-    for start in range(0, len(vectors), _ROWS):
-        rows = slice(start, start + _ROWS)
-        yield rows, np.array(vectors[rows], dtype=np.float32, order="C")
+def _check_finite(vectors: np.ndarray) -> None:
+    finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in blocks(vectors)])
+    bad = np.flatnonzero(~finite)
+    if len(bad):
+        what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
+        raise DataError(
+            f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
+        )
 
 
 def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarray:
@@ -192,9 +246,9 @@ def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarra
     return np.concatenate([distances(block, codebook, device).argmin(axis=1) for block in blocks]).astype(np.int32)
 
 
-def _encode(vectors: np.ndarray, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
+def _encode(vectors: Rows, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
     codes = np.empty((len(vectors), len(codebooks)), dtype=np.int32)
-    for rows, left in _blocks(vectors):
+    for rows, left in blocks(vectors):
         for level, codebook in enumerate(codebooks):
             codes[rows, level] = distances(left, codebook, device).argmin(axis=1)
             left -= codebook[codes[rows, level]]
@@ -260,7 +314,7 @@ def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np
 
 
 def _balanced_codes(
-    vectors: np.ndarray,
+    vectors: Rows,
     codes: np.ndarray,
     codebooks: Sequence[np.ndarray],
     codebook: np.ndarray,
@@ -277,10 +331,23 @@ def _balanced_codes(
         prices: float64 (C,), where the auction starts.
         device: As for `residual_kmeans`.
     """
-    costs = np.empty((len(vectors), len(codebook)), dtype=np.float32)
-    for rows, left in _blocks(vectors):
+
+
+    def costs_of(left: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         left -= reconstruct(codes[rows], codebooks) if codebooks else 0
-        costs[rows] = distances(left, codebook, device)
+        return distances(left, codebook, device)
+
+    found = ((rows, costs_of(left, rows)) for rows, left in blocks(vectors))
+    if 4 * len(vectors) * len(codebook) > COSTS_BYTES:
+
+        def picked(items: np.ndarray) -> np.ndarray:
+            parts = np.array_split(items, -(-len(items) // _ROWS))
+            return np.concatenate([costs_of(np.array(vectors[part], dtype=np.float32), part) for part in parts])
+
+        return balanced_stream(len(vectors), found, picked, prices)
+    costs = np.empty((len(vectors), len(codebook)), dtype=np.float32)
+    for rows, part in found:
+        costs[rows] = part
     return balanced_assign(costs, prices)[0]
 
 
