@@ -20,6 +20,7 @@ def read_parquet(
     *,
     optional: Mapping[str, str] | None = None,
     within: Mapping[str, tuple[int, int]] | None = None,
+    only: bool = False,
     error: type[MinioneRecError] = ArtefactError,
     remedy: str = "Run the stage that makes it again.",
 ) -> "pd.DataFrame":
@@ -27,9 +28,11 @@ def read_parquet(
 
     Args:
         path: The file.
-        columns: Column → key of `KINDS`: what must be there, without a gap. Whatever else is there is read, too.
+        columns: Column → key of `KINDS`: what must be there, without a gap. Whatever else is there is read, too,
+            unless `only` is given.
         optional: The same of columns that may be missing.
         within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold.
+        only: Whether no other column is read.
         error: What is raised.
         remedy: What to do about it.
 
@@ -50,7 +53,7 @@ def read_parquet(
             table = pq.read_table(path, columns=list(within))
             wrong = next((said for name, span in within.items() if (said := _outside(table[name], name, span))), None)
         if wrong is None:
-            frame = pd.read_parquet(path)
+            frame = pd.read_parquet(path, columns=list(wanted) if only else None)
             wrong = next((said for name, kind in wanted.items() if (said := _holes(frame[name], name, kind))), None)
     except failures as raised:
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)

@@ -8,7 +8,7 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
+from minionerec.embed.items import HasItems, Items
 from minionerec.embed.texts import item_texts
 
 FITTED_FILE = "fitted_items.json"
@@ -34,7 +34,7 @@ class FittedTexts:
         write_text_atomic(place / FITTED_FILE, json.dumps(content) + "\n")
 
     @classmethod
-    def of(cls, folder: Path, own_items: Sequence[str], corpus: Corpus) -> "FittedTexts":
+    def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
         """What the vectors behind an artefact were fitted on, found again.
 
         An artefact that was itself extended says so in a file; any other was fitted on the items that it has. Texts
@@ -68,11 +68,11 @@ class FittedTexts:
         return cls(said["items"], [known[item] if item in known else gone[item] for item in said["items"]], gone)
 
 
-def _texts(corpus: Corpus) -> dict[str, str]:
+def _texts(corpus: HasItems) -> dict[str, str]:
     return dict(zip(corpus.items["item_id"].astype(str).tolist(), item_texts(corpus), strict=True))
 
 
-def _corpus_before(folder: Path) -> Corpus | None:
+def _corpus_before(folder: Path) -> HasItems | None:
     """The corpus that an artefact was made from; None where it is no more what it was."""
     place = unchanged_input(folder, "corpus")
-    return None if place is None else Corpus.load(place)
+    return None if place is None else Items.load(place)

@@ -178,6 +178,15 @@ def blocks(vectors: Rows, size: int = _ROWS) -> Iterator[tuple[slice, np.ndarray
         yield rows, np.array(vectors[rows], dtype=np.float32, order="C")
 
 
+def is_large(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a `.npy` file that `VectorFile` can read and whose vectors are to stay there."""
+    try:
+        shape = VectorFile(path).shape
+    except DataError:
+        return False
+    return 4 * shape[0] * shape[1] >= STREAMED_FROM
+
+
 def save_vectors(path: str | os.PathLike[str], vectors: Rows) -> None:
     """Write vectors as `numpy.save` does; those in a file in blocks, as float16 where they are so, else as float32."""
     if isinstance(vectors, np.ndarray):

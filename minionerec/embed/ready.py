@@ -1,5 +1,7 @@
 """Ready vectors: files of any origin and artefacts of the embed stage, checked against the items that they are for."""
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.artefacts import open_artefact, read_json
+from minionerec.core.artefacts import file_sha256, open_artefact, read_json
 from minionerec.core.errors import DataError, cut
 from minionerec.embed.mapped import LARGEST as LARGEST
+from minionerec.embed.mapped import VectorFile
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
+_IDS = 1 << 16  # at once
 
 
 def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
@@ -36,11 +40,7 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
         raise DataError(
             f"{where}: holds {vectors.dtype} of shape {vectors.shape}; expected numbers of shape ({n_items}, width)."
         )
-    if len(vectors) != n_items:
-        raise DataError(
-            f"{where}: {len(vectors)} rows for {n_items} items. Row i must be the vector of item i of the corpus; "
-            "make the vectors from this corpus."
-        )
+    _check_rows(len(vectors), n_items, where)
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     bad = np.argwhere(~np.isfinite(vectors))
@@ -58,6 +58,25 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
             f"{where}: row {row} holds {largest:g}, but values are at most {LARGEST:g}, for distances are computed in "
             "float32. Scale the vectors."
         )
+    return vectors
+
+
+def _check_rows(rows: int, n_items: int, where: str) -> None:
+    if rows != n_items:
+        raise DataError(
+            f"{where}: {rows} rows for {n_items} items. Row i must be the vector of item i of the corpus; "
+            "make the vectors from this corpus."
+        )
+
+
+def open_vectors(path: str | os.PathLike[str], n_items: int) -> VectorFile:
+    """Open a `.npy` file with one row per item, in item order, without reading it.
+
+    Raises:
+        DataError: As `VectorFile`, or on another number of rows.
+    """
+    vectors = VectorFile(path)
+    _check_rows(len(vectors), n_items, str(path))
     return vectors
 
 
@@ -136,7 +155,39 @@ def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) 
         DataError: If the items differ (the message names the first), or as in `load_vectors`.
     """
     open_artefact(path, "vectors")
-    ours = read_json(Path(path) / ITEMS_FILE)
+    _check_items(Path(path), item_ids)
+    return load_vectors(Path(path) / VECTORS_FILE, len(item_ids))
+
+
+def open_vector_artefact(path: str | os.PathLike[str], item_ids: pd.Series) -> VectorFile:
+    """As `load_vector_artefact`, but the vectors stay in their file.
+
+    Args:
+        path: The artefact.
+        item_ids: N item ids; that they are those of the artefact is seen by the bytes of its list.
+
+    Raises:
+        ArtefactError: As there.
+        DataError: As there, or as in `open_vectors`.
+    """
+    open_artefact(path, "vectors")
+    if file_sha256(Path(path) / ITEMS_FILE) != _digest(item_ids):
+        _check_items(Path(path), item_ids.astype(str).tolist())
+    return open_vectors(Path(path) / VECTORS_FILE, len(item_ids))
+
+
+def _digest(item_ids: pd.Series) -> str:
+    """SHA-256 of `items.json` for these items."""
+    digest = hashlib.sha256(b"[")
+    for start in range(0, len(item_ids), _IDS):
+        part = json.dumps(item_ids.iloc[start : start + _IDS].astype(str).tolist())[1:-1]
+        digest.update((", " * (start > 0) + part).encode())
+    digest.update(b"]\n")
+    return digest.hexdigest()
+
+
+def _check_items(path: Path, item_ids: Sequence[str]) -> None:
+    ours = read_json(path / ITEMS_FILE)
     if ours != list(item_ids):
         pairs = zip(ours, item_ids, strict=False)
         place = next((i for i, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(item_ids)))
@@ -144,4 +195,3 @@ def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) 
             f"{path}: its {len(ours)} vectors are not those of the corpus's {len(item_ids)} items; they first differ "
             f"at item {place}. Make the vectors from this corpus."
         )
-    return load_vectors(Path(path) / VECTORS_FILE, len(item_ids))

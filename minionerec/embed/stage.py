@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minionerec.core.artefacts import to_plain, write_text_atomic
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
-from minionerec.data.corpus import Corpus
-from minionerec.embed.config import EmbedConfig
+from minionerec.embed.config import EmbedConfig, encoder_inputs
+from minionerec.embed.items import Items
+from minionerec.embed.mapped import save_vectors
 from minionerec.embed.ready import ITEMS_FILE, VECTORS_FILE
-from minionerec.embed.vectors import make_vectors
+from minionerec.embed.vectors import vectors_in_blocks
 
 logger = get_logger(__name__)
 
@@ -41,7 +40,8 @@ class EmbedResult:
 def run_embed(config: EmbedConfig) -> EmbedResult:
     """Encode the items of a corpus: an artefact of kind "vectors" with `vectors.npy` and `items.json`.
 
-    `vectors.npy` is float32 (N, D), row i = item i of the corpus's items; `items.json` lists the N item ids in that
+    `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
+    file of float16, see `minionerec.embed.mapped`); `items.json` lists the N item ids in that
     order, so that a later stage can tell whether the vectors are of its items.
 
     Args:
@@ -60,14 +60,14 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
         with work.phase("load"):
-            corpus = Corpus.load(stage.inputs["corpus"])
+            items = Items.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
         cache = config.cache or f"{stage.output}.cache"
         with work.phase("embed"):
-            vectors = make_vectors(corpus, replace(config, cache=cache), counts)
+            vectors = vectors_in_blocks(items, replace(config, cache=cache), counts)
         with work.finish(seed=config.seed, counts=counts) as place:
-            np.save(place / VECTORS_FILE, vectors, allow_pickle=False)
-            write_text_atomic(place / ITEMS_FILE, json.dumps(corpus.items["item_id"].astype(str).tolist()) + "\n")
+            save_vectors(place / VECTORS_FILE, vectors)
+            write_text_atomic(place / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
     logger.info("Vectors of %d items, %d wide, are in %s.", *vectors.shape, stage.output)
     return EmbedResult(stage.output, to_plain(counts), up_to_date=False)

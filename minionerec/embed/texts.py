@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
+from minionerec.embed.items import HasItems
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def count_texts(texts: Sequence[str]) -> TextCounts:
     return TextCounts(len(texts), len(texts) - len(filled), len(filled) - len(set(filled)))
 
 
-def item_texts(corpus: Corpus) -> list[str]:
+def item_texts(corpus: HasItems) -> list[str]:
     """Title and description of each item, joined by one space; every run of white space becomes one space.
 
     Args:

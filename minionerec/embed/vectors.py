@@ -12,11 +12,20 @@ import numpy as np
 from minionerec.core.artefacts import file_sha256
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.data.corpus import Corpus
 from minionerec.embed.cache import VectorCache, encode_cached
 from minionerec.embed.config import EncoderSettings, encoder_inputs
 from minionerec.embed.hf import hub_commit
-from minionerec.embed.ready import check_vectors, load_vector_artefact, load_vector_table, load_vectors
+from minionerec.embed.items import HasItems
+from minionerec.embed.mapped import Rows, is_large
+from minionerec.embed.ready import (
+    VECTORS_FILE,
+    check_vectors,
+    load_vector_artefact,
+    load_vector_table,
+    load_vectors,
+    open_vector_artefact,
+    open_vectors,
+)
 from minionerec.embed.texts import count_texts, item_texts
 from minionerec.embed.tfidf import l2_normalise, tfidf_svd
 
@@ -24,7 +33,7 @@ logger = get_logger(__name__)
 
 
 def make_vectors(
-    corpus: Corpus, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
+    corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
 ) -> np.ndarray:
     """Vectors of a corpus's items from the encoder that the settings name.
 
@@ -66,6 +75,40 @@ def make_vectors(
             vectors = _encode(texts, settings, counts)
         vectors = check_vectors(vectors, len(item_ids), f"encoder {encoder}")
     counts.update(items=len(item_ids), dimensions=vectors.shape[1])
+    return vectors
+
+
+def large_vectors(encoder: str) -> Path | None:
+    """The `.npy` file that an encoder reads, on its own or in an artefact, if it is large enough to stay there."""
+    ready = encoder_inputs(encoder).get("vectors")
+    if ready is None or ready.suffix == ".parquet":
+        return None
+    file = ready if ready.is_file() else ready / VECTORS_FILE
+    return file if is_large(file) else None
+
+
+def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> Rows:
+    """As `make_vectors`, for those who can do with some rows at a time: large `.npy` files stay where they are.
+
+    Args:
+        corpus: The corpus.
+        settings: Which encoder, and how.
+        counts: As there.
+
+    Returns:
+        An array, or a `minionerec.embed.mapped.VectorFile` from `STREAMED_FROM` bytes on, whose values are checked
+        when they are read.
+
+    Raises:
+        DataError: As there.
+        ConfigError: As there.
+    """
+    if large_vectors(settings.encoder) is None:
+        return make_vectors(corpus, settings, counts)
+    ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
+    vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
+    counts.update(items=len(ids), dimensions=vectors.shape[1])
+    logger.info("%s: %d vectors, %d wide, stay in their file and are read in blocks.", ready, *vectors.shape)
     return vectors
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,13 @@ import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
+from minionerec.sid.index import CODES_FILE, LARGE, ItemIds, Made, read_codes, write_codes
+from minionerec.sid.order import SortedRows, row_keys
 
 LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))
 """Names of levels: a to z, then aa to zz."""
 INDEX_FILE = "index.json"
+_BLOCK = 1 << 16
 LARGEST_CODE = 2**20 - 1
 """Codes of a level are 0 to this: tables of codes are made that wide."""
 
@@ -90,9 +93,9 @@ class SidTable:
         if len(bad):
             raise DataError(f"item {item_ids[bad[0]]!r} has codes {codes[bad[0]].tolist()}: a level is missing.")
         self.codes = codes
-        self.item_ids = tuple(str(item_id) for item_id in item_ids)
-        if len(set(self.item_ids)) < len(self):
-            twice = next(item_id for item_id, count in Counter(self.item_ids).items() if count > 1)
+        self.item_ids: Sequence[str] = _kept(item_ids)
+        twice = _twice(self.item_ids)
+        if twice is not None:
             raise DataError(f"item {twice!r} is there twice; give each item one SID.")
 
     def __len__(self) -> int:
@@ -104,54 +107,81 @@ class SidTable:
         """Most levels that an SID has, L."""
         return int(self.codes.shape[1])
 
-    @cached_property
-    def token_tuples(self) -> list[tuple[str, ...]]:
-        """Token strings of each item's SID, in item order."""
-        return [
-            tuple(code_token(level, code) for level, code in enumerate(row) if code >= 0) for row in self.codes.tolist()
-        ]
+    def _tokens_between(self, start: int, stop: int) -> list[tuple[str, ...]]:
+        rows = self.codes[start:stop].tolist()
+        return [tuple(code_token(level, code) for level, code in enumerate(row) if code >= 0) for row in rows]
 
     @cached_property
-    def sids(self) -> list[str]:
-        """SID string of each item, in item order."""
-        return ["".join(tokens) for tokens in self.token_tuples]
+    def token_tuples(self) -> Sequence[tuple[str, ...]]:
+        """Token strings of each item's SID, in item order: a list, made when asked for in a table of millions."""
+        tokens = Made(len(self), self._tokens_between)
+        return tokens if len(self) > LARGE else list(tokens)
+
+    @cached_property
+    def sids(self) -> Sequence[str]:
+        """SID string of each item, in item order: a list, made when asked for in a table of millions."""
+        sids = Made(len(self), lambda start, stop: ["".join(tokens) for tokens in self.token_tuples[start:stop]])
+        return sids if len(self) > LARGE else list(sids)
 
     @cached_property
     def tokens(self) -> list[str]:
         """All distinct token strings, in string order: the order in which vocabularies take them."""
-        return sorted({token for tokens in self.token_tuples for token in tokens})
-
-    @cached_property
-    def _items_of(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
-        for item, sid in enumerate(self.sids):
-            found[sid].append(item)
-        return dict(found)
+        used = (np.unique(column[column >= 0]).tolist() for column in self.codes.T)
+        return sorted(code_token(level, code) for level, codes in enumerate(used) for code in codes)
 
     def items_of(self, sid: str) -> list[int]:
         """Item indices that bear an SID, ascending; empty where none does."""
-        return list(self._items_of.get(sid, ()))
+        parts = split_sid(sid)
+        if parts is None or len(parts) > self.levels or sid != "".join(parts):
+            return []
+        codes = [_code_of(part) for part in parts]
+        prefix = codes + [-1] * (self.levels - len(codes))
+        first, last = self._sorted_codes.span(prefix) if max(codes) <= LARGEST_CODE else (0, 0)
+        if first == last:
+            return []
+        order, starts = self._by_number
+        found: list[int] = order[starts[first] : starts[first + 1]].tolist()
+        return found
 
     @cached_property
+    def _sorted_codes(self) -> SortedRows:
+        return SortedRows(self.distinct_codes)
+
+    @cached_property
+    def _by_number(self) -> tuple[np.ndarray, np.ndarray]:
+        """Items in the order of their SIDs' numbers, and where each number begins."""
+        order = np.argsort(self.sid_numbers, kind="stable")
+        return order, np.concatenate([[0], np.cumsum(np.bincount(self.sid_numbers))])
+
+    @cached_property
+    def _distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        _, first, numbers = np.unique(row_keys(self.codes), return_index=True, return_inverse=True)
+        return np.ascontiguousarray(self.codes[first]), numbers.reshape(-1).astype(np.int64, copy=False)
+
+    @property
     def sid_numbers(self) -> np.ndarray:
         """Number of each item's SID among the distinct SIDs in order of their codes, as in the trie: int64 (N,)."""
-        return np.unique(self.codes, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return self._distinct[1]
 
-    @cached_property
+    @property
     def distinct_codes(self) -> np.ndarray:
         """Codes of each distinct SID in the order of `sid_numbers`: int32 (n_unique, L), -1 behind shorter SIDs."""
-        return np.unique(self.codes, axis=0)
+        return self._distinct[0]
 
     @property
     def n_unique(self) -> int:
         """Number of distinct SIDs."""
-        return len(self._items_of)
+        return len(self.distinct_codes)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of item ids and codes: equal for equal tables, however stored."""
-        content = json.dumps(self.item_ids).encode() + repr(self.codes.shape).encode() + self.codes.tobytes()
-        return hashlib.sha256(content).hexdigest()
+        digest = hashlib.sha256(b"[")
+        for start in range(0, len(self), _BLOCK):
+            digest.update((", " * (start > 0) + json.dumps(self.item_ids[start : start + _BLOCK])[1:-1]).encode())
+        digest.update(b"]" + repr(self.codes.shape).encode())
+        digest.update(self.codes.data)
+        return digest.hexdigest()
 
     def check_items(self, item_ids: Sequence[str], where: str) -> None:
         """Check that the table speaks of exactly these items in this order.
@@ -163,6 +193,8 @@ class SidTable:
             raise DataError(
                 f"{where}: {len(item_ids)} items, but the SID table has {len(self)}. Build SIDs for this corpus."
             )
+        if isinstance(self.item_ids, ItemIds) and self.item_ids.same(ItemIds(item_ids)):
+            return
         for place, (ours, theirs) in enumerate(zip(self.item_ids, item_ids, strict=True)):
             if ours != theirs:
                 raise DataError(
@@ -170,20 +202,30 @@ class SidTable:
                 )
 
     def save_index(self, path: str | os.PathLike[str]) -> None:
-        """Write the published form: a JSON object of item id → list of token strings, in item order."""
+        """Write the published form: a JSON object of item id → list of token strings, in item order.
+
+        Of more than `LARGE` items `codes.parquet` is written beside it instead (`minionerec.sid.index.write_codes`).
+
+        Args:
+            path: Where `index.json` is to lie.
+        """
+        if isinstance(self.item_ids, ItemIds):
+            write_codes(Path(path).with_name(CODES_FILE), self.item_ids, self.codes, LEVELS[: self.levels])
+            return
         content = {item_id: list(tokens) for item_id, tokens in zip(self.item_ids, self.token_tuples, strict=True)}
         write_text_atomic(path, json.dumps(content))
 
     @classmethod
     def load_index(cls, path: str | os.PathLike[str], item_ids: Sequence[str] | None = None) -> "SidTable":
-        """Read the published form.
+        """Read the published form, or `codes.parquet`.
 
         Args:
-            path: An `index.json` file, or a directory that holds one.
+            path: An `index.json` or `codes.parquet` file, or a directory that holds one; of an `index.json` that is not
+                there the `codes.parquet` beside it is read.
             item_ids: The corpus's items in item order; the file's own order if None.
 
         Raises:
-            ArtefactError: If the file is missing or is not JSON, or the directory is a finished artefact of which a
+            ArtefactError: If the file is missing or cannot be read, or the directory is a finished artefact of which a
                 file was changed since it was written.
             DataError: If an item has no SID, or a list of tokens is not an SID; the message names file and item.
         """
@@ -192,6 +234,9 @@ class SidTable:
             if is_artefact(path):
                 open_artefact(path)
             path = path / INDEX_FILE
+        path = index_path(path)
+        if path.suffix == ".parquet":
+            return cls._from_codes(path, item_ids)
         content = read_json(path)
         if not isinstance(content, dict):
             raise DataError(f"{path}: expected an object of item id → token strings, got {type(content).__name__}.")
@@ -199,15 +244,63 @@ class SidTable:
         rows = []
         for item_id in item_ids:
             if item_id not in content:
-                raise DataError(
-                    f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (minionerec build-sids)."
-                )
+                raise _without_sid(path, item_id)
             rows.append(_codes_of(content[item_id], item_id, path))
         levels = max((len(row) for row in rows), default=0)
         codes = np.full((len(rows), levels), -1, dtype=np.int32)
         for place, row in enumerate(rows):
             codes[place, : len(row)] = row
         return cls(codes, item_ids)
+
+    @classmethod
+    def _from_codes(cls, path: Path, item_ids: Sequence[str] | None) -> "SidTable":
+        ids, codes = read_codes(path, LEVELS)
+        wanted = ids if item_ids is None else ItemIds(item_ids)
+        if wanted is not ids and not ids.same(wanted):
+            places = ids.places_of(wanted)
+            if (places < 0).any():
+                raise _without_sid(path, wanted[int((places < 0).argmax())])
+            codes = codes[places]
+            used = (codes >= 0).any(axis=0)
+            codes = codes[:, : int(used.sum())]
+        return cls(codes, wanted)
+
+
+def index_path(path: Path) -> Path:
+    """The file behind the path of an `index.json`: that, or the `codes.parquet` that lies there in its place."""
+    codes = path.with_name(CODES_FILE)
+    return codes if path.name == INDEX_FILE and not path.is_file() and codes.is_file() else path
+
+
+def index_size(path: Path) -> int:
+    """Number of items of an `index.json` or `codes.parquet`, which `SidTable.load_index` has read before."""
+    return len(read_codes(path, LEVELS)[0]) if path.suffix == ".parquet" else len(read_json(path))
+
+
+def _without_sid(path: Path, item_id: str) -> DataError:
+    return DataError(f"{path}: item {item_id!r} has no SID. Build SIDs for this corpus (minionerec build-sids).")
+
+
+def _kept(item_ids: Sequence[str]) -> Sequence[str]:
+    """Item ids as a table keeps them."""
+    if len(item_ids) > LARGE:
+        return item_ids if isinstance(item_ids, ItemIds) else ItemIds([str(item_id) for item_id in item_ids])
+    return tuple(str(item_id) for item_id in item_ids)
+
+
+def _twice(item_ids: Sequence[str]) -> str | None:
+    """An id that is there twice, if any."""
+    if isinstance(item_ids, ItemIds):
+        return item_ids.twice()
+    if len(set(item_ids)) == len(item_ids):
+        return None
+    return next(item_id for item_id, count in Counter(item_ids).items() if count > 1)
+
+
+def _code_of(token: str) -> int:
+    """The code of a token; one too large for a table where it has more digits than the largest."""
+    digits = token[token.index("_") + 1 : -1]
+    return int(digits) if len(digits) <= len(str(LARGEST_CODE)) else LARGEST_CODE + 1
 
 
 def _codes_of(tokens: object, item_id: str, path: Path) -> list[int]:
@@ -220,8 +313,8 @@ def _codes_of(tokens: object, item_id: str, path: Path) -> list[int]:
     parts = split_sid(text)
     if parts is None or len(parts) > len(LEVELS):
         raise DataError(f"{path}: item {item_id!r} has {tokens!r}, expected token strings such as ['<a_1>', '<b_2>'].")
-    codes = [part[part.index("_") + 1 : -1] for part in parts]
+    codes = [_code_of(part) for part in parts]
     for part, code in zip(parts, codes, strict=True):
-        if len(code) > len(str(LARGEST_CODE)) or int(code) > LARGEST_CODE:
+        if code > LARGEST_CODE:
             raise DataError(f"{path}: item {item_id!r} has the token {part[:40]!r}; codes are at most {LARGEST_CODE}.")
-    return [int(code) for code in codes]
+    return codes

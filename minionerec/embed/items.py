@@ -1,0 +1,48 @@
+"""The items of a corpus alone, for stages that have no use for its rows."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from minionerec.core.artefacts import open_artefact
+from minionerec.core.parquet import read_parquet
+from minionerec.data.corpus import ITEM_COLUMNS
+
+
+class HasItems(Protocol):
+    """Whatever knows the items of a corpus: the corpus, or `Items`."""
+
+    @property
+    def items(self) -> pd.DataFrame:
+        """Columns `item_id`, `title`, `description`, row i = item index i."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of a corpus, row i = item index i.
+
+    Attributes:
+        items: Column `item_id`; `title` and `description` where texts were asked for.
+    """
+
+    items: pd.DataFrame
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], texts: bool = True) -> "Items":
+        """Read the items of a corpus artefact.
+
+        Args:
+            path: The artefact.
+            texts: Whether titles and descriptions are read, too.
+
+        Raises:
+            ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
+                its items cannot be read.
+        """
+        open_artefact(path, "corpus")
+        columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
+        remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
+        return cls(read_parquet(Path(path) / "items.parquet", columns, only=not texts, remedy=remedy))
