@@ -65,7 +65,9 @@ class VectorFile:
             raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
         except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
             said = cut(str(error), 200)
-            raise DataError(f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save.") from None
+            raise DataError(
+                f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save."
+            ) from None
         self.dtype = dtype
         wrong = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
         if wrong or fortran:
@@ -128,7 +130,9 @@ class VectorFile:
         while done < len(view):
             got = os.preadv(self._file, [view[done:]], self._start + start * self._row_bytes + done)
             if not got:
-                raise DataError(f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again.")
+                raise DataError(
+                    f"{self.path}: ends before row {stop}; it was longer when it was opened. Read it again."
+                )
             done += got
         with np.errstate(over="ignore"):
             block = raw.astype(np.float32, copy=False)
@@ -142,12 +146,12 @@ class VectorFile:
         value = block[row, column]
         if np.isfinite(value):
             raise DataError(
-                f"{self.path}: row {start + row} holds {value:g}, but values are at most {LARGEST:g}, for distances are "
-                "computed in float32. Scale the vectors."
+                f"{self.path}: row {start + row} holds {value:g}, but values are at most {LARGEST:g}, for distances "
+                "are computed in float32. Scale the vectors."
             )
         raise DataError(
-            f"{self.path}: row {start + row}, column {column} is {value}. Every value must be a finite float32; mend or "
-            "leave out this item."
+            f"{self.path}: row {start + row}, column {column} is {value}. Every value must be a finite float32; mend "
+            "or leave out this item."
         )
 
 

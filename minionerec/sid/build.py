@@ -9,7 +9,8 @@ from typing import Any
 from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
-from minionerec.data.corpus import Corpus
+from minionerec.embed.config import encoder_inputs
+from minionerec.embed.items import Items
 from minionerec.sid.config import SidConfig
 from minionerec.sid.methods import MAKERS, Given, resolve
 from minionerec.sid.quantiser import CODEBOOKS_FILE
@@ -43,7 +44,8 @@ class SidResult:
 def run_build_sids(config: SidConfig) -> SidResult:
     """Build the SID table of a corpus: an artefact of kind "sids".
 
-    It holds `index.json` (the published form: item id → token strings), `report.json` (see
+    It holds `index.json` (the published form: item id → token strings; of more than 1,048,576 items `codes.parquet`
+    instead, see `minionerec.sid.index`), `report.json` (see
     `minionerec.sid.report.sid_report`) and, where the SIDs were made here, `codebooks.safetensors` with float32
     `level_0`, `level_1`... of shape (C_l, D) and the encoder of an autoencoder (`minionerec.sid.quantiser`). Balanced
     codes, relocated items and extra tokens differ from a plain nearest-code assignment, so `index.json` alone says
@@ -67,8 +69,8 @@ def run_build_sids(config: SidConfig) -> SidResult:
         return SidResult(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
     with stage.work() as work:
         with work.phase("load"):
-            corpus = Corpus.load(stage.inputs["corpus"])
-        given = Given(corpus, config, stage.inputs, {}, work)
+            items = Items.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+        given = Given(items, config, stage.inputs, {}, work)
         with work.phase("quantise"):
             made = MAKERS[config.method](given)
         with work.phase("resolve"):
@@ -76,7 +78,9 @@ def run_build_sids(config: SidConfig) -> SidResult:
         table = SidTable(resolution.codes, given.item_ids)
         books = made.quantiser.codebooks if made.quantiser else None
         with work.phase("measure"):
-            report = sid_report(config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts)
+            report = sid_report(
+                config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed
+            )
         counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
         with work.finish(seed=config.seed, counts=counts) as place:
             table.save_index(place / INDEX_FILE)

@@ -9,7 +9,8 @@ from minionerec.core.places import find_path
 from minionerec.core.settings import declared_inputs, setting
 from minionerec.embed.config import EncoderConfig
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
-from minionerec.sid.table import INDEX_FILE, LEVELS
+from minionerec.sid.index import CODES_FILE
+from minionerec.sid.table import INDEX_FILE, LEVELS, index_path
 
 METHODS = (
     "residual_kmeans",
@@ -24,6 +25,9 @@ METHODS = (
 
 _READ = ("published", "shuffled")
 """Methods that read an index.json."""
+_POINTS_PER_CODE = 256
+_IN_BLOCKS = ("residual_kmeans", "balanced_kmeans", "opq")
+"""Methods that need no more than a sample of the vectors in memory; those of an autoencoder do with `fit_rows`."""
 
 
 @dataclass
@@ -34,7 +38,8 @@ class SidConfig(EncoderConfig):
 
     output: str = setting(
         "runs/demo/sids",
-        "directory to write index.json, codebooks.safetensors, report.json and the manifest into",
+        "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
+        "report.json and the manifest into",
         required=True,
         decides=False,
     )
@@ -75,7 +80,13 @@ class SidConfig(EncoderConfig):
     )
     iterations: int = setting(25, "k-means iterations per level", least=1)
     train_points_per_code: int = setting(
-        256, "k-means trains on a sample of at most so many items per code; all items get codes", least=1
+        _POINTS_PER_CODE, "k-means trains on a sample of at most so many items per code; all items get codes", least=1
+    )
+    fit_rows: int = setting(
+        0,
+        "items of the sample, drawn by seed, that codebooks and autoencoders are fitted on; all items get codes. 0: "
+        "train_points_per_code for each code of the largest level, and all for rq_vae and rq_vae_plus",
+        least=0,
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     latent_size: int = setting(32, "width of the codebooks of rq_vae", least=1)
@@ -124,8 +135,34 @@ class SidConfig(EncoderConfig):
                 f"method {self.method} has no codebooks, so collisions {self.collisions} cannot work; set collisions "
                 "to keep (the table as published) or extra_token."
             )
+        self._check_fit_rows()
         if self.method not in _READ and self.index is not None:
             raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")
+
+    def _check_fit_rows(self) -> None:
+        if not self.fit_rows:
+            return
+        if self.method in (*_READ, "append"):
+            raise ConfigError(
+                f"fit_rows is {self.fit_rows}, but method {self.method} fits nothing; leave fit_rows out or choose "
+                f"another method, such as {_IN_BLOCKS[0]}."
+            )
+        if self.train_points_per_code != _POINTS_PER_CODE:
+            raise ConfigError(
+                f"fit_rows is {self.fit_rows} and train_points_per_code {self.train_points_per_code}; both say how "
+                "many items are fitted on, so give one of them."
+            )
+        if self.fit_rows < max(self.wished_sizes):
+            raise ConfigError(
+                f"fit_rows is {self.fit_rows}, but codebook_sizes asks for {max(self.wished_sizes)} codes a level; "
+                "give at least as many rows as codes."
+            )
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the vectors may stay in a file, a sample apart."""
+        fits = self.method in _IN_BLOCKS or (self.method in ("rq_vae", "rq_vae_plus") and self.fit_rows > 0)
+        return fits and self.collisions != "sinkhorn"
 
     @property
     def wished_sizes(self) -> list[int]:
@@ -133,8 +170,9 @@ class SidConfig(EncoderConfig):
         return self.codebook_sizes[:1] * self.digits if self.method == "opq" else self.codebook_sizes
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; digits only where they are made, so that what was finished without them stands."""
-        return {name: value for name, value in super().deciding().items() if name != "digits" or self.method == "opq"}
+        """What decides the result; digits and fit_rows only where they matter, so that what was made before stands."""
+        silent = {"digits": self.method != "opq", "fit_rows": not self.fit_rows}
+        return {name: value for name, value in super().deciding().items() if not silent.get(name)}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: the published index, or else what the encoder reads.
@@ -152,7 +190,7 @@ class SidConfig(EncoderConfig):
 
             return published_index_path(find_path(self.root) if self.root else default_root(), self.category)
         path = find_path(self.index)
-        path = path / INDEX_FILE if path.is_dir() else path
+        path = index_path(path / INDEX_FILE if path.is_dir() else path)
         if not path.is_file():
-            raise DataError(f"{path}: no such file. Give the path of an index.json.")
+            raise DataError(f"{path}: no such file. Give the path of an index.json or {CODES_FILE}.")
         return path

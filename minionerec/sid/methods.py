@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,27 @@ from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.recorder import Clock
-from minionerec.data.corpus import Corpus
 from minionerec.embed.fitted import FittedTexts
-from minionerec.embed.vectors import make_vectors
+from minionerec.embed.items import HasItems
+from minionerec.embed.mapped import Rows
+from minionerec.embed.vectors import make_vectors, vectors_in_blocks
+from minionerec.sid.assign import assign
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
+from minionerec.sid.index import ids_of
 from minionerec.sid.product import product_kmeans
-from minionerec.sid.quantiser import Quantiser
+from minionerec.sid.quantiser import Encoded, Quantiser
 from minionerec.sid.report import REPORT_FILE, level_use
-from minionerec.sid.residual_kmeans import encode, fit_codebook_sizes, residual_kmeans
-from minionerec.sid.table import SidTable
+from minionerec.sid.residual_kmeans import (
+    check_vectors,
+    encode,
+    fit_codebook_sizes,
+    fit_residual,
+    residual_kmeans,
+    sample_size,
+    training_rows,
+)
+from minionerec.sid.table import SidTable, index_size
 
 logger = get_logger(__name__)
 
@@ -32,18 +43,21 @@ SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further 
 class Made:
     """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
 
+    `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
+
     Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
     all other rows, and `taken` those that no new item may have. `fitted` is what TF-IDF was fitted on, where it
     made their vectors.
     """
 
     codes: np.ndarray
-    points: np.ndarray | None = None
+    points: Rows | None = None
     quantiser: Quantiser | None = None
     new: np.ndarray | None = None
     kept: np.ndarray | None = None
     taken: np.ndarray | None = None
     fitted: FittedTexts | None = None
+    left: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -51,34 +65,53 @@ class Given:
     """What every method gets.
 
     Attributes:
-        corpus: The corpus.
+        corpus: The corpus, or its items.
         config: The stage's settings.
         inputs: Name to path of what the stage reads.
         counts: Gets what is counted on the way.
         clock: Who counts the seconds of encoding texts.
     """
 
-    corpus: Corpus
+    corpus: HasItems
     config: SidConfig
     inputs: Mapping[str, Path]
     counts: dict[str, Any]
     clock: Clock
 
-    @property
-    def item_ids(self) -> list[str]:
+    @cached_property
+    def item_ids(self) -> Sequence[str]:
         """The N item ids, in item order."""
-        return self.corpus.items["item_id"].astype(str).tolist()
+        return ids_of(self.corpus.items)
 
     def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
         """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
         with self.clock.phase("embed"):
             return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
 
+    def rows(self) -> Rows:
+        """Vectors of the items, float32 (N, D), which stay in their file where they are many and the method allows."""
+        if not self.config.in_blocks:
+            return self.vectors()
+        with self.clock.phase("embed"):
+            return vectors_in_blocks(self.corpus, self.config, self.counts)
+
+    def sample(self, vectors: Rows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
+        """The rows that codebooks are fitted on, ascending, and how many they are, which is said."""
+        config, per_code = (
+            self.config,
+            None if self.config.method.startswith("rq_vae") else self.config.train_points_per_code,
+        )
+        size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
+        if config.fit_rows or not isinstance(vectors, np.ndarray):
+            self.counts.update(fit_rows=size)
+            logger.info("Fitting on %s of %s items, drawn with seed %d.", f"{size:,}", f"{len(vectors):,}", config.seed)
+        return training_rows(len(vectors), size, config.seed), size
+
 
 def _make_published(given: Given) -> Made:
     path, item_ids = given.inputs["index"], given.item_ids
     table = SidTable.load_index(path, item_ids)
-    left_over = len(read_json(path)) - len(item_ids)
+    left_over = index_size(path) - len(item_ids)
     if left_over:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
     given.counts.update(items=len(item_ids), items_only_in_index=left_over)
@@ -91,67 +124,90 @@ def _make_shuffled(given: Given) -> Made:
     return Made(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
 
 
-def _sizes(vectors: np.ndarray, config: SidConfig) -> Sequence[int]:
+def _sizes(vectors: Rows, config: SidConfig) -> Sequence[int]:
     wished = config.wished_sizes
     return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
 
 
 def _make_kmeans(given: Given, balanced: bool) -> Made:
-    config, vectors = given.config, given.vectors()
+    config, vectors = given.config, given.rows()
     device = "cpu"
     if config.device not in ("auto", "cpu"):
         from minionerec.sid.rq_vae import torch_device
 
         device = str(torch_device(config.device))
-    codes, codebooks = residual_kmeans(
-        vectors,
-        _sizes(vectors, config),
-        config.seed,
-        config.iterations,
-        balanced=balanced,
-        train_points_per_code=config.train_points_per_code,
-        threads=config.threads,
-        device=device,
-    )
-    return Made(codes, vectors, Quantiser(codebooks))
+    sizes = _sizes(vectors, config)
+    trained, size = given.sample(vectors, sizes)
+    if balanced or isinstance(vectors, np.ndarray):
+        codes, codebooks = residual_kmeans(
+            vectors,
+            sizes,
+            config.seed,
+            config.iterations,
+            balanced=balanced,
+            train_rows=size,
+            threads=config.threads,
+            device=device,
+        )
+        return Made(codes, vectors, Quantiser(codebooks))
+    check_vectors(vectors, sizes)
+    with given.clock.phase("fit"):
+        points = vectors[trained]
+        codebooks = fit_residual(points, sizes, config.seed, config.iterations, threads=config.threads, device=device)
+        del points
+    return _assigned(given, vectors, Quantiser(codebooks), device)
+
+
+def _assigned(given: Given, points: Rows, quantiser: Quantiser, device: str = "cpu") -> Made:
+    """Codes of points in a file, whose codebooks are known."""
+    with given.clock.phase("assign"):
+        codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
+    return Made(codes, points, quantiser, left=left)
 
 
 def _make_opq(given: Given) -> Made:
-    config, vectors = given.config, given.vectors()
-    codes, codebooks = product_kmeans(
-        vectors,
-        _sizes(vectors, config),
-        config.seed,
-        config.iterations,
-        train_points_per_code=config.train_points_per_code,
-        threads=config.threads,
-    )
-    return Made(codes, vectors, Quantiser(codebooks))
+    config, vectors = given.config, given.rows()
+    sizes = _sizes(vectors, config)
+    trained, _ = given.sample(vectors, sizes)
+    check_vectors(vectors, sizes)
+    with given.clock.phase("fit"):
+        points = vectors[trained]
+        codes, codebooks = product_kmeans(points, sizes, config.seed, config.iterations, threads=config.threads)
+        del points
+    if isinstance(vectors, np.ndarray):
+        codes = codes if len(codes) == len(vectors) else encode(vectors, codebooks, config.threads)
+        return Made(codes, vectors, Quantiser(codebooks))
+    return _assigned(given, vectors, Quantiser(codebooks))
 
 
 def _make_rq_vae(given: Given, plus: bool) -> Made:
     from minionerec.sid.rq_vae import fit_rq_vae
 
-    config, vectors = given.config, given.vectors()
-    fit = fit_rq_vae(
-        vectors,
-        _sizes(vectors, config),
-        config.seed,
-        plus=plus,
-        hidden_sizes=config.hidden_sizes,
-        latent_size=config.latent_size,
-        epochs=config.epochs,
-        learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
-        batch_size=config.train_batch,
-        patience=config.patience,
-        threads=config.threads,
-        device=config.device,
-    )
+    config, vectors = given.config, given.rows()
+    sizes = _sizes(vectors, config)
+    trained, size = given.sample(vectors, sizes)
+    with given.clock.phase("fit"):
+        fit = fit_rq_vae(
+            vectors[trained] if size < len(vectors) else vectors[:],
+            sizes,
+            config.seed,
+            plus=plus,
+            hidden_sizes=config.hidden_sizes,
+            latent_size=config.latent_size,
+            epochs=config.epochs,
+            learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
+            batch_size=config.train_batch,
+            patience=config.patience,
+            threads=config.threads,
+            device=config.device,
+        )
     given.counts.update(
         checks=len(fit.errors), best_check=fit.best, decoded_error=fit.errors[fit.best], revived_codes=fit.revived
     )
     quantiser = fit.quantiser
-    return Made(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
+    if isinstance(vectors, np.ndarray):
+        return Made(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
+    return _assigned(given, Encoded(vectors, quantiser), quantiser)
 
 
 def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
@@ -215,7 +271,12 @@ def resolve(made: Made, config: SidConfig) -> Resolution:
     books = made.quantiser.codebooks if made.quantiser else None
     if made.new is None or made.kept is None or made.points is None:
         return resolve_collisions(
-            made.codes, config.collisions, vectors=made.points, codebooks=books, capacity=config.capacity
+            made.codes,
+            config.collisions,
+            vectors=made.points,
+            codebooks=books,
+            capacity=config.capacity,
+            left=made.left,
         )
     resolution = resolve_collisions(
         made.codes,

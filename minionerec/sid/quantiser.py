@@ -4,12 +4,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.embed.ready import LARGEST
+from minionerec.embed.mapped import LARGEST, Rows
 from minionerec.sid.residual_kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
@@ -120,6 +121,28 @@ class Quantiser:
         except (OSError, ValueError, TypeError, SafetensorError) as error:
             raise ArtefactError(f"{path}: not a file of codebooks ({error}). {_REMEDY}") from None
         return found
+
+
+class Encoded:
+    """The points of vectors that lie in a file, made when some of them are asked for: float32 (N, D').
+
+    Args:
+        vectors: float32 (N, D).
+        quantiser: The way to the points.
+    """
+
+    def __init__(self, vectors: Rows, quantiser: Quantiser):
+        self._vectors, self._quantiser = vectors, quantiser
+        self.shape = (len(vectors), quantiser.codebooks[0].shape[1])
+
+    def __len__(self) -> int:
+        """Number of points, N."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        """One point or some, as of `minionerec.embed.mapped.Rows`."""
+        vectors = self._vectors[rows]
+        return self._quantiser.points(vectors[None])[0] if vectors.ndim == 1 else self._quantiser.points(vectors)
 
 
 def _assembled(tensors: dict[str, np.ndarray]) -> Quantiser:

@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from minionerec.embed.mapped import Rows
 from minionerec.sid.collisions import CollisionCounts, Resolution
+from minionerec.sid.residual_kmeans import training_rows
 from minionerec.sid.table import LEVELS
 
 REPORT_FILE = "report.json"
+ERROR_ROWS = 1 << 16
+"""Items of the sample that errors are measured on where vectors lie in a file."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def level_use(
     *,
     vectors: np.ndarray | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
+    rows: np.ndarray | None = None,
 ) -> list[LevelUse]:
     """Use of each level of a table of codes.
 
@@ -57,6 +62,7 @@ def level_use(
         codes: int (N, L), -1 at the end of shorter SIDs.
         vectors: float32 (N, D), what the codes were made from, for the error.
         codebooks: Float32 (C_l, D) for the first levels, for sizes and errors.
+        rows: int64 (R,), items that `vectors` (R, D) are of, where they are a sample; then so are the errors.
 
     Returns:
         One entry per level.
@@ -77,7 +83,7 @@ def level_use(
         entropy = abs(float((shares * np.log2(shares)).sum()))  # the sum is at most 0
         error = None
         if residuals is not None and size is not None:
-            residuals = residuals - codebooks[level][column]
+            residuals = residuals - codebooks[level][column if rows is None else column[rows]]
             error = float((residuals**2).sum()) / variance if variance > 0 else 0.0
         levels.append(
             LevelUse(
@@ -116,31 +122,39 @@ def sid_report(
     method: str,
     resolution: Resolution,
     *,
-    vectors: np.ndarray | None = None,
+    vectors: Rows | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
     counts: dict[str, Any] | None = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The content of `report.json`.
 
     Keys: `method`; `items`; `unique` (distinct SIDs); `levels` (list of `LevelUse` as objects, for the final codes);
     `collisions` with `method`, `moved`, `distance_paid`, and `before` and `after` (`CollisionCounts` as objects);
-    `counts` (what the stage counted on its way: dimensions, empty and duplicate texts...).
+    `counts` (what the stage counted on its way: dimensions, empty and duplicate texts...); of vectors in a file
+    `error_rows`, the number of items in a sample whose variance the levels' errors are of.
 
     Args:
         method: How the codes were made.
         resolution: Codes before and after collisions were resolved.
-        vectors: float32 (N, D), if the codes were made from vectors at hand.
+        vectors: float32 (N, D), if the codes were made from vectors at hand. Of those in a file a sample is read.
         codebooks: Per level float32 (C_l, D), if at hand.
         counts: Anything else that was counted.
+        seed: Seed of the sample.
 
     Returns:
         A JSON-ready mapping.
     """
+    rows = None
+    if vectors is not None and not isinstance(vectors, np.ndarray):
+        rows = training_rows(len(vectors), ERROR_ROWS, seed)
+        vectors = vectors[rows]
     return {
         "method": method,
         "items": resolution.after.items,
         "unique": resolution.after.unique,
-        "levels": [asdict(use) for use in level_use(resolution.codes, vectors=vectors, codebooks=codebooks)],
+        "levels": [asdict(use) for use in level_use(resolution.codes, vectors=vectors, codebooks=codebooks, rows=rows)],
+        **({} if rows is None else {"error_rows": len(rows)}),
         "collisions": {
             "method": resolution.method,
             "moved": resolution.moved,
@@ -169,6 +183,8 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
             f"level {use['level']}: {use['used']}{of} codes used, perplexity {use['perplexity']:.1f} "
             f"({use['entropy_bits']:.2f} bits), largest code {use['largest']} items{error}"
         )
+    if "error_rows" in report:
+        lines.append(f"variance left is that of a sample of {report['error_rows']:,} items")
     collisions = report["collisions"]
     same = collisions["before"] == collisions["after"]
     lines.append(_collision_line("SIDs" if same else "before", collisions["before"]))

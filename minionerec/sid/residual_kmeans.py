@@ -332,7 +332,6 @@ def _balanced_codes(
         device: As for `residual_kmeans`.
     """
 
-
     def costs_of(left: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         left -= reconstruct(codes[rows], codebooks) if codebooks else 0
         return distances(left, codebook, device)
