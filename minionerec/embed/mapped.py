@@ -107,7 +107,7 @@ class VectorFile:
                 found[first - start : last - start] = self._read(first, last)
             return found
         if np.ndim(rows) == 0:
-            return self[np.array([rows])][0]
+            return self._picked(np.array([rows], dtype=np.int64)).reshape(-1)
         return self._picked(np.asarray(rows, dtype=np.int64))
 
     def _picked(self, rows: np.ndarray) -> np.ndarray:

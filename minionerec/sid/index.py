@@ -67,11 +67,12 @@ class ItemIds(Made[str]):
     """Item ids in one array of text, each a `str` only while somebody looks at it.
 
     Args:
-        ids: Strings: a list, a pandas or an arrow column.
+        ids: Strings: a list, other `ItemIds`, a pandas or an arrow column.
     """
 
     def __init__(self, ids: Any):
-        column = pa.array(ids.array if isinstance(ids, pd.Series) else ids) if not _is_arrow(ids) else ids
+        column = ids.column if isinstance(ids, ItemIds) else ids.array if isinstance(ids, pd.Series) else ids
+        column = column if _is_arrow(column) else pa.array(column)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         self.column = pa.chunked_array([chunk.cast(pa.large_string()) for chunk in chunks], pa.large_string())
         super().__init__(len(self.column), lambda start, stop: self.column.slice(start, stop - start).to_pylist())
@@ -90,7 +91,8 @@ class ItemIds(Made[str]):
     def places_of(self, wanted: "ItemIds") -> np.ndarray:
         """Where each of some ids is in this one: int64 (n,), -1 where it is not."""
         found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
-        return found.to_numpy().astype(np.int64)
+        places: np.ndarray = found.to_numpy().astype(np.int64)
+        return places
 
 
 def _is_arrow(ids: Any) -> bool:

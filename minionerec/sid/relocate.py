@@ -135,7 +135,7 @@ class _Places:
         self.rows, self.held, self.sizes = SortedRows(rows), held, sizes
         below = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
         self.room = [min(number, _MOST) for number in below]  # places under a prefix of each length
-        self._nodes = {(): self._opened((), 0, len(rows))}
+        self._nodes: dict[tuple[int, ...], _Node] = {(): self._opened((), 0, len(rows))}
 
     def _opened(self, prefix: tuple[int, ...], first: int, last: int) -> _Node:
         found = self.rows.columns[len(prefix)][first:last]
@@ -167,6 +167,7 @@ def _moved(
     moved = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)
     capacity = places.room[levels]
+    squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
     for part in _parts(len(movers), max(1, ORDERS_BYTES // (len(codebooks[-1]) * kind.itemsize))):
         items = movers[part]
         orders = _last_orders(codes, vectors, codebooks, items, kind, few)
@@ -175,7 +176,7 @@ def _moved(
             if node.all < places.room[levels - 1]:
                 sid = (*prefix, int(order[(node.under[order] < capacity).argmax()]))
             else:
-                sid = _elsewhere(vectors[item], tuple(prefix), codebooks, places, few)
+                sid = _elsewhere(vectors[item], tuple(prefix), codebooks, places, squares)
             places.occupy(sid)
             moved[item] = sid
     return moved
@@ -198,28 +199,36 @@ def _last_orders(
         if len(codebooks) > 1:
             residuals = residuals - reconstruct(codes[rows, :-1], codebooks[:-1])
         if few:
-            costs = np.stack([_costs(codebooks[-1], residual, few) for residual in residuals])
+            costs = np.stack([_costs(codebooks[-1], residual) for residual in residuals])
         else:
             costs = distances(residuals, codebooks[-1])
         orders[ascending[part]] = np.argsort(costs, axis=1, kind="stable")
     return orders
 
 
-def _costs(codebook: np.ndarray, residual: np.ndarray, few: bool) -> np.ndarray:
-    """Squared distance of a residual to each code, but for a constant where there are many: float32 (C,)."""
-    found: np.ndarray = ((codebook - residual) ** 2).sum(axis=1) if few else distances(residual[None], codebook)[0]
+def _costs(codebook: np.ndarray, residual: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
+    """Squared distance of a residual to each code: float32 (C,).
+
+    Where the squares of the codes are given it is a product, and less the residual's own square.
+    """
+    exact = squares is None
+    found: np.ndarray = ((codebook - residual) ** 2).sum(axis=1) if exact else squares - 2 * (codebook @ residual)
     return found
 
 
 def _elsewhere(
-    vector: np.ndarray, prefix: tuple[int, ...], codebooks: Sequence[np.ndarray], places: _Places, few: bool
+    vector: np.ndarray,
+    prefix: tuple[int, ...],
+    codebooks: Sequence[np.ndarray],
+    places: _Places,
+    squares: Sequence[np.ndarray | None],
 ) -> tuple[int, ...]:
-    """The SID of an item whose prefix of length L - 1 is full."""
+    """The SID of an item whose prefix of length L - 1 is full; squares of the codes per level, or None of each."""
     depth = next(d for d in range(len(prefix) - 1, -1, -1) if places.node(prefix[:d]).all < places.room[d])
     prefix = prefix[:depth]
     residual = vector - sum(codebooks[level][code] for level, code in enumerate(prefix))
     for level in range(depth, len(codebooks)):
-        order = np.argsort(_costs(codebooks[level], residual, few), kind="stable")
+        order = np.argsort(_costs(codebooks[level], residual, squares[level]), kind="stable")
         code = int(order[(places.node(prefix).under[order] < places.room[level + 1]).argmax()])
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)

@@ -145,15 +145,15 @@ def sid_report(
     Returns:
         A JSON-ready mapping.
     """
-    rows = None
-    if vectors is not None and not isinstance(vectors, np.ndarray):
+    rows, known = None, vectors if isinstance(vectors, np.ndarray) else None
+    if vectors is not None and known is None:
         rows = training_rows(len(vectors), ERROR_ROWS, seed)
-        vectors = vectors[rows]
+        known = vectors[rows]
     return {
         "method": method,
         "items": resolution.after.items,
         "unique": resolution.after.unique,
-        "levels": [asdict(use) for use in level_use(resolution.codes, vectors=vectors, codebooks=codebooks, rows=rows)],
+        "levels": [asdict(use) for use in level_use(resolution.codes, vectors=known, codebooks=codebooks, rows=rows)],
         **({} if rows is None else {"error_rows": len(rows)}),
         "collisions": {
             "method": resolution.method,

@@ -1,0 +1,186 @@
+"""Semantic IDs from vectors that stay in their file, with the bounds lowered so that a few items are many."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.small_corpus import save_corpus, shop_titles
+
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.embed import mapped, ready
+from minionerec.embed.config import EmbedConfig
+from minionerec.embed.stage import run_embed
+from minionerec.sid import index, table
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
+from minionerec.sid.quantiser import Quantiser
+from minionerec.sid.table import SidTable
+
+ITEMS = 600
+SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 10, "train_batch": 32}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(30, 8))[rng.integers(0, 30, ITEMS)] + 0.2 * rng.normal(size=(ITEMS, 8))
+    np.save(folder / "v.npy", vectors.astype(np.float16))
+    save_corpus(folder / "corpus", shop_titles(ITEMS))
+    return folder
+
+
+@pytest.fixture
+def in_file(monkeypatch):
+    """From here on every file is a large one."""
+    monkeypatch.setattr(mapped, "STREAMED_FROM", 0)
+
+
+def config_for(shop, output, **settings):
+    given = {"encoder": str(shop / "v.npy"), "codebook_sizes": [8, 8, 16], "seed": 3, **SMALL_VAE, **settings}
+    return SidConfig(corpus=str(shop / "corpus"), output=str(output), **given)
+
+
+METHODS = [
+    {},
+    {"fit_rows": 200},
+    {"method": "balanced_kmeans"},
+    {"method": "balanced_kmeans", "fit_rows": 300},
+    {"method": "opq", "digits": 4},
+    {"method": "opq", "digits": 4, "fit_rows": 200, "collisions": "extra_token"},
+    {"method": "rq_vae", "fit_rows": 200},
+    {"method": "rq_vae_plus", "fit_rows": 200, "collisions": "keep"},
+    {"collisions": "extra_token"},
+    {"capacity": 2, "codebook_sizes": [8, 8, 8]},
+]
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=str)
+def test_sids_of_a_file_are_those_of_the_array(shop, tmp_path, settings, monkeypatch):
+    whole = run_build_sids(config_for(shop, tmp_path / "whole", **settings))
+    monkeypatch.setattr(mapped, "STREAMED_FROM", 0)
+    ours = run_build_sids(config_for(shop, tmp_path / "ours", **settings))
+    assert ours.table.fingerprint == whole.table.fingerprint
+    books = [(result.output / "codebooks.safetensors").read_bytes() for result in (ours, whole)]
+    assert books[0] == books[1]
+    assert ours.report["collisions"]["after"] == whole.report["collisions"]["after"]
+    fitted = settings.get("fit_rows", ITEMS)
+    assert (ours.report["counts"]["fit_rows"], ours.report["error_rows"]) == (fitted, ITEMS)
+    assert read_manifest(ours.output)["counts"]["fit_rows"] == fitted
+    assert [use["use"] for use in ours.report["levels"]] == [use["use"] for use in whole.report["levels"]]
+    assert "error_rows" not in whole.report and whole.report["counts"].get("fit_rows") == settings.get("fit_rows")
+
+
+def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
+    read, before = [], mapped.VectorFile._read
+
+    def watched(self, start, stop):
+        read.append(stop - start)
+        return before(self, start, stop)
+
+    monkeypatch.setattr(mapped.VectorFile, "_read", watched)
+    monkeypatch.setattr("minionerec.sid.assign._ROWS", 50)
+    monkeypatch.setattr("minionerec.sid.report.ERROR_ROWS", 100)
+    monkeypatch.setattr(mapped, "_RUN", 100 * 16)
+    monkeypatch.setattr(mapped.np, "load", None)
+    result = run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
+    assert max(read) <= 100 and result.table.n_unique == ITEMS
+    assert result.report["error_rows"] == 100
+    seconds = read_json(tmp_path / "sids.record.json")["seconds"]
+    assert {"load", "embed", "quantise", "fit", "assign", "resolve", "measure", "write"} <= set(seconds)
+
+
+def test_the_sample_is_said_and_decides(shop, tmp_path, in_file, caplog):
+    with caplog.at_level(logging.INFO, logger="minionerec"):
+        run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
+    assert "600 vectors, 8 wide, stay in their file" in caplog.text
+    assert "Fitting on 150 of 600 items, drawn with seed 3" in caplog.text
+    assert "variance left is that of a sample of 600 items" in caplog.text
+    assert config_for(shop, tmp_path / "sids", fit_rows=150).up_to_date()
+    assert not config_for(shop, tmp_path / "sids", fit_rows=151).up_to_date()
+    assert not config_for(shop, tmp_path / "sids").up_to_date()
+    assert "fit_rows" not in config_for(shop, tmp_path / "sids").deciding()
+
+
+def test_more_rows_than_there_are_items(shop, tmp_path):
+    all_items = run_build_sids(config_for(shop, tmp_path / "a", fit_rows=10**6))
+    assert all_items.report["counts"]["fit_rows"] == ITEMS
+    assert all_items.table.fingerprint == run_build_sids(config_for(shop, tmp_path / "b")).table.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "append", "append_to": "x"}, "fit_rows is 50, but method append fits nothing"),
+        ({"method": "published", "collisions": "keep"}, "fit_rows is 50, but method published fits nothing"),
+        ({"train_points_per_code": 9}, "fit_rows is 50 and train_points_per_code 9; both say how many items"),
+        ({"codebook_sizes": [8, 51]}, "fit_rows is 50, but codebook_sizes asks for 51 codes a level"),
+        ({"fit_rows": -1}, "fit_rows is -1; it must be at least 0"),
+    ],
+)
+def test_settings_that_make_no_sense(shop, tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        config_for(shop, tmp_path / "sids", **{"fit_rows": 50, **settings})
+
+
+@pytest.mark.parametrize("settings", [{"collisions": "sinkhorn"}, {"method": "rq_vae"}], ids=str)
+def test_what_needs_all_vectors_reads_them(shop, tmp_path, settings, in_file):
+    report = run_build_sids(config_for(shop, tmp_path / "sids", **settings)).report
+    assert "error_rows" not in report and "fit_rows" not in report["counts"]
+
+
+def test_files_that_do_not_fit(shop, tmp_path, in_file):
+    vectors = np.load(shop / "v.npy")
+    np.save(tmp_path / "short.npy", vectors[:-1])
+    vectors[400, 2] = np.nan
+    np.save(tmp_path / "gap.npy", vectors)
+    for name, message in (
+        ("short", r"short\.npy: 599 rows for 600 items"),
+        ("gap", r"gap\.npy: row 400, column 2 is nan\. Every value must be a finite float32"),
+    ):
+        with pytest.raises(DataError, match=message):
+            run_build_sids(config_for(shop, tmp_path / "sids", encoder=str(tmp_path / f"{name}.npy"), fit_rows=60))
+    assert not (tmp_path / "sids").exists()
+
+
+def test_vectors_of_the_embed_stage_stay_in_their_file(shop, tmp_path, in_file, monkeypatch):
+    monkeypatch.setattr(ready, "_IDS", 50)
+    embed = EmbedConfig(corpus=str(shop / "corpus"), output=str(tmp_path / "vectors"), encoder=str(shop / "v.npy"))
+    run_embed(embed)
+    held = np.load(tmp_path / "vectors" / "vectors.npy")
+    assert held.dtype == np.float16 and (held == np.load(shop / "v.npy")).all()
+    through = run_build_sids(config_for(shop, tmp_path / "a", encoder=str(tmp_path / "vectors"), fit_rows=100))
+    direct = run_build_sids(config_for(shop, tmp_path / "b", fit_rows=100))
+    assert through.table.fingerprint == direct.table.fingerprint and through.report["error_rows"] == ITEMS
+    save_corpus(tmp_path / "corpus", shop_titles(ITEMS), item_ids=[f"i{i}" if i != 70 else "x" for i in range(ITEMS)])
+    with pytest.raises(DataError, match="not those of the corpus's 600 items; they first differ at item 70"):
+        run_build_sids(
+            replace(
+                config_for(shop, tmp_path / "c", encoder=str(tmp_path / "vectors")), corpus=str(tmp_path / "corpus")
+            )
+        )
+
+
+def test_large_tables_are_parquet_and_read_like_small_ones(shop, tmp_path, in_file, monkeypatch):
+    small = run_build_sids(config_for(shop, tmp_path / "small")).table
+    for module in (index, table):
+        monkeypatch.setattr(module, "LARGE", 100)
+    config = config_for(shop, tmp_path / "large")
+    result = run_build_sids(config)
+    assert sorted(path.name for path in result.output.iterdir()) == [
+        "codebooks.safetensors",
+        "codes.parquet",
+        "manifest.json",
+        "report.json",
+    ]
+    assert result.table.fingerprint == small.fingerprint == SidTable.load_index(result.output).fingerprint
+    assert run_build_sids(config).up_to_date
+    assert (Quantiser.load(result.output).encode(np.load(shop / "v.npy")) == small.codes).all(axis=1).any()
+    read = {"method": "shuffled", "collisions": "keep", "index": str(result.output)}
+    shuffled = run_build_sids(config_for(shop, tmp_path / "shuffled", **read)).table
+    assert sorted(shuffled.sids) == sorted(small.sids)
+    more = {"method": "append", "append_to": str(result.output)}
+    again = run_build_sids(config_for(shop, tmp_path / "again", **more))
+    assert again.table.fingerprint == small.fingerprint and again.report["counts"]["items_appended"] == 0
