@@ -103,15 +103,29 @@ def residual_kmeans(
             codebooks = _plain(residuals, codebook_sizes, seed, iterations, device)
             del residuals
             return _encode(vectors, codebooks, device), codebooks
-        codes, codebooks = np.empty((len(vectors), 0), dtype=np.int32), []
-        for level, size in enumerate(codebook_sizes):
-            start = start_centroids(residuals, size, seed + level)
-            codebook, prices = _balance(residuals, lloyd(residuals, start, iterations, seed + level, device), device)
-            column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
-            codes = np.column_stack([codes, column])
-            _reduce(residuals, codebook, column[trained])
-            codebooks.append(codebook)
-        return codes, codebooks
+        return _balanced(vectors, residuals, trained, codebook_sizes, seed, iterations, device)
+
+
+def _balanced(
+    vectors: Rows,
+    residuals: np.ndarray,
+    trained: np.ndarray,
+    sizes: Sequence[int],
+    seed: int,
+    iterations: int,
+    device: str,
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Balanced codes of all vectors and codebooks; `residuals` are those of the rows that train."""
+    codes = np.empty((len(vectors), 0), dtype=np.int32)
+    codebooks: list[np.ndarray] = []
+    for level, size in enumerate(sizes):
+        start = start_centroids(residuals, size, seed + level)
+        codebook, prices = _balance(residuals, lloyd(residuals, start, iterations, seed + level, device), device)
+        column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
+        codes = np.column_stack([codes, column])
+        _reduce(residuals, codebook, column[trained])
+        codebooks.append(codebook)
+    return codes, codebooks
 
 
 def fit_residual(
