@@ -8,6 +8,7 @@ from typing import Protocol
 import pandas as pd
 
 from minionerec.core.artefacts import open_artefact
+from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS
 
@@ -42,7 +43,11 @@ class Items:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 its items cannot be read.
         """
-        open_artefact(path, "corpus")
+        said = open_artefact(path, "corpus")["counts"].get("items")
         columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
         remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
-        return cls(read_parquet(Path(path) / "items.parquet", columns, only=not texts, remedy=remedy))
+        file = Path(path) / "items.parquet"
+        items = read_parquet(file, columns, only=not texts, remedy=remedy)
+        if len(items) != said:
+            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {said}. {remedy}")
+        return cls(items)

@@ -71,10 +71,12 @@ class ItemIds(Made[str]):
     """
 
     def __init__(self, ids: Any):
-        column = ids.column if isinstance(ids, ItemIds) else ids.array if isinstance(ids, pd.Series) else ids
-        column = column if _is_arrow(column) else pa.array(column)
+        given: Any = ids.column if isinstance(ids, ItemIds) else ids.array if isinstance(ids, pd.Series) else ids
+        column: Any = given if _is_arrow(given) else pa.array(given)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        self.column = pa.chunked_array([chunk.cast(pa.large_string()) for chunk in chunks], pa.large_string())
+        self.column: pa.ChunkedArray = pa.chunked_array(
+            [chunk.cast(pa.large_string()) for chunk in chunks], pa.large_string()
+        )
         super().__init__(len(self.column), lambda start, stop: self.column.slice(start, stop - start).to_pylist())
 
     def same(self, other: "ItemIds") -> bool:
