@@ -17,7 +17,7 @@ from minionerec.cli.study_file import PLACEHOLDER, all_steps, at
 from minionerec.cli.study_settings import Case, Study, StudyStep
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import find_path
-from minionerec.core.settings import StageConfig, declared_inputs, read_yaml, typed_values
+from minionerec.core.settings import StageConfig, named_here, read_yaml, typed_values
 
 PREPARED = "prepared"
 _SEEDED = ("checkpoint", "sids")
@@ -300,7 +300,7 @@ def _with_paths(jobs: Mapping[Key, Job]) -> dict[Key, Job]:
     found = {}
     for key, job in jobs.items():
         needs = list(job.needs)
-        for path in declared_inputs(job.step.settings).values():
+        for path in named_here(job.step.settings):
             for place in (path, *path.parents):
                 need = by_output.get(os.path.normpath(place))
                 if need is not None and need != key and need not in needs:

@@ -68,21 +68,38 @@ def read_json(path: str | os.PathLike[str]) -> Any:
             file, line and column.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=_object)
-        if _SURROGATE.search(text):
-            json.dumps(content, ensure_ascii=False).encode()
+        raw = Path(path).read_bytes()
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file.") from None
     except OSError as error:
         raise ArtefactError(str(fault(error))) from None
+    except ValueError as error:  # a NUL in its name
+        raise ArtefactError(f"{path}: no such file ({error}).") from None
+    return parse_json(raw, path)
+
+
+def parse_json(raw: bytes, where: str | os.PathLike[str]) -> Any:
+    """Parse the content of one JSON file.
+
+    Args:
+        raw: The content.
+        where: The file, for messages.
+
+    Raises:
+        ArtefactError: As `read_json`.
+    """
+    try:
+        text = raw.decode("utf-8")
+        content = json.loads(text, object_pairs_hook=_object)
+        if _SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ArtefactError(
-            f"{path}: holds half a character (a lone surrogate, \\ud800 to \\udfff). Mend it."
+            f"{where}: holds half a character (a lone surrogate, \\ud800 to \\udfff). Mend it."
         ) from None
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else error
-        raise ArtefactError(f"{path}: not valid JSON ({reason}). Write the file again.") from None
+        raise ArtefactError(f"{where}: not valid JSON ({reason}). Write the file again.") from None
     return content
 
 

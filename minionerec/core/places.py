@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
+from minionerec.core.remote import local_path
+from minionerec.core.urls import is_remote
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "$MINIONEREC_DATA"
@@ -26,10 +28,16 @@ def shipped_root() -> Path:
 
 
 def find_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given, or else, where nothing is there, among what the package ships.
+    """A path as given, or else, where nothing is there, among what the package ships; of a URL its copy here.
 
     A first part `$MINIONEREC_DATA` stands for the folder of that environment variable (`data` where it is not set).
+
+    Raises:
+        ArtefactError: If the path is a URL, and what lies there cannot be had (`minionerec.core.remote`).
+        ConfigError: If it is one of an unknown protocol, or of one whose package is not installed.
     """
+    if is_remote(path):
+        return local_path(path)
     given = Path(path)
     if given.parts[:1] == (DATA_VARIABLE,):
         return Path(os.environ.get(DATA_VARIABLE[1:]) or "data", *given.parts[1:])
@@ -37,6 +45,16 @@ def find_path(path: str | os.PathLike[str]) -> Path:
         return given
     shipped = shipped_root() / given
     return shipped if shipped.exists() else given
+
+
+def name_or_copy(name: str) -> str:
+    """A name, of the hub or of something built in, or a path, as given; of a URL the path of its copy here.
+
+    Raises:
+        ArtefactError: As `find_path`.
+        ConfigError: As `find_path`.
+    """
+    return str(find_path(name)) if is_remote(name) else name
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:

@@ -25,6 +25,7 @@ from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, shown_path
+from minionerec.core.urls import is_remote
 from minionerec.core.values import convert as convert
 from minionerec.core.values import read_yaml as read_yaml
 from minionerec.core.values import without_none
@@ -47,6 +48,7 @@ class Description:
     decides: bool = True
     grows: bool = False
     reads: str = ""
+    writes: bool = False
 
 
 def setting(
@@ -62,6 +64,7 @@ def setting(
     decides: bool = True,
     grows: bool = False,
     reads: str = "",
+    writes: bool = False,
 ) -> Any:
     """A field of a configuration.
 
@@ -79,9 +82,10 @@ def setting(
         grows: Whether a finished or unfinished run may go on with a larger value (epochs).
         reads: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
             path itself decides nothing, the content does.
+        writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
     """
     described = Description(
-        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads
+        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads, writes
     )
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
@@ -108,7 +112,7 @@ class Settings:
 
     def named_paths(self) -> list[Path]:
         """What the settings name to be read, whether it is there yet or not; recipes are ordered by it."""
-        return list(declared_inputs(self).values())
+        return named_here(self)
 
 
 @dataclass
@@ -135,24 +139,39 @@ class StageConfig(Settings):
         return Stage(self).current(say=False) is not None
 
 
-def declared_inputs(config: Any) -> dict[str, Path]:
-    """Name to path of the settings that name inputs; of a mapping of paths, "setting key" to path."""
-    found: dict[str, Path] = {}
+def _named_inputs(config: Any) -> dict[str, str]:
+    """Name of each setting that names an input to what it says; of a mapping of paths, "setting key" to path."""
+    found: dict[str, str] = {}
     for each in fields(config):
         value = getattr(config, each.name)
         if not description(each).reads or not value:
             continue
         if isinstance(value, Mapping):
-            found |= {f"{each.name} {key}": find_path(path) for key, path in value.items()}
+            found |= {f"{each.name} {key}": path for key, path in value.items()}
         else:
-            found[each.name] = find_path(value)
+            found[each.name] = value
     return found
+
+
+def declared_inputs(config: Any) -> dict[str, Path]:
+    """Name to path of the settings that name inputs; of a URL the copy here, fetched first where need be.
+
+    Raises:
+        ArtefactError: If what lies at a URL cannot be had.
+        ConfigError: If nothing reads such a URL.
+    """
+    return {name: find_path(path) for name, path in _named_inputs(config).items()}
+
+
+def named_here(config: Any) -> list[Path]:
+    """The paths of `declared_inputs` that are on this machine, so that nothing need be fetched."""
+    return [find_path(path) for path in _named_inputs(config).values() if not is_remote(path)]
 
 
 def input_kinds(config: Any) -> dict[str, str]:
     """Name of each declared input to the kind of artefact that it must be; "any" where it may be a file too."""
     kinds = {each.name: description(each).reads for each in fields(config)}
-    return {name: kinds[name.partition(" ")[0]] for name in declared_inputs(config)}
+    return {name: kinds[name.partition(" ")[0]] for name in _named_inputs(config)}
 
 
 def deciding_settings(config: Any) -> dict[str, Any]:
@@ -177,6 +196,11 @@ def check_settings(config: Any) -> None:
             raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
         if said.known:
             _check_known(each.name, value, said.known)
+        if (said.writes or each.name == "output") and is_remote(value):
+            raise ConfigError(
+                f"{each.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder "
+                f"here, and then: minionerec put FOLDER {value}"
+            )
         for name, number in _entries_of(each.name, value):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check_range(name, number, said)

@@ -55,6 +55,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone
 from minionerec.core.recorder import Recorder
 from minionerec.core.records import Batch, tidy_record
+from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
 
 logger = get_logger(__name__)
@@ -88,6 +89,7 @@ class Stage:
         inputs: Mapping[str, Path] | None = None,
         settings: Mapping[str, Any] | None = None,
     ):
+        look_again()  # what lies at URLs is taken as it is now, to the end of this run
         self.config = config
         self.kind = config.kind if kind is None else kind
         self.output = Path(config.output) if output is None else output

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import DataError
-from minionerec.core.places import find_path
+from minionerec.core.places import find_path, name_or_copy
 from minionerec.core.settings import StageConfig, check_settings, setting
+from minionerec.core.urls import is_remote
 from minionerec.embed.hf import DTYPES, POOLINGS
 
 _READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
@@ -44,6 +45,7 @@ class EncoderSettings:
         "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
         "encoded and a killed run goes on; embed-items takes its output's name with .cache by default",
         decides=False,
+        writes=True,
     )
     seed: int = setting(42, "seed of everything random in this stage", least=0)
 
@@ -84,7 +86,7 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     Raises:
         DataError: If the encoder is a `.npy` or `.parquet` file that does not exist.
     """
-    given = Path(encoder).expanduser()
+    given = Path(name_or_copy(encoder)).expanduser()
     path = find_path(given)
     if path.suffix in _READY:
         if not path.is_file():
@@ -92,6 +94,8 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
         return {"vectors": path}
     if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
+    if is_remote(encoder):
+        raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
     if encoder != "tfidf" and given.is_dir():
         return {f"encoder/{file.name}": file for file in sorted(given.iterdir()) if file.suffix in _MODEL_FILES}
     return {}

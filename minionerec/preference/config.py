@@ -90,7 +90,9 @@ class PreferenceConfig(StageConfig):
     min_user_rows: int = setting(10, "test rows that a user needs to be shown by name", least=1)
     resamples: int = setting(1000, "bootstrap resamples, drawn over pairs", least=1)
     workers: int = setting(2, "processes, of one thread each", least=1, decides=False)
-    document: str = setting("", "Markdown file that shows all runs side by side; none if empty", decides=False)
+    document: str = setting(
+        "", "Markdown file that shows all runs side by side; none if empty", decides=False, writes=True
+    )
 
     def __post_init__(self) -> None:
         """Check the settings against one another."""

@@ -1,0 +1,251 @@
+"""Paths that lie elsewhere: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as folders and files here.
+
+A URL stands wherever a path to read may stand. An artefact is copied, file by file as its manifest lists them, into a
+cache, each file held against its hash; a plain file is copied whole. What is read then is the copy, so that everything
+else in this package deals with local paths alone.
+
+    $MINIONEREC_CACHE (~/.cache/minionerec)
+        artefacts/DIGEST OF THE MANIFEST/NAME/...
+        files/KEY OF ITS CONTENT/NAME
+
+A copy takes its place in one piece. One that was cut off lies beside it and is gone on with, file by file; of several
+processes one copies and the others wait. Nothing is fetched because a manifest names it: only what a user names is.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from minionerec.core.artefacts import MANIFEST, changed_file, file_sha256, is_artefact, parse_json
+from minionerec.core.errors import ArtefactError
+from minionerec.core.log import get_logger, progress
+from minionerec.core.manifests import digest_of, flaw, is_edited
+from minionerec.core.processes import local_rank
+from minionerec.core.urls import BLOCK, WEB, NotThere, Place, is_remote, speaking
+
+logger = get_logger(__name__)
+
+CACHE_VARIABLE = "MINIONEREC_CACHE"
+_MARKS = (
+    *("size", "ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "Digest", "crc32c", "generation", "VersionId"),
+    *("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "blob_id", "sha256"),
+)
+"""What filesystems say of a file that changes with its content."""
+
+_seen: dict[str, Path] = {}
+
+
+def cache_folder() -> Path:
+    """Where copies lie: `$MINIONEREC_CACHE`, or else `~/.cache/minionerec`."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "minionerec"
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path as given; of a URL the copy here, as it was when this run first asked for it.
+
+    A run thus reads one state of it, and none in between; `look_again` begins a new run.
+
+    Raises:
+        ArtefactError: As `fetched`.
+        ConfigError: As `fetched`.
+    """
+    if not isinstance(path, str) or not is_remote(path):
+        return Path(path)
+    known = _seen.get(path)
+    if known is None or not known.exists():
+        known = _seen[path] = fetched(path)
+    return known
+
+
+def look_again() -> None:
+    """Forget which copies `local_path` gave: what is asked for next is looked at where it lies."""
+    _seen.clear()
+
+
+def fetched(path: str | os.PathLike[str]) -> Path:
+    """A path as given; of a URL the artefact or file as a path here: copied, unless the cache has it in full already.
+
+    What lies at `file://` is not copied.
+
+    Args:
+        path: Such as s3://bucket/runs/corpus; its manifest, or what its filesystem says of the file, is read every
+            time.
+
+    Raises:
+        ConfigError: If the protocol is unknown, its package is not installed, or the URL holds a password.
+        ArtefactError: If nothing is there, it cannot be reached, it is not what its manifest says, or the cache cannot
+            be written. No half of a copy is ever left where it would be found.
+    """
+    if not isinstance(path, str) or not is_remote(path):
+        return Path(path)
+    place = Place.at(path)
+    if place.is_local:
+        return Path(place.root)
+    raw, info = _found(place)
+    try:
+        return _fetch_file(place, info) if raw is None else _fetch_artefact(place, raw)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ArtefactError(
+            f"{cache_folder()}: the copy of {path} cannot be written ({reason}). Free some space, or name another "
+            f"folder by ${CACHE_VARIABLE}."
+        ) from None
+
+
+def _found(place: Place) -> tuple[bytes | None, dict[str, Any]]:
+    """The manifest of the artefact that lies there; None and the filesystem's words where it is a file.
+
+    Raises:
+        ArtefactError: If there is neither.
+    """
+    try:
+        info, closed = place.info(), None
+    except ArtefactError as error:  # who may read the files of a bucket may not list it
+        info, closed = None, error
+    is_file = info is not None and info.get("type") == "file"
+    if is_file and place.protocol not in WEB:
+        return None, dict(info or {})
+    raw = place.read(MANIFEST)
+    if raw is not None and (not is_file or _looks_like_manifest(raw)):  # some servers answer to any name
+        return raw, {}
+    if is_file:
+        return None, dict(info or {})
+    if info is not None:
+        raise ArtefactError(
+            f"{place.url}: has no {MANIFEST}, so it is no finished artefact. Put one there: minionerec put FOLDER "
+            f"{place.url}"
+        )
+    raise closed or NotThere(f"{place.url}: no such artefact or file. Mend the URL, or put it there: minionerec put.")
+
+
+def _looks_like_manifest(raw: bytes) -> bool:
+    try:
+        return flaw(parse_json(raw, MANIFEST)) is None
+    except ArtefactError:
+        return False
+
+
+def checked_manifest(url: str, raw: bytes) -> dict[str, Any]:
+    """The manifest of a URL's artefact.
+
+    Raises:
+        ArtefactError: If it is none, was edited, or names files that would not lie in the artefact's folder.
+    """
+    manifest: dict[str, Any] = parse_json(raw, f"{url}/{MANIFEST}")
+    wrong = flaw(manifest)
+    odd = None if wrong else next((name for name in manifest["files"] if is_odd(name)), None)
+    if odd is not None:
+        wrong = f"lists the file {odd!r} in a form that no stage writes"
+    elif wrong is None and is_edited(manifest):
+        wrong = "was edited by hand"
+    if wrong is not None:
+        raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. Put the artefact there again: minionerec put.")
+    return manifest
+
+
+def is_odd(name: str) -> bool:
+    """Whether a name in a manifest is not that of a file within the artefact, as stages write it."""
+    path = PurePosixPath(name)
+    return str(path) != name or path.is_absolute() or ".." in path.parts or "\\" in name or name in (".", MANIFEST)
+
+
+def _fetch_artefact(place: Place, raw: bytes) -> Path:
+    manifest = checked_manifest(place.url, raw)
+    target = cache_folder() / "artefacts" / digest_of(manifest) / place.name
+    if _is_whole(target):
+        return target
+    with _locked(target, place.url):
+        if _is_whole(target):
+            return target
+        fresh = target.with_name(f".{target.name}.fetching")
+        if target.exists():
+            logger.warning("%s was changed since it was copied from %s: it is copied anew.", target, place.url)
+            shutil.rmtree(fresh, ignore_errors=True)
+            target.rename(fresh)
+            (fresh / MANIFEST).unlink(missing_ok=True)
+        logger.info("Fetching %s.", place.url)
+        for name, digest in manifest["files"].items():
+            if not (fresh / name).is_file() or file_sha256(fresh / name) != digest:
+                _copy(place, f"{place.root}/{name}", fresh / name, digest)
+        fresh.mkdir(exist_ok=True)
+        (fresh / MANIFEST).write_bytes(raw)
+        fresh.rename(target)
+    return target
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether a copy lies there with every file as it should be; one process of the machine looks at the files."""
+    try:
+        return is_artefact(target) and (local_rank() != 0 or changed_file(target) is None)
+    except ArtefactError:
+        return False
+
+
+def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
+    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    with speaking(place.url):
+        key = json.dumps([place.url, place.fs.ukey(place.root), marks])
+    target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / place.name
+    size = info.get("size")
+    fixed = set(marks) - {"size"}  # else nothing would tell another content
+
+    def stands() -> bool:
+        return bool(fixed) and target.is_file() and size in (None, target.stat().st_size)
+
+    if stands():
+        return target
+    with _locked(target, place.url):
+        if not stands():
+            fresh = target.with_name(f".{target.name}.fetching")
+            logger.info("Fetching %s.", place.url)
+            _copy(place, place.root, fresh, None, size)
+            fresh.replace(target)
+    return target
+
+
+def _copy(place: Place, path: str, target: Path, digest: str | None, size: int | None = None) -> None:
+    """Copy one file, and hold it against its hash, or its size, as it comes.
+
+    Raises:
+        ArtefactError: If it cannot be read, or is another.
+        OSError: If the copy cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hashed, count = hashlib.sha256(), 0
+    total = None if size is None else -(-size // BLOCK)
+    with target.open("wb") as copy:
+        for block in progress(place.blocks(path), f"fetch {target.name}", total=total, unit="MiB"):
+            hashed.update(block)
+            count += len(block)
+            copy.write(block)
+    if digest is not None and hashed.hexdigest() != digest:
+        raise ArtefactError(
+            f"{place.url}: its file {path[len(place.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
+            "being written. Run the same command again, or put the artefact there again: minionerec put --replace true."
+        )
+    if size is not None and count != size:
+        raise ArtefactError(f"{place.url}: {count:,} of {size:,} bytes came. Run the same command again.")
+
+
+@contextmanager
+def _locked(target: Path, url: str) -> Iterator[None]:
+    """Hold the place of a copy against other processes; whoever comes later waits."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(target.with_name(f".{target.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("Another process is fetching %s; waiting for it.", url)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

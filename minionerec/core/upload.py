@@ -1,0 +1,172 @@
+"""Finished artefacts put where a URL says: files first, the manifest last, so that no half is taken for a whole."""
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import MANIFEST, open_artefact, parse_json
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger, progress
+from minionerec.core.manifests import digest_of, flaw
+from minionerec.core.remote import is_odd, look_again
+from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
+
+logger = get_logger(__name__)
+
+UNFINISHED = "unfinished.json"
+"""Lies beside the files while they are being put there: what they belong to."""
+_NO_FOLDERS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
+_MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Put:
+    """What `put` did.
+
+    Attributes:
+        url: Where the artefact lies.
+        files: Files of it, its manifest among them.
+        sent: Those that were sent; 0 where it lay there already.
+    """
+
+    url: str
+    files: int
+    sent: int
+
+    def line(self) -> str:
+        """It in words."""
+        return f"{self.url} is up to date." if not self.sent else f"{self.sent} of {self.files} files sent: {self.url}"
+
+
+def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> Put:
+    """Put a finished artefact where a URL says.
+
+    One of the same content that lies there is left. A run that was cut off goes on with the files that are missing.
+
+    Args:
+        folder: The artefact here; every file of it is held against its manifest first.
+        url: Where it is to lie, such as s3://bucket/runs/corpus.
+        replace: Whether what lies there already is replaced: another artefact, or files that have the names of
+            its own.
+
+    Raises:
+        ArtefactError: If the folder holds no finished artefact, something else lies at the URL, or it cannot be
+            written.
+        ConfigError: If there is no such protocol, its package is not installed, or it can only be read.
+    """
+    folder = Path(folder)
+    manifest = open_artefact(folder)
+    odd = next((name for name in manifest["files"] if is_odd(name)), None)
+    if odd is not None:
+        raise ArtefactError(f"{folder / MANIFEST}: lists the file {odd!r} in a form that no stage writes.")
+    if not is_remote(url):
+        raise ConfigError(f"{url!r} is no URL; expected one such as s3://bucket/corpus. A folder here is copied by cp.")
+    if url.startswith(tuple(f"{protocol}://" for protocol in WEB)):
+        raise ConfigError(f"{url}: can only be read. Choose another place, such as s3://.")
+    place = Place.at(url)
+    names = list(manifest["files"])
+    there = _manifest_there(place)
+    if there is not None and digest_of(there) == digest_of(manifest):
+        return Put(url, len(names) + 1, 0)
+    done = _begin(place, folder, manifest, there, replace)
+    waiting = [name for name in names if name not in done]
+    logger.info("Putting %s at %s.", folder, url)
+    for name in progress(waiting, f"put {folder.name}", unit="MB", size=lambda name: _megabytes(folder / name)):
+        _send(place, folder, name)
+    _send(place, folder, MANIFEST)
+    _remove(place, UNFINISHED)
+    look_again()
+    return Put(url, len(names) + 1, len(waiting) + 1)
+
+
+def _megabytes(file: Path) -> int:
+    return -(-file.stat().st_size // _MB)
+
+
+def _manifest_there(place: Place) -> dict[str, Any] | None:
+    """The manifest at a URL; an empty one where it is malformed, None where there is none."""
+    with contextlib.suppress(NotThere), speaking(place.url):
+        place.fs.invalidate_cache(place.root)
+    return _object(place.read(MANIFEST))
+
+
+def _object(raw: bytes | None) -> dict[str, Any] | None:
+    """A JSON object; an empty one where it is malformed, None where there is nothing."""
+    if raw is None:
+        return None
+    try:
+        found = parse_json(raw, MANIFEST)
+    except ArtefactError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _begin(
+    place: Place, folder: Path, manifest: dict[str, Any], there: dict[str, Any] | None, replace: bool
+) -> set[str]:
+    """Make room, mark the place as unfinished, and say which files lie there already.
+
+    Raises:
+        ArtefactError: If something else lies there that is not to be replaced.
+    """
+    before = _object(place.read(UNFINISHED))
+    if there is not None and not replace:
+        raise ArtefactError(f"{place.url}: holds another artefact. Choose another place, or give --replace true.")
+    if there is None and before is None and not replace and _holds_something(place):
+        raise ArtefactError(
+            f"{place.url}: holds something that is no artefact. Choose another place, or give --replace true to write "
+            "over its files."
+        )
+    digest = digest_of(manifest)
+    with speaking(place.url):
+        folders = [] if place.protocol in _NO_FOLDERS else _folders(place, manifest)
+        for path in folders[:1]:
+            place.fs.makedirs(path, exist_ok=True)
+        place.fs.pipe_file(f"{place.root}/{UNFINISHED}", json.dumps({"manifest": digest}).encode())
+        for path in folders[1:]:
+            place.fs.makedirs(path, exist_ok=True)
+    if there is not None:
+        _remove(place, MANIFEST)
+        if flaw(there) is None:
+            for name in there["files"]:
+                if not is_odd(name):
+                    _remove(place, name)
+        return set()
+    goes_on = before is not None and before.get("manifest") == digest
+    return {name for name in manifest["files"] if goes_on and _size(place, name) == (folder / name).stat().st_size}
+
+
+def _folders(place: Place, manifest: dict[str, Any]) -> list[str]:
+    """The folders of an artefact's files, its own first."""
+    return sorted({f"{place.root}/{name}".rpartition("/")[0] for name in (MANIFEST, *manifest["files"])})
+
+
+def _size(place: Place, name: str) -> int | None:
+    try:
+        with speaking(place.url):
+            size: int | None = place.fs.info(f"{place.root}/{name}").get("size")
+    except NotThere:
+        return None
+    return size
+
+
+def _holds_something(place: Place) -> bool:
+    info = place.info()
+    if info is None or info.get("type") != "directory":
+        return info is not None
+    with speaking(place.url):
+        found = place.fs.ls(place.root, detail=False)
+    return any(str(name).rstrip("/") != place.root for name in found)
+
+
+def _send(place: Place, folder: Path, name: str) -> None:
+    with speaking(place.url):
+        place.fs.put_file(str(folder / name), f"{place.root}/{name}")
+
+
+def _remove(place: Place, name: str) -> None:
+    with contextlib.suppress(NotThere), speaking(place.url):
+        place.fs.rm_file(f"{place.root}/{name}")

@@ -1,0 +1,168 @@
+"""URLs of any filesystem that fsspec knows: what reads them, and what is said where that fails."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
+
+LOCAL = ("file", "local")
+WEB = ("http", "https")
+BLOCK = 1 << 20
+"""Bytes that are read at a time."""
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_SECRET = re.compile(r"://[^/?#@]*:[^/?#@]*@")
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
+    **dict.fromkeys(WEB, "aiohttp"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **{"hdfs": "pyarrow", "hf": "huggingface_hub"},
+}
+
+
+class NotThere(ArtefactError):
+    """Nothing lies at a URL."""
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL, such as s3://bucket/corpus.
+
+    Example:
+        >>> is_remote("s3://shop/corpus"), is_remote("file:///data/corpus"), is_remote("runs/corpus")
+        (True, True, False)
+    """
+    return isinstance(path, str) and _URL.fullmatch(path) is not None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A URL with what reads it.
+
+    Attributes:
+        url: As it was given.
+        protocol: Such as "s3".
+        fs: The filesystem, of fsspec.
+        root: The path within it, without a slash behind.
+        name: Its last part, as a name of a file here.
+    """
+
+    url: str
+    protocol: str
+    fs: Any
+    root: str
+    name: str
+
+    @classmethod
+    def at(cls, url: str) -> "Place":
+        """Find the filesystem of a URL.
+
+        Raises:
+            ConfigError: As `fetched`.
+        """
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise ConfigError(f"{url!r} is no URL; expected one such as s3://bucket/corpus.")
+        if _SECRET.search(url):
+            raise ConfigError(
+                f"{_SECRET.sub('://...@', url)}: holds a password, which manifests would show. Leave it out, and give "
+                "it in the environment, as the package of the protocol says."
+            )
+        protocol = match[1]
+        name = re.split("[?#]", match[2])[0] if protocol in WEB else match[2]
+        name = re.sub(r"[^\w.+=@ -]", "_", name.rstrip("/").rpartition("/")[2])[-100:]
+        if name in ("", ".", ".."):
+            raise ConfigError(f"{url}: its path has no name of its own at the end, such as .../corpus. Mend the URL.")
+        fs, root = _filesystem(url, protocol)
+        return cls(url, protocol, fs, root.rstrip("/"), name)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on this machine."""
+        return self.protocol in LOCAL
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content of a file, in parts.
+
+        Raises:
+            ArtefactError: If it cannot be read.
+        """
+        with speaking(self.url):
+            source = self.fs.open(path, "rb")
+        try:
+            while True:
+                with speaking(self.url):
+                    block = source.read(BLOCK)
+                if not block:
+                    return
+                yield block
+        finally:
+            source.close()
+
+    def read(self, name: str) -> bytes | None:
+        """A small file below; None where it is not there."""
+        try:
+            with speaking(self.url):
+                return bytes(self.fs.cat_file(f"{self.root}/{name}"))
+        except NotThere:
+            return None
+
+    def info(self) -> dict[str, Any] | None:
+        """What the filesystem says of the place itself; None where nothing is there."""
+        try:
+            with speaking(self.url):
+                self.fs.invalidate_cache(self.root)
+                return dict(self.fs.info(self.root))
+        except NotThere:
+            return None
+
+
+def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        raise ConfigError(
+            f"{url}: unknown protocol {protocol!r}. Use one that fsspec knows, such as s3, gs, hdfs, abfs or https."
+        ) from None
+    except ImportError as error:
+        package = _PACKAGES.get(protocol)
+        remedy = f"Install it: pip install {package}" if package else f"{error}".rstrip(".") or "Install it"
+        raise ConfigError(f"{url}: the package that reads {protocol}:// is not installed. {remedy}.") from None
+    options = {"auto_mkdir": True} if protocol in LOCAL else {}
+    with speaking(url):
+        fs, root = fsspec.core.url_to_fs(url, **options)
+    return fs, str(root)
+
+
+@contextmanager
+def speaking(url: str) -> Iterator[None]:
+    """Turns whatever a filesystem raises into one line that names the URL and what to do.
+
+    Raises:
+        ArtefactError: Instead of it; `NotThere` where nothing is there.
+    """
+    try:
+        yield
+    except (MinioneRecError, MemoryError):
+        raise
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise NotThere(f"{url}: no such artefact or file. Mend the URL, or put it there: minionerec put.") from None
+    except Exception as error:  # each filesystem has errors of its own
+        protocol = url.partition("://")[0]
+        package = _PACKAGES.get(protocol, "fsspec")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(" .:")
+        if isinstance(error, PermissionError) or "credential" in reason.lower():
+            remedy = f"Check the credentials, which {package} takes from the environment"
+            raise ArtefactError(f"{url}: no permission ({reason}). {remedy}.") from None
+        if isinstance(error, NotImplementedError):
+            raise ArtefactError(f"{url}: {protocol}:// cannot do this ({reason}). Choose another place.") from None
+        remedy = "Check the URL and the network, and run the same command again"
+        if protocol == "hdfs":
+            remedy += "; hdfs needs Java and Hadoop's libraries (JAVA_HOME, HADOOP_HOME, CLASSPATH)"
+        raise ArtefactError(f"{url}: cannot be reached ({reason}). {remedy}.") from None
