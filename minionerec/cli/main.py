@@ -5,6 +5,8 @@ import sys
 from minionerec.cli.command import run_stage
 from minionerec.cli.doctor import run_doctor
 from minionerec.cli.pipeline import run_pipeline
+from minionerec.cli.putting import SUMMARY as PUT
+from minionerec.cli.putting import run_put
 from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
 from minionerec.cli.serving import run_serve
 from minionerec.cli.stages import STAGES
@@ -18,6 +20,7 @@ _OWN = {
     "study": f"{STUDY}, e.g. minionerec study language_model",
     "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
     "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
+    "put": f"{PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
 }
 
@@ -87,6 +90,8 @@ def dispatch() -> None:
         run_study(sys.argv[0])
     elif name == "doctor":
         run_doctor(sys.argv[0])
+    elif name == "put":
+        run_put(sys.argv[0])
     elif name == "serve":
         run_serve(sys.argv[0], words[1:])
     else:

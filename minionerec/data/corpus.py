@@ -12,6 +12,7 @@ import pandas as pd
 from minionerec.core.artefacts import open_artefact, write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.parquet import read_parquet
+from minionerec.core.remote import fetched
 from minionerec.data.chains import Chains, chain_rows, concatenated
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
@@ -125,8 +126,9 @@ class Corpus:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 cannot be read.
         """
-        counts, items = open_corpus(path)
-        place, limit, together = Path(path), counts["max_history"], counts.get("ties") == "together"
+        place = fetched(path)
+        counts, items = open_corpus(place)
+        limit, together = counts["max_history"], counts.get("ties") == "together"
         parts = [part for file in sequence_files(place) for part in read_shard(file, len(items))]
         chains = concatenated(parts)
         rows = {split: ordered_rows(place, chains, split, limit, together) for split in SPLITS}

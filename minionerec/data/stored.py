@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.remote import fetched
 from minionerec.data.chains import Chains
 from minionerec.data.corpus import Corpus, open_corpus, sequence_files
 from minionerec.data.names import SPLITS
@@ -41,8 +42,9 @@ class StoredCorpus:
         Raises:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written.
         """
-        counts, items = open_corpus(path)
-        return cls(Path(path), items, counts, sequence_files(Path(path)))
+        place = fetched(path)
+        counts, items = open_corpus(place)
+        return cls(place, items, counts, sequence_files(place))
 
     @property
     def n_items(self) -> int:

@@ -66,6 +66,6 @@ class RecommendConfig(StageConfig):
         """Everything that is read: of a checkpoint its corpus too, of a user's own ranker the file it is written in."""
         found = super().inputs()
         if not self.corpus:
-            found["corpus"] = own_corpus(self.checkpoint)
+            found["corpus"] = own_corpus(found["checkpoint"])
         file = function_file(self.ranker, "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}

@@ -11,6 +11,7 @@ import numpy as np
 
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import file_sha256, fingerprint
+from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
@@ -102,7 +103,8 @@ class Recommender:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
             DataError: If the table of items cannot be read, or the checkpoint speaks of other items.
         """
-        place = Path(corpus) if corpus is not None else own_corpus(path)
+        path, items = fetched(path), None if items is None else fetched(items)
+        place = fetched(corpus) if corpus is not None else own_corpus(path)
         data = Corpus.load(place)
         ranker = load_ranker(path, data, corpus_path=place, search=search or Search(beams=BEAMS), dtype=dtype)
         name = "sequential model"

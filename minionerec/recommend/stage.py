@@ -99,10 +99,10 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
 def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:
     if config.ranker:
         corpus = Corpus.load(inputs["corpus"])
-        return Recommender.of(make_ranker(config.ranker, corpus), corpus, items=config.items or None)
+        return Recommender.of(make_ranker(config.ranker, corpus), corpus, items=inputs.get("items"))
     search = Search(batch_size=config.batch_size, beams=config.beams)
     return Recommender.load(
-        config.checkpoint, corpus=inputs["corpus"], items=config.items or None, search=search, dtype=config.dtype
+        inputs["checkpoint"], corpus=inputs["corpus"], items=inputs.get("items"), search=search, dtype=config.dtype
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.places import find_path, name_or_copy
 from minionerec.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
 from minionerec.serve.logs import log_json_lines
 
@@ -120,7 +120,7 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
 
     # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
     os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
-    keys = read_keys(config.api_key_file)
+    keys = read_keys(name_or_copy(config.api_key_file))
     if config.reload != "off" and config.host not in LOOPBACK and not keys:
         raise ConfigError(
             f"reload is {config.reload!r} at {config.host} without a key: everybody could exchange the model. Give "

@@ -15,6 +15,7 @@ import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
+from minionerec.core.remote import fetched
 from minionerec.sid.index import CODES_FILE, LARGE, ItemIds, Made, read_codes, write_codes
 from minionerec.sid.order import SortedRows, row_keys
 
@@ -229,7 +230,7 @@ class SidTable:
                 file was changed since it was written.
             DataError: If an item has no SID, or a list of tokens is not an SID; the message names file and item.
         """
-        path = Path(path)
+        path = fetched(path)
         if path.is_dir():
             if is_artefact(path):
                 open_artefact(path)

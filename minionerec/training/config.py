@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
+from minionerec.core.places import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.embed.config import encoder_inputs
 from minionerec.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
@@ -187,8 +188,9 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
         """What is read: also the wording where it is the user's own file, and the model where it is ours."""
         own = self.wording not in BUILT_IN and Path(self.wording).is_file()
         found = super().inputs() | ({"wording": Path(self.wording)} if own else {})
-        ours = self.model != "scratch" and is_artefact(self.model)
-        return found | ({"model": Path(self.model)} if ours else {})
+        model = name_or_copy(self.model)
+        ours = model != "scratch" and is_artefact(model)
+        return found | ({"model": Path(model)} if ours else {})
 
 
 @dataclass

@@ -14,6 +14,7 @@ from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dty
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
+from minionerec.core.places import find_path, name_or_copy
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.titles import Titles
 from minionerec.decoding.trie import Trie
@@ -125,7 +126,7 @@ def _backbone(
             config.model,
         )
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
-    model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
+    model, pretrained_tokenizer = load_pretrained(name_or_copy(config.model), resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
     spoken = asked_task(config.tasks) == NEXT_SID
     initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
@@ -177,7 +178,10 @@ def _trainer(
         trie, numbers = titles.trie, titles.sid_numbers
     trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.refit is None else None
     if config.teacher:
-        trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, bundle.table, trie), config.teacher_share
+        trainer.teacher, trainer.teacher_share = (
+            load_teacher(find_path(config.teacher), bundle.table, trie),
+            config.teacher_share,
+        )
     return trainer
 
 

@@ -28,12 +28,14 @@ from support.scripts import study
 
 from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.main import recipe_arguments, run_arguments
+from minionerec.cli.putting import put_arguments
 from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
 from minionerec.cli.serving import serve_arguments
 from minionerec.cli.stages import STAGES, stage_spec
 from minionerec.cli.study import study_arguments, wanted_jobs
 from minionerec.cli.study_file import read_study
 from minionerec.core.settings import parse_settings
+from minionerec.core.urls import is_remote
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
 PAGES = [*GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -177,6 +179,8 @@ def check_minionerec(words, copies=None):
             wanted_jobs(read_study(given.study), given.only, given.seeds)
     elif words[0] == "doctor":
         doctor_arguments("minionerec doctor").parse_args(words[1:])
+    elif words[0] == "put":
+        assert is_remote(put_arguments("minionerec put").parse_args(words[1:]).url)
     else:
         check_stage(words[0], words[1:])
 

@@ -13,6 +13,7 @@ from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts, decoding_device
 from minionerec.decoding.trie import Trie
@@ -53,7 +54,7 @@ def run_dpo(config: DpoConfig) -> TrainingResult:
 
 def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_start(config)
-    corpus = Corpus.load(config.corpus)
+    corpus = Corpus.load(find_path(config.corpus))
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
     logger.info(
@@ -80,7 +81,7 @@ def load_start(config: DpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
     """
-    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    bundle = load_bundle(find_path(config.checkpoint), dtype=resolve_dtype(config.dtype))
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(

@@ -10,6 +10,7 @@ from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
+from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.decoding.trie import Trie
 from minionerec.embed.ready import load_vector_artefact
@@ -49,7 +50,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
-    corpus = Corpus.load(config.corpus)
+    corpus = Corpus.load(find_path(config.corpus))
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
@@ -72,7 +73,7 @@ def load_policy(config: GrpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
     """
-    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
+    bundle = load_bundle(find_path(config.checkpoint), dtype=resolve_dtype(config.dtype))
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
@@ -93,7 +94,7 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
     Raises:
         ArtefactError: If it was trained on other SIDs, or its weights have other shapes.
     """
-    weights = load_bundle(config.reference, dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
+    weights = load_bundle(find_path(config.reference), dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
     own = bundle.model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         shapes = [tuple(part[name].shape) if name in part else None for part in (weights, own)]
@@ -111,8 +112,10 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Pr
     check_histories(weights, [row["history"] for row in prompts.rows], list(prompts.counts))
     vectors = None
     if config.reward_vectors:
-        vectors = load_vector_artefact(config.reward_vectors, corpus.items["item_id"].tolist())
-    scorer = sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None
+        vectors = load_vector_artefact(find_path(config.reward_vectors), corpus.items["item_id"].tolist())
+    scorer = None
+    if config.reward_model:
+        scorer = sequential_scorer(find_path(config.reward_model), find_path(config.corpus))
     sources = RewardSources(bundle.table, vectors, scorer)
     return WeightedRewards({name: make_reward(name, sources) for name in weights}, weights)
 

@@ -19,7 +19,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
-COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "run", "recipes"]}
+COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "run", "recipes", "put"]}
 COMMANDS |= {path.name: [path] for path in SCRIPTS}
 
 
