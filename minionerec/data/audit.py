@@ -167,7 +167,7 @@ def audit_pairs(
         >>> found.ties, found.orders["text"]["ties"]
         (2, Agreement(pairs=2, rising=1))
     """
-    return _audit(earlier, later, _ranks(item_ids), same, places)
+    return _audit(earlier, later, id_ranks(item_ids), same, places)
 
 
 def _audit(
@@ -189,7 +189,7 @@ def _rises(before: np.ndarray, after: np.ndarray, chosen: np.ndarray) -> Agreeme
     return Agreement(int((chosen & (before != after)).sum()), int((chosen & (before < after)).sum()))
 
 
-def _ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
+def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Place of each item in the order of ids as text, and as numbers where all are digits; equal numbers share one."""
     orders: dict[str, list[Any]] = {"text": list(item_ids)}
     if item_ids and all(one.isascii() and one.isdigit() for one in item_ids):
@@ -218,7 +218,7 @@ def audit_visits(
         moments: int64 (M,), when each happened; None where unknown.
         places: int64 (M,), where the source's file has it; None where unknown.
     """
-    order, ranks = stable_order(users), _ranks(item_ids)
+    order, ranks = stable_order(users), id_ranks(item_ids)
     found = OrderAudit()
     for start in range(0, max(1, len(order) - 1), _BATCH):
         before, after = order[start : start + _BATCH], order[start + 1 : start + 1 + _BATCH]
@@ -254,7 +254,7 @@ def audit_rows(
     ids = list(item_ids) or corpus.items["item_id"].tolist()
     if len(ids) != corpus.n_items:
         raise DataError(f"there are {len(ids)} ids for {corpus.n_items} items. Give one an item, in their order.")
-    found, ranks = OrderAudit(), _ranks(ids)
+    found, ranks = OrderAudit(), id_ranks(ids)
     for split in splits:
         rows = corpus.rows(split)
         filled = rows.lengths > 0

@@ -201,15 +201,20 @@ def _with_ties(visits: _Visits, ties: str, seed: int, where: str) -> _Visits:
     if ties == "keep":
         return visits
     if visits.moments is None:
-        what = "holds no times" if visits.times is None else "holds times with fractions that are no dates"
-        raise ConfigError(
-            f"ties is {ties!r}, but {where} {what}, so that nobody knows what came at one moment. Set ties to 'keep', "
-            "or give dates or seconds since 1970."
-        )
+        raise no_moments(ties, where, timed=visits.times is not None)
     if ties == "together":
         return visits
     taken = shuffled_ties(visits.users, visits.moments, seed)
     return replace(visits, item_index=visits.item_index[taken], places=visits.places[taken])
+
+
+def no_moments(ties: str, where: str, *, timed: bool) -> ConfigError:
+    """What to say where something is asked of ties and no moments are known."""
+    what = "holds times with fractions that are no dates" if timed else "holds no times"
+    return ConfigError(
+        f"ties is {ties!r}, but {where} {what}, so that nobody knows what came at one moment. Set ties to 'keep', "
+        "or give dates or seconds since 1970."
+    )
 
 
 def _split(

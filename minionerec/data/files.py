@@ -57,12 +57,18 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Mend its permissions.") from None
 
 
-def not_utf8(path: str | os.PathLike[str], content: bytes) -> str:
-    """What to say of a content that is not UTF-8: the line of the first wrong byte, and the byte."""
+def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> str:
+    """What to say of a content that is not UTF-8: the line of the first wrong byte, and the byte.
+
+    Args:
+        path: Its file.
+        content: The file's content, or a part of it.
+        before: Lines of the file before the part.
+    """
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = content.count(b"\n", 0, error.start) + 1 + before
         return f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text. Save the file as UTF-8."
     return f"{path}: not UTF-8 text. Save the file as UTF-8."
 

@@ -167,9 +167,21 @@ def whole_seconds(times: np.ndarray, ticks: int) -> np.ndarray | None:
         True
     """
     if ticks == SECOND and len(times):
-        unit = int(unit_numbers(np.median(times)))
-        if unit < 0 and times.dtype.kind == "f" and (times != np.floor(times)).any():
+        uneven = times.dtype.kind == "f" and bool((times != np.floor(times)).any())
+        found = ticks_by_middle(float(np.median(times)), uneven)
+        if found is None:
             return None
-        ticks = UNITS[max(unit, 0)][1]
+        ticks = found
     seconds: np.ndarray = np.maximum(np.floor_divide(times, ticks).astype(np.int64), NO_TIME + 1)
     return seconds
+
+
+def ticks_by_middle(middle: float, uneven: bool) -> int | None:
+    """Ticks in a second of plain numbers, by what the middle one looks like; None where they tell no moment.
+
+    Args:
+        middle: The median.
+        uneven: Whether any has a fraction.
+    """
+    unit = int(unit_numbers(np.float64(middle)))
+    return None if unit < 0 and uneven else UNITS[max(unit, 0)][1]

@@ -38,9 +38,12 @@ def check_unit(times: np.ndarray, ticks: int, where: str) -> None:
     Raises:
         DataError: If the middle one lies before 1971 or behind 2100, and would not in another unit, which is named.
     """
-    if not len(times):
-        return
-    middle = float(np.median(times))
+    if len(times):
+        check_middle(float(np.median(times)), ticks, where)
+
+
+def check_middle(middle: float, ticks: int, where: str) -> None:
+    """The same of the middle time alone."""
     seconds = middle / ticks
     if 365 * 86_400 <= seconds <= _LATEST or (ticks == NANOSECOND and abs(seconds) <= 2.0**33):
         return

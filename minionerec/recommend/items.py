@@ -16,7 +16,8 @@ from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tables import column_of, read_table, rows_with_ids
+from minionerec.data.sources.ids import rows_with_ids
+from minionerec.data.sources.tables import column_of, read_table
 from minionerec.recommend.requests import RequestError
 
 logger = get_logger(__name__)

@@ -7,7 +7,8 @@ import pandas as pd
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.source import BadRows, Source
-from minionerec.data.sources.tables import DESCRIPTION, broken_ids, column_of, parse_tables
+from minionerec.data.sources.ids import broken_ids
+from minionerec.data.sources.tables import DESCRIPTION, column_of, parse_tables
 from minionerec.data.sources.text import read_text_table
 
 

@@ -67,7 +67,8 @@ def _borders(separator: str) -> np.ndarray:
     return borders
 
 
-def _line_ends(content: bytes) -> np.ndarray:
+def line_ends(content: bytes) -> np.ndarray:
+    """Where lines end: int64, ascending; a carriage return alone ends one, too."""
     buffer = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero(buffer == _NEWLINE)
     if b"\r" in content:
@@ -94,7 +95,7 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
         separator: What stands between cells.
         quotes: Whether quoted cells may span lines.
     """
-    ends = _line_ends(content)
+    ends = line_ends(content)
     record_ends = ends[~_inside(ends, *quoted(content, separator))] if quotes else ends
     begins = np.concatenate([[len(BOM) if content.startswith(BOM) else 0], record_ends + 1])
     record_ends = np.append(record_ends, len(content))
@@ -123,7 +124,7 @@ def spans_lines(content: bytes, separator: str) -> bool:
     """Whether any quoted cell spans lines, or is never closed."""
     if b'"' not in content:
         return False
-    return not _is_plain(content, separator) and bool(_inside(_line_ends(content), *quoted(content, separator)).any())
+    return not _is_plain(content, separator) and bool(_inside(line_ends(content), *quoted(content, separator)).any())
 
 
 def _is_plain(content: bytes, separator: str) -> bool:

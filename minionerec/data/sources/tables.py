@@ -1,33 +1,26 @@
 """Reader of any two tables: items and interactions, each csv, tsv or parquet."""
 
 import os
-from collections.abc import Collection, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
-from minionerec.data.files import check_file, plain_text
+from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, Source, item_table
-from minionerec.data.sources.tangles import drop_swallowing
+from minionerec.data.sources.ids import place_of, rows_with_ids
 from minionerec.data.sources.text import TextFile, read_text_table
 from minionerec.data.sources.times import read_times
+from minionerec.data.units import NANOSECOND
 
 log = get_logger(__name__)
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 DESCRIPTION = "description"
-
-
-def _place(table: pd.DataFrame, path: Path, row: int) -> str:
-    """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
-    file: TextFile | None = table.attrs.get("file")
-    line = None if file is None else file.line(row)
-    return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
 
 
 def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
@@ -80,92 +73,14 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     return column
 
 
-def rows_with_ids(
-    table: pd.DataFrame,
-    path: Path,
-    ids: tuple[str, ...],
-    bad: BadRows,
-    *,
-    time: str | None = None,
-    known: Mapping[str, Collection[str]] | None = None,
-) -> tuple[pd.DataFrame, int]:
-    """The rows of a table that swallow no others and have an id in each of some columns.
-
-    Args:
-        table: The table, from `read_table`.
-        path: Its file, for messages.
-        ids: Columns of ids; theirs come as texts.
-        bad: Counts the other rows.
-        time: As in `drop_swallowing`.
-        known: As in `drop_swallowing`.
-
-    Returns:
-        The rows with the index that they had; how many lines lie inside their cells.
-
-    Raises:
-        DataError: If there are such rows, as far as `bad` does not allow them.
-    """
-    table, lines = drop_swallowing(table, path, ids, time, bad, known=known)
-    for name in ids:
-        table = _drop_without_id(table, name, path, bad)
-    return table, lines
-
-
-def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> pd.DataFrame:
-    """The rows that have an id in a column, the ids as text, whole numbers as their digits."""
-    column = table[name]
-    missing = column.isna().to_numpy()
-    wrong = np.zeros(len(column), dtype=bool)
-    if pd.api.types.is_float_dtype(column.dtype):
-        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can tell apart
-        column = column.where(~wrong)
-        if (column[column.notna()] == column[column.notna()].round()).all():
-            column = column.astype("Int64")
-    elif column.dtype == object:
-        wrong = ~missing & ~column.map(_is_id).to_numpy(dtype=bool)
-        column = column.where(~wrong)
-    ids = column.astype(object).where(column.notna(), "").astype("str")
-    wrong |= broken_ids(ids)
-    rows = table.index
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        bad.add(
-            "malformed_id",
-            f"{_place(table, path, int(rows[row]))}, column {name!r}: {shown(table[name].iloc[row])} is no id; "
-            f"expected a text of one line or a whole number ({int(wrong.sum())} such rows). Mend or drop the row.",
-            int(wrong.sum()),
-        )
-    empty = np.flatnonzero((ids == "").to_numpy(dtype=bool) & ~wrong)
-    if len(empty):
-        what = "missing" if missing[empty[0]] else "empty"
-        place = f"{_place(table, path, int(rows[empty[0]]))}, column {name!r}"
-        bad.add("missing_id", f"{place}: the id is {what}. Fill it in or drop the row.", len(empty))
-    return table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
-
-
-def _is_id(value: object) -> bool:
-    """Whether a value of a column of objects can be an id."""
-    if isinstance(value, str):
-        return plain_text(value)
-    if isinstance(value, bytes):
-        try:
-            value.decode("utf-8")
-        except UnicodeDecodeError:
-            return False
-        return True
-    return np.isscalar(value) or hasattr(value, "as_tuple") or hasattr(value, "hex")
-
-
-def broken_ids(ids: pd.Series) -> np.ndarray:
-    """Which ids hold the end of a line or a NUL: bool (rows,)."""
-    texts = pa.array(ids, pa.string(), from_pandas=True)
-    if isinstance(texts, pa.ChunkedArray):
-        texts = texts.combine_chunks()
-    found = np.zeros(len(ids), dtype=bool)
-    for sign in "\n\r\0":
-        found |= pc.fill_null(pc.match_substring(texts, sign), False).to_numpy(zero_copy_only=False)
-    return found
+def refuse_unknown(place: str, name: str, item: str, n: int, catalogue: "Catalogue", bad: BadRows) -> None:
+    """Count n rows whose item is not in the catalogue; the first has this item and place."""
+    bad.add(
+        "unknown_item",
+        f"{place}, column {name!r}: item {shown(item)} is not in {catalogue.path} ({n} such "
+        f"rows{_hint(catalogue.lines)}). Add the items or drop the rows.",
+        n,
+    )
 
 
 def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
@@ -179,9 +94,89 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     return texts
 
 
-def parse_times(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
+def parse_times(
+    table: pd.DataFrame, name: str, path: Path, bad: BadRows, ticks: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int | None]:
     """The times of a column of a table, as `minionerec.data.sources.times.read_times` gives them."""
-    return read_times(table[name], path, partial(_place, table, path), bad)
+    return read_times(table[name], path, partial(place_of, table, path), bad, ticks)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items that interactions may name.
+
+    Attributes:
+        items: The item table of `Source`.
+        path: Its file, for messages.
+        lines: Lines inside its quoted cells.
+    """
+
+    items: pd.DataFrame
+    path: Path
+    lines: int
+
+    @cached_property
+    def index(self) -> pd.Index:
+        """The ids, to look up."""
+        return pd.Index(self.items["item_id"])
+
+
+@dataclass(frozen=True)
+class Visits:
+    """The interactions of a table that can be used.
+
+    Attributes:
+        people: B users, as text.
+        item_index: int32 (B,), row of each item in the catalogue.
+        times: int64 or float64 (B,), in ticks.
+        ticks: Ticks in a second; None where no row says whether times are numbers or dates.
+        lines: Lines inside quoted cells.
+    """
+
+    people: pd.Series
+    item_index: np.ndarray
+    times: np.ndarray
+    ticks: int | None
+    lines: int
+
+
+def clean_visits(
+    table: pd.DataFrame,
+    path: Path,
+    catalogue: Catalogue,
+    bad: BadRows,
+    *,
+    user_column: str,
+    item_column: str,
+    time_column: str,
+    ticks: int | None = None,
+) -> Visits:
+    """The interactions of a table, or of a part of it, that can be used.
+
+    Args:
+        table: The table, with the three columns.
+        path: Its file, for messages.
+        catalogue: The items.
+        bad: Counts the others.
+        user_column: Column of user ids.
+        item_column: Column of item ids.
+        time_column: Column of times.
+        ticks: What the parts before say of times (`Visits.ticks`); None where nothing.
+
+    Raises:
+        DataError: If there are others, as far as `bad` does not allow them.
+    """
+    table, lines = rows_with_ids(table, path, (user_column, item_column), bad, time=time_column)
+    times, right, ticks = parse_times(table, time_column, path, bad, ticks)
+    table, times = table[right], times[right]
+    item_index = catalogue.index.get_indexer(pd.Index(table[item_column]))
+    unknown = np.flatnonzero(item_index < 0)
+    if len(unknown):
+        row = unknown[0]
+        place = place_of(table, path, int(table.index[row]))
+        refuse_unknown(place, item_column, table[item_column].iloc[row], len(unknown), catalogue, bad)
+        table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
+    return Visits(table[user_column], item_index.astype(np.int32), times, ticks, lines)
 
 
 def read_tables(
@@ -238,49 +233,45 @@ def parse_tables(
     description_column: str = DESCRIPTION,
 ) -> Source:
     """The same as `read_tables` of tables that are already in memory, each with the path of its file for messages."""
-    found_items, item_lines = _parse_items(
+    catalogue = parse_items(
         *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
     )
     table, path = interactions
-    for name, flag in ((user_column, "user_column"), (item_column, "item_column"), (time_column, "time_column")):
+    columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
+    for flag, name in columns.items():
         column_of(table, path, name, flag)
-    table, lines = rows_with_ids(table, path, (user_column, item_column), bad, time=time_column)
-    times, right, ticks = parse_times(table, time_column, path, bad)
-    table, times = table[right], times[right]
-    item_index = pd.Index(found_items["item_id"]).get_indexer(pd.Index(table[item_column]))
-    unknown = np.flatnonzero(item_index < 0)
-    if len(unknown):
-        row = unknown[0]
-        bad.add(
-            "unknown_item",
-            f"{_place(table, path, int(table.index[row]))}, column {item_column!r}: item "
-            f"{shown(table[item_column].iloc[row])} is not in {items[1]} ({len(unknown)} such "
-            f"rows{_hint(item_lines)}). Add the items or drop the rows.",
-            len(unknown),
-        )
-        table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
-    inside = {"lines_inside_item_cells": item_lines, "lines_inside_interaction_cells": lines}
-    users, user_ids = pd.factorize(table[user_column])
+    visits = clean_visits(table, path, catalogue, bad, **columns)
+    users, user_ids = pd.factorize(visits.people)
     return Source(
-        items=found_items,
+        items=catalogue.items,
         users=users.astype(np.int32),
-        item_index=item_index.astype(np.int32),
-        times=times,
+        item_index=visits.item_index,
+        times=visits.times,
         user_ids=pa.array(user_ids.astype(object), pa.string()),
         where=str(path),
-        ticks=ticks,
-        counts={name: n for name, n in inside.items() if n},
+        ticks=NANOSECOND if visits.ticks is None else visits.ticks,
+        counts=lines_inside(catalogue.lines, visits.lines),
     )
+
+
+def lines_inside(items: int, interactions: int) -> dict[str, int]:
+    """The counts of lines inside quoted cells, as a source has them."""
+    inside = {"lines_inside_item_cells": items, "lines_inside_interaction_cells": interactions}
+    return {name: n for name, n in inside.items() if n}
 
 
 def _hint(lines: int) -> str:
     return f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed" if lines else ""
 
 
-def _parse_items(
+def parse_items(
     table: pd.DataFrame, path: Path, bad: BadRows, *, item_column: str, title_column: str, description_column: str
-) -> tuple[pd.DataFrame, int]:
-    """The item table of `Source`, each id once, texts without white space around them; lines inside quoted cells."""
+) -> Catalogue:
+    """The items of a table, each id once, texts without white space around them.
+
+    Raises:
+        DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
+    """
     for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
         column_of(table, path, name, flag)
     if description_column not in table.columns and description_column == DESCRIPTION:
@@ -296,10 +287,11 @@ def _parse_items(
         first = ids.index[ids == ids[row]][0]
         bad.add(
             "duplicate_item",
-            f"{_place(table, path, row)}: item {shown(ids[row])} is already in {_place(table, path, first)}. "
+            f"{place_of(table, path, row)}: item {shown(ids[row])} is already in {place_of(table, path, first)}. "
             "Keep one row an item.",
             int(twice.sum()),
         )
         table = table[~twice]
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
-    return item_table(table[item_column].to_numpy(object), title=title, description=description), lines
+    items = item_table(table[item_column].to_numpy(object), title=title, description=description)
+    return Catalogue(items, path, lines)

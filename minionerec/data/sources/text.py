@@ -35,6 +35,7 @@ class TextFile:
         encoding: Of its text.
         tangled: Whether a quoted cell spans lines.
         dropped: Records that are not in the table, by number from 0 behind the header.
+        before: Lines of the file before the content, where that is a part of it.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class TextFile:
     encoding: str
     tangled: bool = False
     dropped: frozenset[int] = frozenset()
+    before: int = 0
 
     def __deepcopy__(self, memo: Any) -> "TextFile":
         """Itself: pandas copies what a table carries along with every step."""
@@ -65,7 +67,7 @@ class TextFile:
 
     def line(self, row: int) -> int | None:
         """The line, as an editor counts, at which row `row` of the table (from 0) begins."""
-        return int(self.records.lines[row]) if 0 <= row < len(self.records) else None
+        return int(self.records.lines[row]) + self.before if 0 <= row < len(self.records) else None
 
     def text(self, row: int) -> str:
         """A row as it is written."""
@@ -111,6 +113,39 @@ def read_text_table(
         raise _never_closed(path, line)
     names = _header(path, content, separator, encoding, quotes=quoted) if header is None else list(header)
     file = TextFile(path, separator, names, header is None, quoted, encoding, tangled)
+    return _table(file, content, header, bad, more_columns)
+
+
+def text_part(path: Path, separator: str, content: bytes, before: int, bad: BadRows | None = None) -> pd.DataFrame:
+    """A part of a text table with a header, as `read_text_table` gives the whole.
+
+    Args:
+        path: The file, UTF-8.
+        separator: What stands between cells.
+        content: The header and some whole records, the first no longer than the header.
+        before: Lines of the file before the records, less those of the header.
+        bad: As in `read_text_table`.
+
+    Raises:
+        DataError: As `read_text_table`.
+    """
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(not_utf8(path, content, before)) from None
+    tangled = spans_lines(content, separator)
+    if tangled and (line := unclosed_quote(content, separator)) is not None:
+        raise _never_closed(path, line + before)
+    names = _header(path, content, separator, "utf-8-sig", quotes=True)
+    file = TextFile(path, separator, names, True, True, "utf-8-sig", tangled, before=before)
+    file.content = content
+    return _table(file, content, None, bad, True)
+
+
+def _table(
+    file: TextFile, content: bytes, header: Sequence[str] | None, bad: BadRows | None, more_columns: bool
+) -> pd.DataFrame:
+    path, separator, encoding, quoted = file.path, file.separator, file.encoding, file.quotes
     options: dict[str, Any] = {
         "sep": separator,
         "dtype": str,

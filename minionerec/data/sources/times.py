@@ -11,13 +11,14 @@ from minionerec.data.source import BadRows
 from minionerec.data.units import NANOSECOND, SECOND, UNITS, unit_numbers
 
 _LIMIT = 2**63 - 1
-_NUMBER = "a number from -2**63 to 2**63"
+NUMBER = "a number from -2**63 to 2**63"
+DATE = "a date from 1678 to 2261"
 _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:00"
 
 
 def read_times(
-    column: pd.Series, path: Path, place: Callable[[int], str], bad: BadRows
-) -> tuple[np.ndarray, np.ndarray, int]:
+    column: pd.Series, path: Path, place: Callable[[int], str], bad: BadRows, ticks: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int | None]:
     """Times that can be compared: numbers as they are, dates as nanoseconds since 1970 (UTC).
 
     The first row that is either decides: a number asks for numbers everywhere, else ISO dates (2018-11-05,
@@ -29,23 +30,20 @@ def read_times(
         place: Says where a person finds the row of an index value of the column.
         bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
             milliseconds) than most.
+        ticks: What an earlier part of the same column gave; None where it has none, or none that says.
 
     Returns:
         int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
-        seconds.
+        seconds, None where no row says.
 
     Raises:
         DataError: Naming the first bad row, if `bad` does not allow it.
     """
-    times, right, ticks, expected = _parsed(column)
+    times, right, found, expected = _parsed(column, ticks)
+    ticks = found if right.any() else ticks
     if not right.all():
         row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
-        bad.add(
-            "bad_time",
-            f"{place(int(column.index[row]))}, column {column.name!r}: {shown(str(column.iloc[row]))} is not "
-            f"{expected} ({n} such rows). Mend or drop them.",
-            n,
-        )
+        refuse_time(place(int(column.index[row])), column, row, expected, n, bad)
     if ticks == SECOND:
         right = right & ~_of_another_unit(column, times, right, place, bad)
     if times.dtype.kind == "f" and right.any() and not right.all():
@@ -53,23 +51,45 @@ def read_times(
     return times, right, ticks
 
 
-def _parsed(column: pd.Series) -> tuple[np.ndarray, np.ndarray, int, str]:
+def refuse_time(place: str, column: pd.Series, row: int, expected: str, n: int, bad: BadRows) -> None:
+    """Count n rows that hold no time; `row` of a column is the first of them."""
+    bad.add(
+        "bad_time",
+        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} is not {expected} ({n} such rows). Mend or "
+        "drop them.",
+        n,
+    )
+
+
+def refuse_unit(place: str, column: pd.Series, row: int, units: tuple[int, int], n: int, bad: BadRows) -> None:
+    """Count n rows of another unit than most; `row` of a column is the first, `units` its own and that of most."""
+    bad.add(
+        "bad_time",
+        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} looks like {UNITS[units[0]][0]} since 1970, "
+        f"but most rows like {UNITS[units[1]][0]} ({n} such rows). Write all in one unit, or drop them.",
+        n,
+    )
+
+
+def _parsed(column: pd.Series, ticks: int | None) -> tuple[np.ndarray, np.ndarray, int, str]:
     """Times, which rows hold one, ticks of a second, and what was expected of the others."""
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         times, right = _nanoseconds(column)
-        return times, right, NANOSECOND, "a date from 1678 to 2261"
+        return times, right, NANOSECOND, DATE
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         times, right = _numbers(column)
-        return times, right, SECOND, _NUMBER
+        return times, right, SECOND, NUMBER
     text = _plain(column)
     numbers, is_number = _numbers(pd.to_numeric(text, errors="coerce"))
-    if len(text) and is_number[0]:
+    if ticks == SECOND:
+        return numbers, is_number, SECOND, "a number, as in the rows before"
+    if ticks is None and len(text) and is_number[0]:
         return numbers, is_number, SECOND, "a number, as in the first row"
     dates = pd.to_datetime(text.where(text.str.match(r"\d{4}-")), errors="coerce", format="ISO8601", utc=True)
     times, is_date = _nanoseconds(dates)
-    if is_number.any() and (not is_date.any() or is_number.argmax() < is_date.argmax()):
+    if ticks is None and is_number.any() and (not is_date.any() or is_number.argmax() < is_date.argmax()):
         return numbers, is_number, SECOND, "a number"
-    return times, is_date, NANOSECOND, _DATE if len(text) and is_date[0] else f"a number or {_DATE}"
+    return times, is_date, NANOSECOND, _DATE if ticks or (len(text) and is_date[0]) else f"a number or {_DATE}"
 
 
 def _plain(column: pd.Series) -> pd.Series:
@@ -116,13 +136,7 @@ def _of_another_unit(
     usual = int(counts.argmax())
     strange: np.ndarray = (units >= 0) & (units != usual)
     row, n = int(np.flatnonzero(strange)[0]), int(strange.sum())
-    bad.add(
-        "bad_time",
-        f"{place(int(column.index[row]))}, column {column.name!r}: {shown(str(column.iloc[row]))} looks like "
-        f"{UNITS[units[row]][0]} since 1970, but most rows like {UNITS[usual][0]} ({n} such rows). Write all in one "
-        "unit, or drop them.",
-        n,
-    )
+    refuse_unit(place(int(column.index[row])), column, row, (int(units[row]), usual), n, bad)
     return strange
 
 

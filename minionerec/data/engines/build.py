@@ -1,0 +1,295 @@
+"""From a table of cleaned interactions to a corpus, by an engine's statements: what `build_corpus` does in memory."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import get_logger
+from minionerec.data.audit import Agreement, OrderAudit, id_ranks
+from minionerec.data.build import WIDEN_BELOW, WIDEN_UNTIL, check_quirks, no_moments
+from minionerec.data.checks import check_filled
+from minionerec.data.corpus import SPLITS
+from minionerec.data.engines import statements
+from minionerec.data.engines.engine import Engine
+from minionerec.data.engines.median import median
+from minionerec.data.engines.statements import Borders, Walk
+from minionerec.data.filters import parse_moment, year_before
+from minionerec.data.names import SPLIT_NAMES, TIES
+from minionerec.data.times import ticks_by_middle
+from minionerec.data.units import SECOND, check_middle
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What is known of the engine's table `raw` (`minionerec.data.engines.statements`).
+
+    Attributes:
+        items: The item table of `Source`.
+        where: What to call the interactions in messages.
+        count: Interactions.
+        timed: Whether they have times.
+        real: Whether the times are doubles.
+        ticks: Ticks of the times in a second.
+        counts: Numbers for the manifest.
+    """
+
+    items: pd.DataFrame
+    where: str
+    count: int
+    timed: bool = True
+    real: bool = False
+    ticks: int = 1
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineCorpus:
+    """A corpus whose interactions still lie in an engine's tables; see `BuiltCorpus` for the rest.
+
+    Attributes:
+        engine: The engine.
+        borders: Where splits begin.
+        timed: Whether rows have times.
+    """
+
+    engine: Engine
+    items: pd.DataFrame
+    borders: Borders
+    timed: bool
+    split: str
+    max_history: int
+    counts: Mapping[str, Any]
+    audit: OrderAudit
+
+    def all_counts(self) -> dict[str, Any]:
+        """The counts as `Corpus.all_counts` gives them."""
+        return {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
+
+    def interactions(self, shards: int = 1) -> Iterator[pa.RecordBatch]:
+        """The interactions of all users with a row, sorted by shard, user (UTF-8) and time, in parts.
+
+        Columns: `shard`, `person`, `item`, `moment` (0 where unknown), `number` (of the row) and `cut` (its split).
+        """
+        digits = self.engine.hexadecimal(statements.DIGITS)
+        return self.engine.stream(self.borders.sequences(shards, digits))
+
+
+def build_with(
+    engine: Engine,
+    raw: Raw,
+    *,
+    split: str = "global_time",
+    max_history: int = 10,
+    core: int = 0,
+    start: str | None = None,
+    end: str | None = None,
+    quirks: Collection[str] = (),
+    ties: str = "keep",
+    seed: int = 42,
+) -> EngineCorpus:
+    """Filter an engine's table `raw`, order it by time, make rows and split them.
+
+    Args and errors are those of `minionerec.data.build.build_corpus`, but for the quirk "published_order", which is
+    refused.
+    """
+    check_quirks(quirks, start)
+    if "published_order" in quirks:
+        raise ConfigError(f"quirk 'published_order' is made in memory, not by engine {engine.name!r}. Leave one out.")
+    _check_times(engine, raw, split, start, end)
+    engine.table("people", statements.PEOPLE)
+    counts = _filter(engine, raw, core, start, end, "widen_window" in quirks)
+    items, met = _number_items(engine, raw.items, only_met=core > 1)
+    interactions, people = engine.row(statements.COUNT)
+    walk = _walk(engine, raw, interactions, split, ties)
+    engine.table("walked", walk.walked())
+    engine.drop("visits")
+    audit = _audit(engine, items, walk.moment is not None)
+    if walk.shuffled:
+        _shuffle(engine, walk, seed)
+    borders, sizes, made = _line_up(engine, walk, raw.where, max_history)
+    rows_of = {f"{name}_rows": size for name, size in sizes.items()}
+    (users,) = engine.row(statements.WITH_ROWS)
+    counts |= dict(raw.counts) | rows_of | {"rows": borders.rows, "users": users, "items": len(items)}
+    counts |= {
+        "items_without_title": int((items["title"] == "").sum()),
+        "items_without_description": int((items["description"] == "").sum()),
+        "items_without_interactions": int((met == 0).sum()),
+        "interactions": interactions,
+    }
+    counts |= made | _novelties(engine, borders, len(items), max_history) | {"users_without_rows": people - users}
+    said = {**counts, "ties": ties, "order": audit.counts()}
+    timed = raw.timed and walk.moment is not None
+    return EngineCorpus(engine, items, borders, timed, SPLIT_NAMES[split] + TIES[ties], max_history, said, audit)
+
+
+def _check_times(engine: Engine, raw: Raw, split: str, start: str | None, end: str | None) -> None:
+    for what, needed in {
+        "split is 'global_time'": split == "global_time",
+        "start or end is given": start or end,
+    }.items():
+        if needed and not raw.timed:
+            raise ConfigError(f"{what}, but {raw.where} holds no times. Set split to 'leave_last_out' and no window.")
+    if (start or end) and raw.count:
+        check_middle(median(engine, "raw", "stamp", raw.count), raw.ticks, raw.where)
+
+
+def _filter(engine: Engine, raw: Raw, core: int, start: str | None, end: str | None, widen: bool) -> dict[str, int]:
+    """Make `visits`, and count what was left out."""
+    first, last = (None if text is None else parse_moment(text) for text in (start, end))
+    while True:
+        bounds = [None if moment is None else moment * raw.ticks for moment in (first, last)]
+        engine.table("visits", statements.visits(*bounds))
+        (kept,) = engine.row("SELECT count(*) FROM visits")
+        counts = {"interactions_outside_window": raw.count - kept}
+        if core > 1:
+            inside = _core(engine, kept, core)
+            counts["interactions_outside_core"] = kept - inside
+            kept = inside
+        if not widen or first is None:
+            break
+        year = datetime.fromtimestamp(first, UTC).year
+        (n_items,) = engine.row("SELECT count(DISTINCT item) FROM visits")
+        if n_items >= WIDEN_BELOW or year <= WIDEN_UNTIL:
+            counts["window_start_year"] = year
+            break
+        first = year_before(first)
+    engine.drop("raw")
+    if not kept and raw.count:
+        raise DataError(
+            f"{raw.where}: no interaction is left of {raw.count} "
+            f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
+        )
+    return counts
+
+
+def _core(engine: Engine, count: int, k: int) -> int:
+    """Take the k-core of `visits`, round by round; gives how many stay."""
+    while count:
+        engine.table("round", statements.core_round(k))
+        (stays,) = engine.row("SELECT count(*) FROM round")
+        engine.drop("visits")
+        engine.rename("round", "visits")
+        if stays == count:
+            break
+        log.info("core of %d: %s of %s interactions stay", k, f"{stays:,}", f"{count:,}")
+        count = stays
+    return count
+
+
+def _number_items(engine: Engine, items: pd.DataFrame, *, only_met: bool) -> tuple[pd.DataFrame, np.ndarray]:
+    """Make `goods`; gives the items that stay, and how often each was chosen, int64 (N,)."""
+    chosen = np.zeros(len(items), dtype=np.int64)
+    for batch in engine.stream(statements.ITEMS):
+        chosen[batch["item"].to_numpy()] = batch["chosen"].to_numpy()
+    old = np.flatnonzero(chosen) if only_met else np.arange(len(items))
+    items = items if len(old) == len(items) else items.iloc[old].reset_index(drop=True)
+    ranks = id_ranks(items["item_id"].tolist())
+    table = {
+        "item": pa.array(old, pa.int32()),
+        "number": pa.array(np.arange(len(old)), pa.int32()),
+        "word": pa.array(ranks["text"]),
+        "digits": pa.array(ranks.get("number", np.zeros(len(old))), pa.int32()),
+    }
+    goods = pa.table(table)
+    engine.load("goods", goods.schema, [goods])
+    return items, chosen[old]
+
+
+def _walk(engine: Engine, raw: Raw, count: int, split: str, ties: str) -> Walk:
+    """How sequences are made; refuses what the times do not tell."""
+    ticks: int | None = raw.ticks if raw.timed else None
+    if ticks == SECOND and count:
+        uneven = raw.real and engine.row("SELECT count(*) FROM visits WHERE stamp <> floor(stamp)") != (0,)
+        ticks = ticks_by_middle(median(engine, "visits", "stamp", count), uneven)
+    moment = None if ticks is None else statements.seconds(engine.divide, ticks, raw.real)
+    if ties != "keep" and moment is None:
+        raise no_moments(ties, raw.where, timed=raw.timed)
+    return Walk(moment, ties == "together", split == "leave_last_out", ties == "shuffle")
+
+
+def _audit(engine: Engine, items: pd.DataFrame, timed: bool) -> OrderAudit:
+    """What the order of `walked` says of ties, as `minionerec.data.audit.audit_visits` does."""
+    found = np.array(engine.rows(statements.AUDIT), dtype=np.int64).reshape(-1, 5)
+    counts = found[:, 4]
+    kinds = {"ties": found[:, 0] == 1, "others": found[:, 0] == 0} if timed else {"all": counts > 0}
+    names = ["text", *["number"] * ("number" in id_ranks(items["item_id"].tolist()))]
+
+    def rises(column: int, chosen: np.ndarray) -> Agreement:
+        signs = found[:, column]
+        return Agreement(int(counts[chosen & (signs != 0)].sum()), int(counts[chosen & (signs > 0)].sum()))
+
+    orders = {
+        name: {kind: rises(column, chosen) for kind, chosen in kinds.items()}
+        for column, name in enumerate(names, start=1)
+    }
+    if timed:
+        orders["file"] = {"ties": rises(3, kinds["ties"])}
+    return OrderAudit(int(counts.sum()), int(counts[kinds["ties"]].sum()) if timed else None, orders)
+
+
+def _shuffle(engine: Engine, walk: Walk, seed: int) -> None:
+    """Give the items of each tie an order of chance, drawn in the order in which `shuffled_ties` draws."""
+    chance = np.random.default_rng(seed)
+    schema = pa.schema([("place", pa.int64()), ("draw", pa.float64())])
+    drawn = (
+        pa.RecordBatch.from_arrays([batch["place"], pa.array(chance.random(len(batch)))], schema=schema)
+        for batch in engine.stream(statements.TIED)
+    )
+    engine.load("draws", schema, drawn)
+    engine.table("mixed", statements.shuffled(walk.extra))
+    engine.drop("walked")
+    engine.drop("draws")
+    engine.rename("mixed", "walked")
+
+
+def _line_up(
+    engine: Engine, walk: Walk, where: str, max_history: int
+) -> tuple[Borders, dict[str, int], dict[str, int]]:
+    """Make `lined`; gives where splits begin, their sizes, and the counts of full and of truncated histories."""
+    found = np.zeros((len(SPLITS), 3), dtype=np.int64)
+    for cut, *numbers in engine.rows(statements.sizes(walk.last_out, max_history)):
+        found[cut] = numbers
+    rows, full, truncated = found.sum(axis=0).tolist()
+    ends = np.cumsum(found[:2, 0]) if walk.last_out else np.cumsum((8, 1)) * rows // 10
+    engine.numbered("lined", *statements.lines(walk.last_out), "line")
+    engine.drop("walked")
+    starts = [int(end) for end in ends]
+    if walk.together and not walk.last_out and rows:
+        starts = [_moment_begins(engine, start, rows) for start in starts]
+    borders = Borders(*starts, rows)
+    sizes = {name: after - before for name, (before, after) in zip(SPLITS, pairwise((0, *starts, rows)), strict=True)}
+    check_filled(sizes, where)
+    return borders, sizes, {"full_histories": full, "truncated_histories": truncated}
+
+
+def _moment_begins(engine: Engine, line: int, rows: int) -> int:
+    """The first line of the moment that a line is of."""
+    (moment,) = engine.row(f"SELECT moment FROM lined WHERE line = {line}")
+    (first,) = engine.row(f"SELECT min(line) FROM lined WHERE moment = {statements.whole(moment)} AND line < {rows}")
+    return int(first)
+
+
+def _novelties(engine: Engine, borders: Borders, n_items: int, max_history: int) -> dict[str, int]:
+    """Rows of valid and test whose target or user no training row knows."""
+    known = np.zeros(n_items, dtype=bool)
+    for batch in engine.stream(borders.known(max_history)):
+        known[batch["item"].to_numpy()] = True
+    cold = np.zeros(len(SPLITS), dtype=np.int64)
+    for batch in engine.stream(borders.asked):
+        strange = ~known[batch["item"].to_numpy()]
+        np.add.at(cold, batch["cut"].to_numpy()[strange], batch["chosen"].to_numpy()[strange])
+    new = dict(engine.rows(borders.new_users))
+    counts = {}
+    for cut, name in enumerate(SPLITS[1:], start=1):
+        counts[f"{name}_cold_targets"] = int(cold[cut])
+        counts[f"{name}_new_users"] = int(new.get(cut, 0))
+    return counts

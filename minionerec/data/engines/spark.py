@@ -1,0 +1,171 @@
+"""Spark: the same SQL on one machine or many (https://spark.apache.org), by PySpark."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import get_logger
+from minionerec.data.engines.engine import Engine, quoted
+
+log = get_logger(__name__)
+HERE = "local[2]"
+"""Where Spark runs if `spark-submit` does not say: two threads of this machine."""
+BATCH = 1 << 18
+
+
+def submitted() -> bool:
+    """Whether `spark-submit` started this process, and so decides where Spark runs and with how much memory."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+class Spark(Engine):
+    """An engine whose tables are folders of parquet files.
+
+    Args:
+        folder: An empty folder that all machines of the cluster see under the same path.
+        memory: Most bytes of the Java process; None where `spark-submit` says.
+
+    Raises:
+        ConfigError: If PySpark or Java is missing.
+    """
+
+    name = "spark"
+    divide = "div"
+
+    def __init__(self, folder: Path, memory: int | None) -> None:
+        super().__init__(folder)
+        self._numbers = count()
+        self._places: dict[str, Path] = {}
+        try:
+            from pyspark.errors import PySparkException
+            from pyspark.sql import SparkSession
+        except ImportError:
+            raise ConfigError(
+                "engine is 'spark', but PySpark is not installed. Install it: pip install 'minionerec[spark]'."
+            ) from None
+        self._error: type[Exception] = PySparkException
+        builder = SparkSession.builder.appName("minionerec prepare-data")
+        if not submitted():
+            if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+                raise ConfigError("engine is 'spark', but there is no Java. Install Java 17, or set JAVA_HOME.")
+            builder = builder.master(HERE).config("spark.ui.enabled", "false")
+            builder = builder.config("spark.local.dir", str(folder / "spill"))
+            builder = builder.config("spark.sql.shuffle.partitions", "8")
+        if memory is not None:
+            builder = builder.config("spark.driver.memory", f"{memory // 2**20}m")
+        self._session = builder.getOrCreate()
+        self._session.sparkContext.setLogLevel("ERROR")
+        for name, value in _SETTINGS.items():
+            self._session.conf.set(name, value)
+
+    def parquet(self, path: Path) -> str:
+        """See `Engine`."""
+        return f"parquet.{quoted('file://' + _no_glob(path), '`')}"
+
+    def row_number(self) -> str:
+        """See `Engine`."""
+        return "_metadata.row_index"
+
+    def nanoseconds(self, column: str, unit: str) -> str:
+        """See `Engine`."""
+        return column if unit == "ns" else f"unix_micros(CAST({column} AS TIMESTAMP)) * 1000"
+
+    def hexadecimal(self, text: str) -> str:
+        """See `Engine`."""
+        return f"CAST(conv({text}, 16, 10) AS BIGINT)"
+
+    def table(self, name: str, sql: str) -> None:
+        """See `Engine`."""
+        self._keep(name, self._run(sql))
+
+    def numbered(self, name: str, sql: str, order: str, column: str) -> None:
+        """See `Engine`; each part of the sorted rows is numbered by itself, behind those of the parts before it."""
+        drawn = f"{name}_drawn"
+        sorted_rows = self._run(f"SELECT * FROM ({sql}) AS found ORDER BY {order}")
+        self._keep(drawn, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS drawn"))
+        sizes = self.rows(f"SELECT shiftright(drawn, 33) AS part, count(*) FROM {drawn} GROUP BY part ORDER BY part")
+        before, starts = 0, []
+        for part, size in sizes:
+            starts.append(f"WHEN {part} THEN {before - (part << 33)}")
+            before += size
+        shift = f"CASE shiftright(drawn, 33) {' '.join(starts)} END" if starts else "0"
+        others = [quoted(one, "`") for one in sorted_rows.columns]
+        self.table(name, f"SELECT {', '.join(others)}, drawn + {shift} AS {column} FROM {drawn}")
+        self.drop(drawn)
+
+    def drop(self, name: str) -> None:
+        """See `Engine`."""
+        self._session.catalog.dropTempView(name)
+        if (place := self._places.pop(name, None)) is not None:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def rename(self, name: str, new: str) -> None:
+        """See `Engine`."""
+        self._session.table(name).createOrReplaceTempView(new)
+        self._places[new] = self._places.pop(name)
+        self._session.catalog.dropTempView(name)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """See `Engine`."""
+        return [tuple(row) for row in self._did(self._run(sql).collect)]
+
+    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """See `Engine`; Spark writes the rows, whose files are in order, and this process reads them."""
+        place = self._write(self._run(sql))
+        for path in sorted(place.glob("part-*.parquet")):
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(BATCH)
+            path.unlink()
+        shutil.rmtree(place, ignore_errors=True)
+
+    def close(self) -> None:
+        """See `Engine`; the session is left to a process that had it before."""
+        for name in list(self._places):
+            self.drop(name)
+        if not submitted():
+            self._session.stop()
+
+    def _keep(self, name: str, frame: Any) -> None:
+        place = self._write(frame)
+        self.drop(name)
+        self._places[name] = place
+        kept = self._did(lambda: self._session.read.schema(frame.schema).parquet(f"file://{_no_glob(place)}"))
+        kept.createOrReplaceTempView(name)
+
+    def _write(self, frame: Any) -> Path:
+        place = self.folder / f"table{next(self._numbers)}"
+        self._did(lambda: frame.write.parquet(f"file://{place.resolve()}", compression="zstd"))
+        return place
+
+    def _run(self, sql: str) -> Any:
+        return self._did(lambda: self._session.sql(sql))
+
+    def _did(self, work: Any) -> Any:
+        from py4j.protocol import Py4JError
+
+        try:
+            return work()
+        except (self._error, Py4JError) as error:
+            said = " ".join(str(error).split())[:600]
+            raise DataError(
+                f"Spark cannot go on ({said}). Give it more memory, or an engine_folder with room."
+            ) from None
+
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+}
+
+
+def _no_glob(path: Path) -> str:
+    """A path in which no sign stands for others."""
+    return "".join(f"\\{sign}" if sign in "*?[]{}\\" else sign for sign in str(path.resolve()))
