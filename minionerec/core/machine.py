@@ -23,7 +23,7 @@ def this_machine() -> Machine:
     torch = _torch()
     told = os.environ.get("OMP_NUM_THREADS", "")
     threads = torch.get_num_threads() if torch else int(told) if told.isdecimal() and int(told) else cores
-    return Machine(_processor(), cores, threads, _memory(), tuple(_gpus()))
+    return Machine(_processor(), cores, threads, memory(), tuple(_gpus()))
 
 
 def usable_cores() -> int:
@@ -41,7 +41,8 @@ def _processor() -> str:
     return named.partition(":")[2].strip() or platform.processor() or platform.machine() or "unknown"
 
 
-def _memory() -> int | None:
+def memory() -> int | None:
+    """Bytes of memory of this machine; None where nobody says."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -66,13 +67,13 @@ def _gpus() -> list[Gpu]:
     return [Gpu(card.name, card.total_memory) for card in cards]
 
 
-def peak_gpu_memory() -> int | None:
+def peak_gpumemory() -> int | None:
     """Most bytes that this process has had allocated on one GPU, as torch counts them; None without."""
     cuda = _used_cuda()
     return max(map(cuda.max_memory_allocated, range(cuda.device_count()))) if cuda else None
 
 
-def peak_memory() -> int | None:
+def peakmemory() -> int | None:
     """Most bytes that this process has had resident, or one that it started and that has ended if that is more.
 
     The system counts from the process's beginning, so of several stages in one process the largest so far speaks.

@@ -1,6 +1,7 @@
 """The stage that turns a source into a corpus artefact."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from minionerec.data.audit import OrderAudit, audit_rows
 from minionerec.data.build import BuiltCorpus, build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
+from minionerec.data.engines.build import EngineCorpus, build_with
+from minionerec.data.engines.choose import started
+from minionerec.data.engines.engine import Engine
+from minionerec.data.engines.handing import hand_over_source
+from minionerec.data.engines.reading import read_tables_with
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS
 from minionerec.data.published import published_numbers, read_published_files
@@ -54,10 +60,14 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
     stage = Stage(config)
     if _layout_stands(stage, config) and (manifest := stage.current()) is not None:
         return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
-    corpus: Corpus | BuiltCorpus
-    with stage.work() as work:
+    corpus: Corpus | BuiltCorpus | EngineCorpus
+    with stage.work() as work, ExitStack() as held:
         if config.source == "published":
             corpus, audit = _take_published(config, stage.inputs)
+        elif config.engine != "memory":
+            parent = Path(config.engine_folder) if config.engine_folder else stage.output.parent
+            engine = held.enter_context(started(config.engine, config.engine_memory, parent))
+            corpus, audit = _build_with(engine, config, stage.inputs)
         else:
             corpus, audit = _build(config, stage.inputs)
         with work.finish(seed=config.seed if config.ties == "shuffle" else None, counts=corpus.all_counts()) as place:
@@ -116,23 +126,30 @@ def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[
 def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[BuiltCorpus, OrderAudit]:
     """Any other source, filtered and split, and its audit; the published layout is written where that is asked for."""
     bad = BadRows(config.max_bad_rows)
-    built = build_corpus(
-        READERS[config.source](config, inputs, bad),
-        split=config.split,
-        max_history=config.max_history,
-        core=config.core,
-        start=config.start,
-        end=config.end,
-        quirks=config.quirks,
-        ties=config.ties,
-        max_eval_rows=config.max_eval_rows,
-        seed=config.seed,
-    )
+    built = build_corpus(READERS[config.source](config, inputs, bad), **_choices(config))
     if config.layout is not None:
         numbers = {user: number for number, user in enumerate(built.user_ids.to_pylist())}
         sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
         write_layout(config.layout, config.layout_name, built.corpus(), numbers, item_records(built.items), sids)
     return replace(built, counts={**built.counts, **bad.counts()}), built.audit
+
+
+def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[EngineCorpus, OrderAudit]:
+    """The same by an engine; sources of other forms than tables are read into memory and handed over."""
+    bad = BadRows(config.max_bad_rows)
+    if config.source in ("demo", "tables"):
+        columns = _columns(config) if config.source == "tables" else {}
+        raw = read_tables_with(engine, inputs["interactions"], inputs["items"], bad, **columns)
+    else:
+        raw = hand_over_source(engine, READERS[config.source](config, inputs, bad))
+    built = build_with(engine, raw, **_choices(config))
+    return replace(built, counts={**built.counts, **bad.counts()}), built.audit
+
+
+def _choices(config: PrepareConfig) -> dict[str, Any]:
+    """What is asked of `build_corpus` and of `build_with`."""
+    names = ("split", "max_history", "core", "start", "end", "quirks", "ties", "max_eval_rows", "seed")
+    return {name: getattr(config, name) for name in names}
 
 
 def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:

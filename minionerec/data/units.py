@@ -23,8 +23,13 @@ def unit_numbers(times: np.ndarray) -> np.ndarray:
         >>> unit_numbers(np.array([5, 1_500_000_000, 1_500_000_000_000])).tolist()
         [-1, 0, 1]
     """
-    found: np.ndarray = np.searchsorted(_FROM * _STEP ** np.arange(len(UNITS)), np.asarray(times, float), "right") - 1
+    found: np.ndarray = np.searchsorted(unit_borders(), np.asarray(times, float), "right") - 1
     return found
+
+
+def unit_borders() -> list[float]:
+    """The smallest number that looks like each of `UNITS`."""
+    return [_FROM * _STEP**unit for unit in range(len(UNITS))]
 
 
 def check_unit(times: np.ndarray, ticks: int, where: str) -> None:

@@ -54,9 +54,13 @@ class Duck(Engine):
         """See `Engine`."""
         return "file_row_number"
 
-    def nanoseconds(self, column: str, unit: str) -> str:
+    def identifier(self, name: str) -> str:
         """See `Engine`."""
-        return f"epoch_ns({column})" if unit == "ns" else f"epoch_us({column}) * 1000"
+        return quoted(name, '"')
+
+    def since_1970(self, column: str, unit: str) -> str:
+        """See `Engine`."""
+        return f"epoch_ns({column})" if unit == "ns" else f"epoch_us({column})"
 
     def hexadecimal(self, text: str) -> str:
         """See `Engine`."""

@@ -73,9 +73,13 @@ class Spark(Engine):
         """See `Engine`."""
         return "_metadata.row_index"
 
-    def nanoseconds(self, column: str, unit: str) -> str:
+    def identifier(self, name: str) -> str:
         """See `Engine`."""
-        return column if unit == "ns" else f"unix_micros(CAST({column} AS TIMESTAMP)) * 1000"
+        return quoted(name, "`")
+
+    def since_1970(self, column: str, unit: str) -> str:
+        """See `Engine`."""
+        return column if unit == "ns" else f"unix_micros(CAST({column} AS TIMESTAMP))"
 
     def hexadecimal(self, text: str) -> str:
         """See `Engine`."""
@@ -163,6 +167,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
 }
 
 

@@ -1,0 +1,212 @@
+"""Interactions of a parquet file, read and cleaned by the engine itself as `minionerec.data.sources.tables` does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from minionerec.core.errors import DataError
+from minionerec.data.engines.build import Raw
+from minionerec.data.engines.engine import Engine
+from minionerec.data.engines.statements import real, whole
+from minionerec.data.source import BadRows
+from minionerec.data.sources.ids import refuse_malformed, refuse_missing
+from minionerec.data.sources.tables import Catalogue, lines_inside, refuse_unknown
+from minionerec.data.sources.times import DATE, NUMBER, refuse_time, refuse_unit
+from minionerec.data.units import NANOSECOND, SECOND, unit_borders
+
+_USER, _ITEM, _TIME = 1, 3, 5
+"""Why a row cannot be used: these for ids that are malformed, one more for those that are missing; the time is none."""
+_EXACT = 2.0**53
+
+
+@dataclass(frozen=True)
+class ParquetVisits:
+    """A parquet file of interactions with columns that an engine can read as they are.
+
+    Attributes:
+        path: The file.
+        schema: Its columns.
+        user: Column of user ids.
+        item: Column of item ids.
+        time: Column of times.
+    """
+
+    path: Path
+    schema: pa.Schema
+    user: str
+    item: str
+    time: str
+
+    @property
+    def readable(self) -> bool:
+        """Whether an engine can: ids are texts or whole numbers, times numbers or timestamps, names differ at all."""
+        kinds = [plain(self.schema.field(name).type) for name in (self.user, self.item, self.time)]
+        names = [name.casefold() for name in self.schema.names]
+        alone = all(names.count(name.casefold()) == 1 for name in (self.user, self.item, self.time))
+        return alone and all(_is_id(kind) for kind in kinds[:2]) and _is_time(kinds[2])
+
+    def read(self, engine: Engine, catalogue: Catalogue, bad: BadRows) -> Raw:
+        """Make the engine's table `raw`.
+
+        Raises:
+            DataError: Naming the first row that cannot be used, as far as `bad` does not allow it.
+        """
+        gaps, is_date = self._gaps(engine), _is_date(self._kind(self.time))
+        unit = "-1" if is_date else _units("stamp")
+        engine.table("given", f"SELECT *, {unit} AS unit FROM ({self._given(engine, gaps)}) AS read_in")
+        found = engine.rows("SELECT reason, unit, count(*), min(place) FROM given GROUP BY reason, unit")
+        self._refuse(found, is_date, bad)
+        usual = self._refuse_units(found, bad)
+        fits = "reason = 0" if usual is None else f"reason = 0 AND (unit = {usual} OR unit = -1)"
+        ids = pa.array(catalogue.items["item_id"], pa.string(), from_pandas=True)
+        shelf = pa.table({"code": ids, "item": pa.array(np.arange(len(ids)), pa.int32())})
+        engine.load("shelf", shelf.schema, [shelf])
+        engine.table(
+            "raw",
+            f"SELECT g.place, g.person, s.item, g.stamp FROM given g JOIN shelf s ON g.code = s.code WHERE {fits}",
+        )
+        (count,) = engine.row("SELECT count(*) FROM raw")
+        (fitting,) = engine.row(f"SELECT count(*) FROM given WHERE {fits}")
+        if count < fitting:
+            place, code = engine.row(
+                "SELECT g.place, g.code FROM given g LEFT JOIN shelf s ON g.code = s.code "
+                f"WHERE {fits} AND s.item IS NULL ORDER BY g.place LIMIT 1"
+            )
+            refuse_unknown(self._place(place), self.item, code, fitting - count, catalogue, bad)
+        engine.drop("given")
+        engine.drop("shelf")
+        counts = lines_inside(catalogue.lines, 0)
+        doubles = not is_date and (pt.is_floating(self._kind(self.time)) or gaps[2])
+        return Raw(catalogue.items, str(self.path), count, True, doubles, NANOSECOND if is_date else SECOND, counts)
+
+    def _kind(self, name: str) -> pa.DataType:
+        return plain(self.schema.field(name).type)
+
+    def _gaps(self, engine: Engine) -> list[bool]:
+        """Whether the three columns have rows without a value: numbers with such gaps count as doubles."""
+        names = [engine.identifier(name) for name in (self.user, self.item, self.time)]
+        counts = ", ".join(f"count(*) - count({name})" for name in names)
+        return [bool(n) for n in engine.row(f"SELECT {counts} FROM {engine.parquet(self.path)}")]
+
+    def _given(self, engine: Engine, gaps: list[bool]) -> str:
+        """The statement of all rows, cleaned, with the `reason` why one cannot be used."""
+        user, item, time = (engine.identifier(name) for name in (self.user, self.item, self.time))
+        kind = self._kind(self.time)
+        if _is_date(kind):
+            per_second = 10**9 if kind.unit == "ns" else 10**6
+            low, high = (
+                int(np.datetime64(day, "s").astype(np.int64)) * per_second for day in ("1678-01-01", "2262-01-01")
+            )
+            ticks = engine.since_1970(time, kind.unit)
+            right = f"({time} IS NOT NULL AND {ticks} >= {whole(low)} AND {ticks} < {whole(high)})"
+            stamp = f"CASE WHEN {right} THEN {ticks} * {NANOSECOND // per_second} END"
+        elif pt.is_floating(kind) or gaps[2]:
+            stamp = f"CAST({time} AS DOUBLE)"
+            right = f"({time} IS NOT NULL AND abs({stamp}) < {real(2.0**63)})"
+            stamp = f"CASE WHEN {stamp} = {real(0.0)} THEN {real(0.0)} ELSE {stamp} END"  # no zero below zero
+        else:
+            stamp, right = f"CAST({time} AS BIGINT)", f"({time} IS NOT NULL)"
+        reason = (
+            f"CASE WHEN {self._broken(user, self.user, gaps[0])} THEN {_USER} WHEN {_empty(user)} THEN {_USER + 1} "
+            f"WHEN {self._broken(item, self.item, gaps[1])} THEN {_ITEM} WHEN {_empty(item)} THEN {_ITEM + 1} "
+            f"WHEN NOT {right} THEN {_TIME} ELSE 0 END"
+        )
+        return (
+            f"SELECT {engine.row_number()} AS place, CAST({user} AS STRING) AS person, CAST({item} AS STRING) AS code, "
+            f"{stamp} AS stamp, {reason} AS reason FROM {engine.parquet(self.path)}"
+        )
+
+    def _broken(self, column: str, name: str, gaps: bool) -> str:
+        """Whether an id is malformed: a text of several lines, or a number that a double cannot hold."""
+        if pt.is_integer(self._kind(name)):
+            return f"coalesce(abs(CAST({column} AS DOUBLE)) >= {real(_EXACT)}, FALSE)" if gaps else "FALSE"
+        signs = " OR ".join(f"contains({column}, chr({sign}))" for sign in (10, 13, 0))
+        return f"coalesce({signs}, FALSE)"
+
+    def _refuse(self, found: list[tuple[int, int, int, int]], is_date: bool, bad: BadRows) -> None:
+        """Count the rows that cannot be used, in the order in which the memory engine does."""
+        for reason in range(1, _TIME + 1):
+            groups = [(place, n) for why, _, n, place in found if why == reason]
+            if not groups:
+                continue
+            place, n = min(groups)[0], sum(n for _, n in groups)
+            column = self._column(place, self.user if reason < _ITEM else self.item if reason < _TIME else self.time)
+            if reason == _TIME:
+                refuse_time(self._place(place), column, 0, DATE if is_date else NUMBER, n, bad)
+            elif reason in (_USER, _ITEM):
+                refuse_malformed(self._place(place), str(column.name), column.iloc[0], n, bad)
+            else:
+                refuse_missing(self._place(place), str(column.name), bool(column.isna().iloc[0]), n, bad)
+
+    def _refuse_units(self, found: list[tuple[int, int, int, int]], bad: BadRows) -> int | None:
+        """Count the rows of another unit than most; gives the unit of most where there are such."""
+        groups = [(n, unit, place) for why, unit, n, place in found if why == 0 and unit >= 0]
+        if len(groups) < 2:
+            return None
+        most = max(n for n, _, _ in groups)
+        usual = min(unit for n, unit, _ in groups if n == most)
+        place, unit = min((place, unit) for _, unit, place in groups if unit != usual)
+        n = sum(n for n, unit, _ in groups if unit != usual)
+        refuse_unit(self._place(place), self._column(place, self.time), 0, (unit, usual), n, bad)
+        return usual
+
+    def _place(self, row: int) -> str:
+        return f"{self.path}, row {row + 1}"
+
+    def _column(self, row: int, name: str) -> pd.Series:
+        """One value of a column."""
+        with pq.ParquetFile(self.path) as file:
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if row < size:
+                    column: pd.Series = file.read_row_group(group, [name]).slice(row, 1).to_pandas()[name]
+                    return column
+                row -= size
+        raise DataError(f"{self.path}: was changed while it was read. Start again.")
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a parquet file.
+
+    Raises:
+        DataError: If it is none.
+    """
+    try:
+        return pq.read_schema(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """A type without its dictionary."""
+    return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    return pt.is_string(kind) or pt.is_large_string(kind) or (pt.is_integer(kind) and kind != pa.uint64())
+
+
+def _is_date(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    number = pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind)
+    return (number and kind != pa.uint64()) or _is_date(kind)
+
+
+def _empty(column: str) -> str:
+    return f"({column} IS NULL OR CAST({column} AS STRING) = '')"
+
+
+def _units(stamp: str) -> str:
+    """The place in `UNITS` of the unit that a number looks like, -1 for none, as `unit_numbers` has it."""
+    cases = [
+        f"WHEN {stamp} >= {real(border)} THEN {unit}" for unit, border in reversed(list(enumerate(unit_borders())))
+    ]
+    return f"CASE {' '.join(cases)} ELSE -1 END"

@@ -1,0 +1,142 @@
+"""What an engine makes of a source against what memory makes of it: rows, items, counts, and refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.engines import no_spark, rows_of, sources
+from support.paths import ROOT
+
+from minionerec.core.errors import MinioneRecError
+from minionerec.data.build import build_corpus
+from minionerec.data.corpus import SPLITS
+from minionerec.data.engines.build import build_with
+from minionerec.data.engines.choose import started
+from minionerec.data.engines.handing import hand_over_source
+from minionerec.data.engines.median import median
+from minionerec.data.sources.tables import read_tables
+
+spark_too = [
+    "duckdb",
+    pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.skipif(bool(no_spark()), reason=str(no_spark()))]),
+]
+
+
+@pytest.fixture(scope="module", params=spark_too)
+def engine(request, tmp_path_factory):
+    if request.param == "duckdb":
+        pytest.importorskip("duckdb")
+    with started(request.param, "1GB", tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
+
+
+def rows_in_memory(built):
+    """Split → [(user, history, target, times)] of a `BuiltCorpus`."""
+    corpus = built.corpus()
+    found = {}
+    for split, table in corpus.splits().items():
+        histories = [history.tolist() for history in table["history"]]
+        columns = [table[name].tolist() for name in ("target", "time", "previous_time") if name in table]
+        found[split] = list(zip(table["user"].tolist(), histories, *columns, strict=True))
+    return found
+
+
+def check_equal(engine, source, **choices):
+    """Build in both ways; both refuse with the same words, or give the same."""
+    try:
+        wanted = build_corpus(source, **choices)
+    except MinioneRecError as error:
+        with pytest.raises(type(error)) as refused:
+            build_with(engine, hand_over_source(engine, source), **choices)
+        assert str(refused.value) == str(error)
+        return False
+    found = build_with(engine, hand_over_source(engine, source), **choices)
+    assert found.all_counts() == wanted.all_counts()
+    assert list(found.all_counts()) == list(wanted.all_counts())
+    assert found.audit == wanted.audit
+    assert found.items.equals(wanted.items)
+    assert rows_of(found) == rows_in_memory(wanted)
+    return True
+
+
+choices = st.fixed_dictionaries(
+    {
+        "split": st.sampled_from(["global_time", "leave_last_out"]),
+        "ties": st.sampled_from(["keep", "shuffle", "together"]),
+        "max_history": st.sampled_from([1, 2, 3, 10]),
+        "core": st.sampled_from([0, 1, 2, 5, 12]),
+        "seed": st.integers(0, 5),
+    }
+)
+
+
+@given(source=sources(), chosen=choices)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_source(engine, source, chosen):
+    check_equal(engine, source, **chosen)
+
+
+@given(
+    source=sources(kinds=("whole", "nanoseconds")),
+    chosen=choices,
+    start=st.sampled_from([None, "1970", "2017-07-14T02:40:05", "1969-12-31T23:59:59.5"]),
+    end=st.sampled_from([None, "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_window(engine, source, chosen, start, end):
+    start = "1970-01" if start == "1970" else start
+    check_equal(engine, source, start=start, end=end, **chosen)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"split": "leave_last_out", "max_history": 3},
+        {"core": 8, "start": "2024-02", "end": "2024-10-01", "ties": "together"},
+    ],
+)
+def test_the_demo_shop(engine, chosen):
+    source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
+    assert check_equal(engine, source, **chosen)
+
+
+@pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])
+def test_months_of_the_demo_shop(engine, ties):
+    source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
+    source.times[:] = source.times // 2_592_000 * 2_592_000
+    for split in ("global_time", "leave_last_out"):
+        assert check_equal(engine, source, ties=ties, split=split, max_history=4)
+
+
+def test_a_window_that_widens(engine):
+    source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
+    assert check_equal(engine, source, start="1999-03", quirks=["widen_window"], core=4)
+
+
+def test_the_order_of_the_published_data_is_refused(engine):
+    source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
+    with pytest.raises(MinioneRecError, match=f"'published_order' is made in memory, not by engine '{engine.name}'"):
+        build_with(engine, hand_over_source(engine, source), quirks=["published_order"])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [5],
+        [3, 1],
+        [1, 2, 3, 4, 10**15],
+        [-(2**62), 2**62, 2**62 + 10**6, 0],
+        [0.1, 0.2, 0.2, 1e300, -1e300, 1e-300],
+        list(range(-50, 51)) + [10**12] * 99,
+    ],
+)
+def test_the_median_is_that_of_numpy(engine, numbers):
+    kind = "DOUBLE" if isinstance(numbers[0], float) else "BIGINT"
+    rows = " UNION ALL ".join(f"SELECT CAST('{number!r}' AS {kind}) AS t" for number in numbers)
+    engine.table("figures", rows)
+    assert median(engine, "figures", "t", len(numbers)) == np.median(np.array(numbers))
+
+
+def test_splits_are_those_of_memory():
+    assert SPLITS == ("train", "valid", "test")  # their places are literals of the statements
