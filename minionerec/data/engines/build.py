@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,15 @@ from minionerec.core.log import get_logger
 from minionerec.data.audit import Agreement, OrderAudit, id_ranks
 from minionerec.data.build import WIDEN_BELOW, WIDEN_UNTIL, check_quirks, no_moments
 from minionerec.data.checks import check_filled
-from minionerec.data.corpus import SPLITS
+from minionerec.data.corpus import write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.median import median
 from minionerec.data.engines.statements import Borders, Walk
+from minionerec.data.engines.writing import write_interactions
 from minionerec.data.filters import parse_moment, year_before
-from minionerec.data.names import SPLIT_NAMES, TIES
+from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
+from minionerec.data.shards import count_shards
 from minionerec.data.times import ticks_by_middle
 from minionerec.data.units import SECOND, check_middle
 
@@ -58,12 +61,14 @@ class EngineCorpus:
     Attributes:
         engine: The engine.
         borders: Where splits begin.
+        spots: Interactions of users with a row.
         timed: Whether rows have times.
     """
 
     engine: Engine
     items: pd.DataFrame
     borders: Borders
+    spots: int
     timed: bool
     split: str
     max_history: int
@@ -82,6 +87,12 @@ class EngineCorpus:
         digits = self.engine.hexadecimal(statements.DIGITS)
         return self.engine.stream(self.borders.sequences(shards, digits))
 
+    def write(self, place: Path) -> None:
+        """Write the files of a corpus into a directory."""
+        shards = count_shards(self.spots)
+        write_items(place, self.items)
+        write_interactions(place, self.interactions(shards), shards, timed=self.timed)
+
 
 def build_with(
     engine: Engine,
@@ -94,6 +105,7 @@ def build_with(
     end: str | None = None,
     quirks: Collection[str] = (),
     ties: str = "keep",
+    max_eval_rows: int = 0,
     seed: int = 42,
 ) -> EngineCorpus:
     """Filter an engine's table `raw`, order it by time, make rows and split them.
@@ -115,20 +127,28 @@ def build_with(
     audit = _audit(engine, items, walk.moment is not None)
     if walk.shuffled:
         _shuffle(engine, walk, seed)
-    borders, sizes, made = _line_up(engine, walk, raw.where, max_history)
-    rows_of = {f"{name}_rows": size for name, size in sizes.items()}
-    (users,) = engine.row(statements.WITH_ROWS)
-    counts |= dict(raw.counts) | rows_of | {"rows": borders.rows, "users": users, "items": len(items)}
+    borders = _line_up(engine, walk, raw.where, max_eval_rows)
+    sizes = {cut: numbers for cut, *numbers in engine.rows(borders.sizes(max_history))}
+    rows, full, truncated = (sum(each) for each in zip(*sizes.values(), strict=True))
+    if max_eval_rows:
+        counts["rows_left_out"] = borders.rows - rows
+    engine.table("active", borders.with_rows)
+    users, spots = engine.row(statements.ACTIVE)
+    counts |= dict(raw.counts) | {f"{name}_rows": sizes[cut][0] for cut, name in enumerate(SPLITS)}
+    counts |= {"rows": rows, "users": users, "items": len(items)}
     counts |= {
         "items_without_title": int((items["title"] == "").sum()),
         "items_without_description": int((items["description"] == "").sum()),
         "items_without_interactions": int((met == 0).sum()),
         "interactions": interactions,
+        "full_histories": full,
+        "truncated_histories": truncated,
     }
-    counts |= made | _novelties(engine, borders, len(items), max_history) | {"users_without_rows": people - users}
+    counts |= _novelties(engine, borders, len(items), max_history) | {"users_without_rows": people - users}
     said = {**counts, "ties": ties, "order": audit.counts()}
     timed = raw.timed and walk.moment is not None
-    return EngineCorpus(engine, items, borders, timed, SPLIT_NAMES[split] + TIES[ties], max_history, said, audit)
+    name = SPLIT_NAMES[split] + TIES[ties]
+    return EngineCorpus(engine, items, borders, int(spots), timed, name, max_history, said, audit)
 
 
 def _check_times(engine: Engine, raw: Raw, split: str, start: str | None, end: str | None) -> None:
@@ -251,24 +271,21 @@ def _shuffle(engine: Engine, walk: Walk, seed: int) -> None:
     engine.rename("mixed", "walked")
 
 
-def _line_up(
-    engine: Engine, walk: Walk, where: str, max_history: int
-) -> tuple[Borders, dict[str, int], dict[str, int]]:
-    """Make `lined`; gives where splits begin, their sizes, and the counts of full and of truncated histories."""
-    found = np.zeros((len(SPLITS), 3), dtype=np.int64)
-    for cut, *numbers in engine.rows(statements.sizes(walk.last_out, max_history)):
-        found[cut] = numbers
-    rows, full, truncated = found.sum(axis=0).tolist()
-    ends = np.cumsum(found[:2, 0]) if walk.last_out else np.cumsum((8, 1)) * rows // 10
+def _line_up(engine: Engine, walk: Walk, where: str, most: int) -> Borders:
+    """Make `lined`; gives where splits begin."""
     engine.numbered("lined", *statements.lines(walk.last_out), "line")
     engine.drop("walked")
-    starts = [int(end) for end in ends]
-    if walk.together and not walk.last_out and rows:
-        starts = [_moment_begins(engine, start, rows) for start in starts]
-    borders = Borders(*starts, rows)
+    parts = dict(engine.rows(statements.PARTS))
+    rows = sum(parts.values())
+    if walk.last_out:
+        starts = [parts.get(0, 0), parts.get(0, 0) + parts.get(1, 0)]
+    else:
+        starts = [rows * tenths // 10 for tenths in (8, 9)]
+        if walk.together and rows:
+            starts = [_moment_begins(engine, start, rows) for start in starts]
     sizes = {name: after - before for name, (before, after) in zip(SPLITS, pairwise((0, *starts, rows)), strict=True)}
     check_filled(sizes, where)
-    return borders, sizes, {"full_histories": full, "truncated_histories": truncated}
+    return Borders(*starts, rows, most, engine.divide)
 
 
 def _moment_begins(engine: Engine, line: int, rows: int) -> int:

@@ -1,6 +1,6 @@
 """Interactions that this process has read, handed to an engine as its table `raw`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,10 +48,17 @@ def source_parts(source: Source) -> Iterator[Part]:
         yield Part(people, source.item_index[some], times)
 
 
-def hand_over(engine: Engine, parts: Iterable[Part]) -> tuple[int, bool]:
+def hand_over(
+    engine: Engine, parts: Iterable[Part], stays: Callable[[], str] = lambda: "item >= 0"
+) -> tuple[int, bool]:
     """Make the engine's table `raw`.
 
     Whole numbers stay whole where all are; one part of doubles makes all doubles, as one column of all would be.
+
+    Args:
+        engine: The engine.
+        parts: The interactions.
+        stays: Says, once all parts were seen, which stay: a condition in SQL.
 
     Returns:
         How many there are, and whether their times are doubles.
@@ -75,9 +82,11 @@ def hand_over(engine: Engine, parts: Iterable[Part]) -> tuple[int, bool]:
 
     engine.load("read_in", SCHEMA, batches())
     stamp = "coalesce(real, CAST(whole AS DOUBLE))" if real else "whole"
-    engine.table("raw", f"SELECT place, person, item, {stamp} AS stamp FROM read_in")
+    whole = f"SELECT place, person, item, {stamp} AS stamp FROM read_in"
+    engine.table("raw", f"SELECT place, person, item, stamp FROM ({whole}) AS handed WHERE {stays()}")
     engine.drop("read_in")
-    return count, real
+    (kept,) = engine.row("SELECT count(*) FROM raw")
+    return kept, real
 
 
 def hand_over_source(engine: Engine, source: Source) -> Raw:

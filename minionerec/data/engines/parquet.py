@@ -12,12 +12,13 @@ import pyarrow.types as pt
 from minionerec.core.errors import DataError
 from minionerec.data.engines.build import Raw
 from minionerec.data.engines.engine import Engine
-from minionerec.data.engines.statements import real, whole
+from minionerec.data.engines.statements import real, units, whole
+from minionerec.data.files import check_file
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import refuse_malformed, refuse_missing
-from minionerec.data.sources.tables import Catalogue, lines_inside, refuse_unknown
+from minionerec.data.sources.tables import Catalogue, lines_inside, refuse_unknown, without_index
 from minionerec.data.sources.times import DATE, NUMBER, refuse_time, refuse_unit
-from minionerec.data.units import NANOSECOND, SECOND, unit_borders
+from minionerec.data.units import NANOSECOND, SECOND
 
 _USER, _ITEM, _TIME = 1, 3, 5
 """Why a row cannot be used: these for ids that are malformed, one more for those that are missing; the time is none."""
@@ -57,7 +58,7 @@ class ParquetVisits:
             DataError: Naming the first row that cannot be used, as far as `bad` does not allow it.
         """
         gaps, is_date = self._gaps(engine), _is_date(self._kind(self.time))
-        unit = "-1" if is_date else _units("stamp")
+        unit = "-1" if is_date else units("stamp")
         engine.table("given", f"SELECT *, {unit} AS unit FROM ({self._given(engine, gaps)}) AS read_in")
         found = engine.rows("SELECT reason, unit, count(*), min(place) FROM given GROUP BY reason, unit")
         self._refuse(found, is_date, bad)
@@ -88,10 +89,11 @@ class ParquetVisits:
         return plain(self.schema.field(name).type)
 
     def _gaps(self, engine: Engine) -> list[bool]:
-        """Whether the three columns have rows without a value: numbers with such gaps count as doubles."""
-        names = [engine.identifier(name) for name in (self.user, self.item, self.time)]
-        counts = ", ".join(f"count(*) - count({name})" for name in names)
-        return [bool(n) for n in engine.row(f"SELECT {counts} FROM {engine.parquet(self.path)}")]
+        """Which of the three columns have gaps that make doubles of whole numbers."""
+        names = (self.user, self.item, self.time)
+        counts = ", ".join(f"count(*) - count({engine.identifier(name)})" for name in names)
+        gaps = engine.row(f"SELECT {counts} FROM {engine.parquet(self.path)}")
+        return [bool(n) and not stays_whole(self.schema, name) for name, n in zip(names, gaps, strict=True)]
 
     def _given(self, engine: Engine, gaps: list[bool]) -> str:
         """The statement of all rows, cleaned, with the `reason` why one cannot be used."""
@@ -176,10 +178,16 @@ def read_schema(path: Path) -> pa.Schema:
     Raises:
         DataError: If it is none.
     """
+    check_file(path, "Give the path of a csv, tsv or parquet table.")
     try:
         return pq.read_schema(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+
+
+def stays_whole(schema: pa.Schema, name: str) -> bool:
+    """Whether pandas, which wrote the file, reads a column with gaps as whole numbers, and not as doubles."""
+    return isinstance(without_index(schema.empty_table().to_pandas())[name].dtype, pd.api.extensions.ExtensionDtype)
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
@@ -202,11 +210,3 @@ def _is_time(kind: pa.DataType) -> bool:
 
 def _empty(column: str) -> str:
     return f"({column} IS NULL OR CAST({column} AS STRING) = '')"
-
-
-def _units(stamp: str) -> str:
-    """The place in `UNITS` of the unit that a number looks like, -1 for none, as `unit_numbers` has it."""
-    cases = [
-        f"WHEN {stamp} >= {real(border)} THEN {unit}" for unit, border in reversed(list(enumerate(unit_borders())))
-    ]
-    return f"CASE {' '.join(cases)} ELSE -1 END"

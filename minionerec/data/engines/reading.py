@@ -1,30 +1,37 @@
-"""From files to an engine's table `raw`: parquet by the engine, text in parts, other sources by way of memory."""
+"""From tables to an engine's table `raw`: parquet is read by the engine, text by this process, part by part."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError
+from minionerec.data.engines import statements
 from minionerec.data.engines.build import Raw
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.handing import Part, hand_over
-from minionerec.data.engines.parquet import ParquetVisits, plain, read_schema
+from minionerec.data.engines.parquet import ParquetVisits, plain, read_schema, stays_whole
 from minionerec.data.source import BadRows
+from minionerec.data.sources.ids import place_of, rows_with_ids
 from minionerec.data.sources.tables import (
     DESCRIPTION,
     SEPARATORS,
     Catalogue,
-    clean_visits,
     column_of,
     lines_inside,
     parse_items,
     read_table,
+    refuse_unknown,
+    without_index,
 )
 from minionerec.data.sources.text_parts import PART, read_text_parts
-from minionerec.data.units import NANOSECOND
+from minionerec.data.sources.times import read_times_of_part, refuse_unit
+from minionerec.data.units import NANOSECOND, SECOND, unit_numbers
 
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time, where the engine cannot do it itself."""
@@ -45,19 +52,20 @@ def read_tables_with(
 ) -> Raw:
     """What `minionerec.data.sources.tables.read_tables` reads, as an engine's table `raw`; items are held in memory.
 
-    A text table is cleaned in parts. Rows that cannot be used are counted the same; where they are too many, the error
-    counts those of the part that it names.
+    A text table is cleaned in parts. Rows that cannot be used are counted the same. Where they are too many, an error
+    of their ids or dates counts those of the part in which it was met; of several kinds of bad rows the one that is met
+    first is named.
 
     Args:
         engine: The engine.
         interactions: csv, tsv or parquet.
         items: The same.
         bad: Counts rows that cannot be used.
-        item_column: As in `read_tables`, like the others.
-        title_column: Column of titles.
-        description_column: Column of descriptions.
-        user_column: Column of user ids.
-        time_column: Column of times.
+        item_column: As in `read_tables`, like the other columns.
+        title_column: Of items.
+        description_column: Of items.
+        user_column: Of interactions.
+        time_column: Of interactions.
         size: Bytes of a part of a text table, about.
 
     Raises:
@@ -72,43 +80,94 @@ def read_tables_with(
         description_column=description_column,
     )
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
-    if interactions.suffix.lower() == ".parquet":
-        schema = read_schema(interactions)
-        _check_columns(schema.empty_table().to_pandas(), interactions, columns)
-        visits = ParquetVisits(interactions, schema, user_column, item_column, time_column)
-        if visits.readable:
-            return visits.read(engine, catalogue, bad)
-        _check_ids(engine, schema, interactions, (user_column, item_column))
-        parts = _parquet_parts(interactions, schema, list(columns.values()))
-    elif interactions.suffix.lower() in SEPARATORS:
-        parts = read_text_parts(interactions, SEPARATORS[interactions.suffix.lower()], bad, size)
-    else:
+    suffix = interactions.suffix.lower()
+    if suffix in SEPARATORS:
+        return _Parts(interactions, catalogue, columns, bad).read(
+            engine, read_text_parts(interactions, SEPARATORS[suffix], bad, size)
+        )
+    if suffix != ".parquet":
         read_table(interactions, bad)  # says what is wrong with it
-    return _clean(engine, parts, interactions, catalogue, columns, bad)
+    schema = read_schema(interactions)
+    _check_columns(without_index(schema.empty_table().to_pandas()), interactions, columns)
+    visits = ParquetVisits(interactions, schema, user_column, item_column, time_column)
+    if visits.readable:
+        return visits.read(engine, catalogue, bad)
+    _check_ids(engine, schema, interactions, (user_column, item_column))
+    tables = _parquet_parts(interactions, schema, list(columns.values()))
+    return _Parts(interactions, catalogue, columns, bad).read(engine, tables)
 
 
-def _clean(
-    engine: Engine,
-    tables: Iterator[pd.DataFrame],
-    path: Path,
-    catalogue: Catalogue,
-    columns: Mapping[str, str],
-    bad: BadRows,
-) -> Raw:
-    """Clean tables one after another, and hand them over."""
-    lines, ticks = 0, None
+@dataclass
+class _First:
+    """Rows of a kind: how many, and of the first its number, its place in words, its time and its item."""
 
-    def parts() -> Iterator[Part]:
-        nonlocal lines, ticks
-        for table in tables:
-            _check_columns(table, path, columns)
-            found = clean_visits(table, path, catalogue, bad, ticks=ticks, **columns)
-            lines, ticks = lines + found.lines, found.ticks
-            yield Part(pa.array(found.people, pa.string(), from_pandas=True), found.item_index, found.times)
+    row: int
+    place: str
+    time: pd.Series
+    item: str
+    count: int = 0
 
-    count, real = hand_over(engine, parts())
-    ticks = NANOSECOND if ticks is None else ticks
-    return Raw(catalogue.items, str(path), count, True, real, ticks, lines_inside(catalogue.lines, lines))
+
+@dataclass
+class _Parts:
+    """A table that is cleaned part by part; of units of time and unknown items all parts are asked together."""
+
+    path: Path
+    catalogue: Catalogue
+    columns: Mapping[str, str]
+    bad: BadRows
+    lines: int = 0
+    ticks: int | None = None
+    rows: int = 0
+    of_unit: dict[int, _First] = field(default_factory=dict)
+    unknown: dict[int, _First] = field(default_factory=dict)
+
+    def read(self, engine: Engine, tables: Iterator[pd.DataFrame]) -> Raw:
+        """Clean the parts, and hand them over."""
+        count, real = hand_over(engine, map(self._clean, tables), self._stays)
+        ticks = NANOSECOND if self.ticks is None else self.ticks
+        counts = lines_inside(self.catalogue.lines, self.lines)
+        return Raw(self.catalogue.items, str(self.path), count, True, real, ticks, counts)
+
+    def _clean(self, table: pd.DataFrame) -> Part:
+        """The rows of a part that have ids and a time; items that nobody knows are -1."""
+        _check_columns(table, self.path, self.columns)
+        user, item, time = (self.columns[f"{name}_column"] for name in ("user", "item", "time"))
+        table, lines = rows_with_ids(table, self.path, (user, item), self.bad, time=time)
+        self.lines += lines
+        place = partial(place_of, table, self.path)
+        times, right, self.ticks = read_times_of_part(table[time], place, self.bad, self.ticks)
+        chosen, times = table[right], times[right]
+        index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
+        units = unit_numbers(times) if self.ticks == SECOND else np.full(len(times), -1)
+        for found, some in ((self.of_unit, np.ones(len(times), dtype=bool)), (self.unknown, index < 0)):
+            for unit in np.unique(units[some]).tolist():
+                rows = np.flatnonzero(some & (units == unit))
+                row = int(rows[0])
+                if unit not in found:
+                    where = place(int(chosen.index[row]))
+                    found[unit] = _First(self.rows + row, where, chosen[time].iloc[[row]], chosen[item].iloc[row])
+                found[unit].count += len(rows)
+        self.rows += len(chosen)
+        return Part(pa.array(chosen[user], pa.string(), from_pandas=True), index, times)
+
+    def _stays(self) -> str:
+        """Count the rows of another unit than most, and those whose item nobody knows; says which are neither."""
+        known = {unit: first for unit, first in self.of_unit.items() if unit >= 0}
+        strange: dict[int, _First] = {}
+        if len(known) > 1:
+            usual = min(known, key=lambda unit: (-known[unit].count, unit))
+            strange = {unit: first for unit, first in known.items() if unit != usual}
+            unit = min(strange, key=lambda unit: strange[unit].row)
+            n = sum(first.count for first in strange.values())
+            refuse_unit(strange[unit].place, strange[unit].time, 0, (unit, usual), n, self.bad)
+        unknown = [first for unit, first in self.unknown.items() if unit not in strange]
+        if unknown:
+            first = min(unknown, key=lambda each: each.row)
+            n = sum(each.count for each in unknown)
+            refuse_unknown(first.place, self.columns["item_column"], first.item, n, self.catalogue, self.bad)
+        left_out = [f"{statements.units('stamp')} <> {unit}" for unit in strange]
+        return " AND ".join(["item >= 0", *left_out])
 
 
 def _check_columns(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) -> None:
@@ -118,10 +177,9 @@ def _check_columns(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) 
 
 def _check_ids(engine: Engine, schema: pa.Schema, path: Path, names: tuple[str, str]) -> None:
     """Check that ids are such as mean the same in every part of a file."""
-    right: list[Callable[[pa.DataType], bool]] = [pa.types.is_string, pa.types.is_large_string, pa.types.is_integer]
     for name in names:
         kind = plain(schema.field(name).type)
-        if not any(is_so(kind) for is_so in right):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
             raise DataError(
                 f"{path}: column {name!r} is {kind}; engine {engine.name!r} reads ids that are text or whole numbers. "
                 "Write it as one of these, or set engine to 'memory'."
@@ -131,14 +189,17 @@ def _check_ids(engine: Engine, schema: pa.Schema, path: Path, names: tuple[str, 
 def _parquet_parts(path: Path, schema: pa.Schema, names: list[str]) -> Iterator[pd.DataFrame]:
     """Some columns of a parquet file in parts; whole numbers with gaps are doubles in all of them, as in one table."""
     with pq.ParquetFile(path) as file:
-        doubled = [name for name in names if pa.types.is_integer(schema.field(name).type) and _has_gaps(path, name)]
+        doubled = [
+            name
+            for name in names
+            if pa.types.is_integer(schema.field(name).type) and not stays_whole(schema, name) and _has_gaps(path, name)
+        ]
         begin = 0
         for batch in file.iter_batches(ROWS, columns=names):
             for name in doubled:
-                batch = batch.set_column(
-                    batch.schema.get_field_index(name), name, batch[name].cast(pa.float64(), safe=False)
-                )
-            table = batch.to_pandas().reset_index(drop=True)
+                place = batch.schema.get_field_index(name)
+                batch = batch.set_column(place, name, batch.column(place).cast(pa.float64(), safe=False))
+            table = without_index(batch.to_pandas())
             table.index = pd.RangeIndex(begin, begin + len(table))
             begin += len(table)
             yield table
@@ -146,4 +207,4 @@ def _parquet_parts(path: Path, schema: pa.Schema, names: list[str]) -> Iterator[
 
 def _has_gaps(path: Path, name: str) -> bool:
     with pq.ParquetFile(path) as file:
-        return any(batch[name].null_count for batch in file.iter_batches(ROWS, columns=[name]))
+        return any(batch.column(0).null_count for batch in file.iter_batches(ROWS, columns=[name]))

@@ -15,6 +15,7 @@ Tables, in the order in which they are made:
 from dataclasses import dataclass
 
 from minionerec.data.times import NO_TIME
+from minionerec.data.units import unit_borders
 
 PEOPLE = "SELECT person, min(place) AS who FROM raw GROUP BY person"
 ITEMS = "SELECT item, count(*) AS chosen FROM visits GROUP BY item"
@@ -31,6 +32,12 @@ def whole(number: int) -> str:
 def real(number: float) -> str:
     """A number as a literal of double precision."""
     return f"CAST('{number!r}' AS DOUBLE)"
+
+
+def units(stamp: str) -> str:
+    """The place in `UNITS` of the unit that a number looks like, -1 for none, as `unit_numbers` has it."""
+    cases = [f"WHEN {stamp} >= {real(border)} THEN {unit}" for unit, border in enumerate(unit_borders())]
+    return f"CASE {' '.join(reversed(cases))} ELSE -1 END"
 
 
 def visits(first: float | None, last: float | None) -> str:
@@ -152,49 +159,67 @@ def lines(last_out: bool) -> tuple[str, str]:
     split = "CASE WHEN behind = 0 THEN 2 WHEN behind = 1 THEN 1 ELSE 0 END" if last_out else "0"
     found = (
         "SELECT place, who, item, stamp, moment, spot, step, CASE WHEN step > 0 THEN 0 ELSE 1 END AS idle, "
-        f"{split} AS cut FROM walked"
+        f"{split} AS part FROM walked"
     )
-    return found, "idle, cut, stamp, place"
+    return found, "idle, part, stamp, place"
 
 
-def sizes(last_out: bool, max_history: int) -> str:
-    """Rows of each part of `walked`, of those with full histories, and of those whose histories lost items."""
-    split = "CASE WHEN behind = 0 THEN 2 WHEN behind = 1 THEN 1 ELSE 0 END" if last_out else "0"
-    return (
-        f"SELECT cut, count(*), count(CASE WHEN step >= {max_history} THEN 1 END), "
-        f"count(CASE WHEN step > {max_history} THEN 1 END) "
-        f"FROM (SELECT step, {split} AS cut FROM walked WHERE step > 0) AS rows_of GROUP BY cut"
-    )
+PARTS = "SELECT part, count(*) FROM lined WHERE step > 0 GROUP BY part"
+"""How many rows `lined` has, by split where that is known."""
 
 
 @dataclass(frozen=True)
 class Borders:
-    """Where splits begin among the lines.
+    """Where splits begin among the lines, and which of their rows stay.
 
     Attributes:
         valid: The first line of valid.
         test: The first line of test.
         rows: Rows of all.
+        most: Rows of valid and of test that stay at most, as `minionerec.data.splits.evenly_thinned` has it; at 0 all.
+        divide: The engine's division of whole numbers.
     """
 
     valid: int
     test: int
     rows: int
+    most: int
+    divide: str
+
+    def _by_split(self, train: str, valid: str, test: str) -> str:
+        """An expression for each split, and -1 for lines that are no rows."""
+        return (
+            f"CASE WHEN line >= {self.rows} THEN -1 WHEN line < {self.valid} THEN {train} "
+            f"WHEN line < {self.test} THEN {valid} ELSE {test} END"
+        )
+
+    def _kept(self, begin: int, end: int, value: str) -> str:
+        """A value of the rows of a split that stay, -1 of the others."""
+        if not 0 < self.most < end - begin:
+            return value
+        return f"CASE WHEN (line - {begin}) * {whole(self.most)} % {end - begin} < {self.most} THEN {value} ELSE -1 END"
+
+    def _number(self, begin: int, end: int) -> str:
+        if not 0 < self.most < end - begin:
+            return f"line - {begin}"
+        return self._kept(begin, end, f"((line - {begin}) * {whole(self.most)} {self.divide} {end - begin})")
 
     @property
     def cut(self) -> str:
         """The split of a line: 0 train, 1 valid, 2 test, -1 none."""
-        return (
-            f"CASE WHEN line >= {self.rows} THEN -1 WHEN line < {self.valid} THEN 0 "
-            f"WHEN line < {self.test} THEN 1 ELSE 2 END"
-        )
+        return self._by_split("0", self._kept(self.valid, self.test, "1"), self._kept(self.test, self.rows, "2"))
 
     @property
     def number(self) -> str:
         """The row number of a line within its split; -1 where it is no row."""
+        return self._by_split("line", self._number(self.valid, self.test), self._number(self.test, self.rows))
+
+    def sizes(self, max_history: int) -> str:
+        """Rows of each split, those with full histories, and those whose histories lost items."""
         return (
-            f"CASE WHEN line >= {self.rows} THEN -1 WHEN line < {self.valid} THEN line "
-            f"WHEN line < {self.test} THEN line - {self.valid} ELSE line - {self.test} END"
+            f"SELECT cut, count(*), count(CASE WHEN step >= {max_history} THEN 1 END), "
+            f"count(CASE WHEN step > {max_history} THEN 1 END) "
+            f"FROM (SELECT step, {self.cut} AS cut FROM lined) AS marked WHERE cut >= 0 GROUP BY cut"
         )
 
     def known(self, max_history: int) -> str:
@@ -218,20 +243,28 @@ class Borders:
     def asked(self) -> str:
         """How often each item is the target of valid and of test."""
         return (
-            f"SELECT {self.cut} AS cut, item, count(*) AS chosen FROM lined "
-            f"WHERE line >= {self.valid} AND line < {self.rows} GROUP BY {self.cut}, item"
+            f"SELECT cut, item, count(*) AS chosen FROM (SELECT item, {self.cut} AS cut FROM lined) AS marked "
+            "WHERE cut > 0 GROUP BY cut, item"
         )
 
     @property
     def new_users(self) -> str:
         """Rows of valid and of test whose user has no training row."""
         return (
-            f"SELECT {self.cut} AS cut, count(*) FROM lined l LEFT JOIN ({self.trained}) AS t ON l.who = t.who "
-            f"WHERE line >= {self.valid} AND line < {self.rows} AND t.who IS NULL GROUP BY {self.cut}"
+            f"SELECT cut, count(*) FROM (SELECT who, {self.cut} AS cut FROM lined) AS marked "
+            f"LEFT JOIN ({self.trained}) AS t ON marked.who = t.who WHERE cut > 0 AND t.who IS NULL GROUP BY cut"
+        )
+
+    @property
+    def with_rows(self) -> str:
+        """The users with a row, and how many interactions they have: `who`, `spots`."""
+        return (
+            f"SELECT who, count(*) AS spots FROM (SELECT who, {self.cut} AS cut FROM lined) AS marked "
+            "GROUP BY who HAVING max(cut) >= 0"
         )
 
     def sequences(self, shards: int, first_digits: str) -> str:
-        """Interactions of all users with a row, sorted by shard, user and spot.
+        """Interactions of `active`, the users with a row, sorted by shard, user and spot.
 
         Args:
             shards: How many there are.
@@ -241,8 +274,9 @@ class Borders:
         return (
             f"SELECT CAST({shard} AS INT) AS shard, p.person, l.item, l.moment, CAST({self.number} AS INT) AS number, "
             f"CAST({self.cut} AS TINYINT) AS cut FROM lined l JOIN people p ON l.who = p.who "
-            f"WHERE l.who IN (SELECT who FROM lined WHERE step > 0) ORDER BY shard, p.person, l.spot"
+            "JOIN active a ON l.who = a.who ORDER BY shard, p.person, l.spot"
         )
 
 
-WITH_ROWS = "SELECT count(*) FROM (SELECT who FROM lined WHERE step > 0 GROUP BY who) AS found"
+ACTIVE = "SELECT count(*), sum(spots) FROM active"
+"""How many users have a row, and how many interactions they have together."""

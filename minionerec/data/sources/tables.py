@@ -16,7 +16,6 @@ from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.ids import place_of, rows_with_ids
 from minionerec.data.sources.text import TextFile, read_text_table
 from minionerec.data.sources.times import read_times
-from minionerec.data.units import NANOSECOND
 
 log = get_logger(__name__)
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -43,8 +42,13 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
         table = pd.read_parquet(path)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+    return without_index(table)
+
+
+def without_index(table: pd.DataFrame) -> pd.DataFrame:
+    """A table that was read from parquet, with the columns that pandas had made its index as columns again."""
     kept = [name for name in table.index.names if name is not None and name not in table.columns]
-    for name in kept:  # columns that pandas had made its index
+    for name in kept:
         table[name] = table.index.get_level_values(str(name))
     return table.reset_index(drop=True)
 
@@ -94,11 +98,9 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     return texts
 
 
-def parse_times(
-    table: pd.DataFrame, name: str, path: Path, bad: BadRows, ticks: int | None = None
-) -> tuple[np.ndarray, np.ndarray, int | None]:
+def parse_times(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
     """The times of a column of a table, as `minionerec.data.sources.times.read_times` gives them."""
-    return read_times(table[name], path, partial(place_of, table, path), bad, ticks)
+    return read_times(table[name], path, partial(place_of, table, path), bad)
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,14 @@ class Visits:
         people: B users, as text.
         item_index: int32 (B,), row of each item in the catalogue.
         times: int64 or float64 (B,), in ticks.
-        ticks: Ticks in a second; None where no row says whether times are numbers or dates.
+        ticks: Ticks in a second.
         lines: Lines inside quoted cells.
     """
 
     people: pd.Series
     item_index: np.ndarray
     times: np.ndarray
-    ticks: int | None
+    ticks: int
     lines: int
 
 
@@ -149,9 +151,8 @@ def clean_visits(
     user_column: str,
     item_column: str,
     time_column: str,
-    ticks: int | None = None,
 ) -> Visits:
-    """The interactions of a table, or of a part of it, that can be used.
+    """The interactions of a table that can be used.
 
     Args:
         table: The table, with the three columns.
@@ -161,13 +162,12 @@ def clean_visits(
         user_column: Column of user ids.
         item_column: Column of item ids.
         time_column: Column of times.
-        ticks: What the parts before say of times (`Visits.ticks`); None where nothing.
 
     Raises:
         DataError: If there are others, as far as `bad` does not allow them.
     """
     table, lines = rows_with_ids(table, path, (user_column, item_column), bad, time=time_column)
-    times, right, ticks = parse_times(table, time_column, path, bad, ticks)
+    times, right, ticks = parse_times(table, time_column, path, bad)
     table, times = table[right], times[right]
     item_index = catalogue.index.get_indexer(pd.Index(table[item_column]))
     unknown = np.flatnonzero(item_index < 0)
@@ -249,7 +249,7 @@ def parse_tables(
         times=visits.times,
         user_ids=pa.array(user_ids.astype(object), pa.string()),
         where=str(path),
-        ticks=NANOSECOND if visits.ticks is None else visits.ticks,
+        ticks=visits.ticks,
         counts=lines_inside(catalogue.lines, visits.lines),
     )
 

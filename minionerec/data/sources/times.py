@@ -17,8 +17,8 @@ _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:0
 
 
 def read_times(
-    column: pd.Series, path: Path, place: Callable[[int], str], bad: BadRows, ticks: int | None = None
-) -> tuple[np.ndarray, np.ndarray, int | None]:
+    column: pd.Series, path: Path, place: Callable[[int], str], bad: BadRows
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Times that can be compared: numbers as they are, dates as nanoseconds since 1970 (UTC).
 
     The first row that is either decides: a number asks for numbers everywhere, else ISO dates (2018-11-05,
@@ -30,25 +30,43 @@ def read_times(
         place: Says where a person finds the row of an index value of the column.
         bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
             milliseconds) than most.
-        ticks: What an earlier part of the same column gave; None where it has none, or none that says.
 
     Returns:
         int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
-        seconds, None where no row says.
+        seconds.
 
     Raises:
         DataError: Naming the first bad row, if `bad` does not allow it.
     """
+    times, right, ticks = read_times_of_part(column, place, bad)
+    if ticks == SECOND:
+        right = right & ~_of_another_unit(column, times, right, place, bad)
+        if times.dtype.kind == "f" and right.any() and not right.all():
+            times = _whole_where_possible(column, times, right)
+    return times, right, NANOSECOND if ticks is None else ticks
+
+
+def read_times_of_part(
+    column: pd.Series, place: Callable[[int], str], bad: BadRows, ticks: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int | None]:
+    """The same of a part of a column, which cannot tell what unit most numbers are of: that is not looked at.
+
+    Args:
+        column: As in `read_times`.
+        place: As in `read_times`.
+        bad: As in `read_times`.
+        ticks: What the parts before gave; None where there are none, or none says.
+
+    Returns:
+        As `read_times`; ticks are None where no row of this part or of those before says.
+    """
     times, right, found, expected = _parsed(column, ticks)
-    ticks = found if right.any() else ticks
     if not right.all():
         row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
         refuse_time(place(int(column.index[row])), column, row, expected, n, bad)
-    if ticks == SECOND:
-        right = right & ~_of_another_unit(column, times, right, place, bad)
     if times.dtype.kind == "f" and right.any() and not right.all():
         times = _whole_where_possible(column, times, right)
-    return times, right, ticks
+    return times, right, found if right.any() else ticks
 
 
 def refuse_time(place: str, column: pd.Series, row: int, expected: str, n: int, bad: BadRows) -> None:

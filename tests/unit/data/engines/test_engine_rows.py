@@ -1,5 +1,9 @@
 """What an engine makes of a source against what memory makes of it: rows, items, counts, and refusals."""
 
+import tempfile
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,11 +13,11 @@ from support.paths import ROOT
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.build import build_corpus
-from minionerec.data.corpus import SPLITS
 from minionerec.data.engines.build import build_with
 from minionerec.data.engines.choose import started
 from minionerec.data.engines.handing import hand_over_source
 from minionerec.data.engines.median import median
+from minionerec.data.names import SPLITS
 from minionerec.data.sources.tables import read_tables
 
 spark_too = [
@@ -32,16 +36,22 @@ def engine(request, tmp_path_factory):
 
 def rows_in_memory(built):
     """Split → [(user, history, target, times)] of a `BuiltCorpus`."""
-    corpus = built.corpus()
     found = {}
-    for split, table in corpus.splits().items():
-        histories = [history.tolist() for history in table["history"]]
-        columns = [table[name].tolist() for name in ("target", "time", "previous_time") if name in table]
-        found[split] = list(zip(table["user"].tolist(), histories, *columns, strict=True))
+    for split, rows in built.corpus().splits().items():
+        times = [] if rows.times is None else [rows.times.time.tolist(), rows.times.previous.tolist()]
+        histories = [history.tolist() for history in rows.histories]
+        found[split] = list(zip(rows.users.tolist(), histories, rows.targets.tolist(), *times, strict=True))
     return found
 
 
-def check_equal(engine, source, **choices):
+def files_of(corpus, place):
+    """Name → bytes of the files of a corpus."""
+    place.mkdir()
+    corpus.write(place)
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.parquet")}
+
+
+def check_equal(engine, source, shard=20, **choices):
     """Build in both ways; both refuse with the same words, or give the same."""
     try:
         wanted = build_corpus(source, **choices)
@@ -56,6 +66,8 @@ def check_equal(engine, source, **choices):
     assert found.audit == wanted.audit
     assert found.items.equals(wanted.items)
     assert rows_of(found) == rows_in_memory(wanted)
+    with tempfile.TemporaryDirectory() as place, mock.patch("minionerec.data.shards.SHARD", shard):
+        assert files_of(found, Path(place) / "found") == files_of(wanted, Path(place) / "wanted")
     return True
 
 
@@ -65,17 +77,29 @@ choices = st.fixed_dictionaries(
         "ties": st.sampled_from(["keep", "shuffle", "together"]),
         "max_history": st.sampled_from([1, 2, 3, 10]),
         "core": st.sampled_from([0, 1, 2, 5, 12]),
+        "max_eval_rows": st.sampled_from([0, 0, 1, 2, 3, 7]),
         "seed": st.integers(0, 5),
     }
 )
 
 
-@given(source=sources(), chosen=choices)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_source(engine, source, chosen):
-    check_equal(engine, source, **chosen)
+def any_source(examples):
+    """A test of so many sources."""
+
+    @given(source=sources(), chosen=choices)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    def check(engine, source, chosen):
+        check_equal(engine, source, **chosen)
+
+    return check
 
 
+only_duckdb = pytest.mark.parametrize("engine", spark_too[:1], indirect=True)
+test_any_source = only_duckdb(any_source(25))
+test_any_source_with_spark = pytest.mark.parametrize("engine", spark_too[1:], indirect=True)(any_source(5))
+
+
+@only_duckdb
 @given(
     source=sources(kinds=("whole", "nanoseconds")),
     chosen=choices,
@@ -98,7 +122,7 @@ def test_any_window(engine, source, chosen, start, end):
 )
 def test_the_demo_shop(engine, chosen):
     source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
-    assert check_equal(engine, source, **chosen)
+    assert check_equal(engine, source, 10**6, **chosen)
 
 
 @pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])
@@ -106,12 +130,12 @@ def test_months_of_the_demo_shop(engine, ties):
     source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
     source.times[:] = source.times // 2_592_000 * 2_592_000
     for split in ("global_time", "leave_last_out"):
-        assert check_equal(engine, source, ties=ties, split=split, max_history=4)
+        assert check_equal(engine, source, 6000, ties=ties, split=split, max_history=4)
 
 
 def test_a_window_that_widens(engine):
     source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
-    assert check_equal(engine, source, start="1999-03", quirks=["widen_window"], core=4)
+    assert check_equal(engine, source, 5000, start="1999-03", quirks=["widen_window"], core=4)
 
 
 def test_the_order_of_the_published_data_is_refused(engine):
