@@ -13,11 +13,11 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := dev,plots,tensorboard,peft,search,serve
+EXTRAS := dev,plots,tensorboard,peft,search,duckdb,serve
 # Hashes of the files that packages come as; HASHES= does without, for packages that you build yourself.
 HASHES ?= hashes.txt
-# These come as another file for each kind of machine, or are built on it.
-UNHASHED := torch|deepspeed
+# These come as another file for each kind of machine, or are built on it, or are large and wanted by few.
+UNHASHED := torch|deepspeed|pyspark|py4j
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
 WORKERS ?= 2

@@ -67,13 +67,13 @@ def _gpus() -> list[Gpu]:
     return [Gpu(card.name, card.total_memory) for card in cards]
 
 
-def peak_gpumemory() -> int | None:
+def peak_gpu_memory() -> int | None:
     """Most bytes that this process has had allocated on one GPU, as torch counts them; None without."""
     cuda = _used_cuda()
     return max(map(cuda.max_memory_allocated, range(cuda.device_count()))) if cuda else None
 
 
-def peakmemory() -> int | None:
+def peak_memory() -> int | None:
     """Most bytes that this process has had resident, or one that it started and that has ended if that is more.
 
     The system counts from the process's beginning, so of several stages in one process the largest so far speaks.

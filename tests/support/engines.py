@@ -16,7 +16,8 @@ NASTY = [
     "NULL", "None", "NA", "N/A", " ", "  ", "\t", "\u00a0", "\u200b", "\u3000", " a", "a ", "'", '"', "''", '""', "`",
     "a'b", 'a"b', "a,b", "a;b", "\\", "\\n", "\\N", "%", "_", "$1", "${x}", "{}", "--", ";",
     "💥", "👩\u200d👩\u200d👧", "\U0010ffff",
-    "\ue000", "\uffff", "Ω", "Ω", "İ", "i", "\u0131", "true", "-1", "+1", "0x1f", "日本", "\x1f", "\x7f", "\u2028", "\x85",
+    "\ue000", "\uffff", "Ω", "Ω", "İ", "i", "\u0131", "true", "-1", "+1", "0x1f", "日本",
+    "\x1f", "\x7f", "\u2028", "\x85",
 ]  # fmt: skip
 """Ids that readers, databases and spreadsheets like to take for something else."""
 
