@@ -138,7 +138,7 @@ def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path
     """The same by an engine; sources of other forms than tables are read into memory and handed over."""
     bad = BadRows(config.max_bad_rows)
     if config.source in ("demo", "tables"):
-        columns = _columns(config) if config.source == "tables" else {}
+        columns: dict[str, Any] = _columns(config) if config.source == "tables" else {}
         raw = read_tables_with(engine, inputs["interactions"], inputs["items"], bad, **columns)
     else:
         raw = hand_over_source(engine, READERS[config.source](config, inputs, bad))

@@ -183,5 +183,5 @@ def ticks_by_middle(middle: float, uneven: bool) -> int | None:
         middle: The median.
         uneven: Whether any has a fraction.
     """
-    unit = int(unit_numbers(np.float64(middle)))
+    unit = int(unit_numbers(np.array(middle)))
     return None if unit < 0 and uneven else UNITS[max(unit, 0)][1]

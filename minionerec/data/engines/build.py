@@ -285,7 +285,8 @@ def _line_up(engine: Engine, walk: Walk, where: str, most: int) -> Borders:
             starts = [_moment_begins(engine, start, rows) for start in starts]
     sizes = {name: after - before for name, (before, after) in zip(SPLITS, pairwise((0, *starts, rows)), strict=True)}
     check_filled(sizes, where)
-    return Borders(*starts, rows, most, engine.divide)
+    valid, test = starts
+    return Borders(valid, test, rows, most, engine.divide)
 
 
 def _moment_begins(engine: Engine, line: int, rows: int) -> int:

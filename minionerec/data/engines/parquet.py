@@ -196,7 +196,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_id(kind: pa.DataType) -> bool:
-    return pt.is_string(kind) or pt.is_large_string(kind) or (pt.is_integer(kind) and kind != pa.uint64())
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or (pt.is_integer(kind) and kind != pa.uint64()))
 
 
 def _is_date(kind: pa.DataType) -> bool:
@@ -205,7 +205,7 @@ def _is_date(kind: pa.DataType) -> bool:
 
 def _is_time(kind: pa.DataType) -> bool:
     number = pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind)
-    return (number and kind != pa.uint64()) or _is_date(kind)
+    return bool(number and kind != pa.uint64()) or _is_date(kind)
 
 
 def _empty(column: str) -> str:

@@ -58,6 +58,7 @@ class Spark(Engine):
             builder = builder.master(HERE).config("spark.ui.enabled", "false")
             builder = builder.config("spark.local.dir", str(folder / "spill"))
             builder = builder.config("spark.sql.shuffle.partitions", "8")
+            builder = builder.config("spark.ui.showConsoleProgress", "false")
         if memory is not None:
             builder = builder.config("spark.driver.memory", f"{memory // 2**20}m")
         self._session = builder.getOrCreate()
@@ -94,9 +95,11 @@ class Spark(Engine):
         drawn = f"{name}_drawn"
         sorted_rows = self._run(f"SELECT * FROM ({sql}) AS found ORDER BY {order}")
         self._keep(drawn, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS drawn"))
-        sizes = self.rows(f"SELECT shiftright(drawn, 33) AS part, count(*) FROM {drawn} GROUP BY part ORDER BY part")
+        sizes = self.rows(
+            f"SELECT drawn_by, count(*) FROM (SELECT shiftright(drawn, 33) AS drawn_by FROM {drawn}) GROUP BY drawn_by"
+        )
         before, starts = 0, []
-        for part, size in sizes:
+        for part, size in sorted(sizes):
             starts.append(f"WHEN {part} THEN {before - (part << 33)}")
             before += size
         shift = f"CASE shiftright(drawn, 33) {' '.join(starts)} END" if starts else "0"

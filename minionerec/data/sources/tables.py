@@ -120,7 +120,8 @@ class Catalogue:
     @cached_property
     def index(self) -> pd.Index:
         """The ids, to look up."""
-        return pd.Index(self.items["item_id"])
+        ids: pd.Index = pd.Index(self.items["item_id"])
+        return ids
 
 
 @dataclass(frozen=True)
