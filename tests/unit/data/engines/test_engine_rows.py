@@ -5,6 +5,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from minionerec.data.engines.choose import started
 from minionerec.data.engines.handing import hand_over_source
 from minionerec.data.engines.median import median
 from minionerec.data.names import SPLITS
+from minionerec.data.source import Source, item_table
 from minionerec.data.sources.tables import read_tables
 
 spark_too = [
@@ -104,7 +106,7 @@ test_any_source_with_spark = pytest.mark.parametrize("engine", spark_too[1:], in
     source=sources(kinds=("whole", "nanoseconds")),
     chosen=choices,
     start=st.sampled_from([None, "1970", "2017-07-14T02:40:05", "1969-12-31T23:59:59.5"]),
-    end=st.sampled_from([None, "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
+    end=st.sampled_from([None, "2017-07-14T02:40:09", "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_window(engine, source, chosen, start, end):
@@ -129,8 +131,30 @@ def test_the_demo_shop(engine, chosen):
 def test_months_of_the_demo_shop(engine, ties):
     source = read_tables(ROOT / "data" / "demo" / "interactions.csv", ROOT / "data" / "demo" / "items.csv")
     source.times[:] = source.times // 2_592_000 * 2_592_000
-    for split in ("global_time", "leave_last_out"):
-        assert check_equal(engine, source, 6000, ties=ties, split=split, max_history=4)
+    order = np.random.default_rng(1).permutation(len(source.users))
+    for column in (source.users, source.item_index, source.times):  # in no order, so that places and times disagree
+        column[:] = column[order]
+    for split, start in {"global_time": "2024-03", "leave_last_out": None}.items():
+        assert check_equal(engine, source, 6000, ties=ties, split=split, start=start, max_history=4, core=3)
+
+
+def test_a_first_moment_of_more_items_than_a_history_holds(engine):
+    """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
+    visits = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
+    visits += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
+    visits += [(10 + user, user % 5, 1_500_001_000 + place) for user in range(10) for place in range(2)]
+    users, items, times = np.array(visits).T
+    source = Source(
+        items=item_table(list("abcdefgh")),
+        users=users.astype(np.int32),
+        item_index=items.astype(np.int32),
+        times=times,
+        user_ids=pa.array([f"u{user}" for user in range(20)]),
+        where="made up",
+    )
+    assert check_equal(engine, source, ties="together", max_history=2)
+    counts = build_with(engine, hand_over_source(engine, source), ties="together", max_history=2).counts
+    assert counts["test_cold_targets"] > 0
 
 
 def test_a_window_that_widens(engine):
