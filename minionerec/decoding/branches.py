@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from minionerec.core.errors import DataError
 from minionerec.decoding.causal import CausalBranches, check_backbone
 from minionerec.decoding.forced import ForcedBranches
+from minionerec.decoding.guide import Guide
 from minionerec.decoding.trie import Trie
 
 # SIDs have no more levels than this; titles have dozens.
@@ -119,6 +120,27 @@ class OpensBranches(ABC):
             float32 (B, S), by the trie's SID numbers; None where they must be searched for.
         """
         return None
+
+    def best_sids(
+        self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The best SIDs, where the model ranks all of them by parts: exact search then needs no tree.
+
+        Args:
+            prompts: B token id lists, none empty.
+            trie: SIDs of the catalogue, on the model's device.
+            k: How many; fewer are given where there are fewer.
+            guide: What the prompts may get, and what is added to log-probabilities.
+
+        Returns:
+            Scores float32 (B, K), descending, minus infinity where there is no SID that is allowed, and SID numbers
+            int64 (B, K); None where they must be searched for.
+        """
+        return None
+
+    def values_at_once(self, trie: Trie) -> int:
+        """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""
+        return 0
 
 
 SearchModel = PreTrainedModel | OpensBranches

@@ -79,7 +79,11 @@ def exact_search(
     guide = guide or Guide()
     known = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
     if known is not None:
-        return _best_known(known, trie, k, guide)
+        return _best_known(known, k, guide)
+    ranked = model.best_sids(prompts, trie, k, guide) if isinstance(model, OpensBranches) else None
+    if ranked is not None:
+        check_scores(ranked[0].unsqueeze(1))
+        return _of_length(*ranked, k)
     return _best_searched(model, prompts, trie, k, normaliser, width, guide)
 
 
@@ -124,14 +128,18 @@ def _best_searched(
         hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
 
 
-def _best_known(log_probs: torch.Tensor, trie: Trie, k: int, guide: Guide) -> ExactResult:
+def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
     """The best SIDs where the log-probabilities of all are known, float32 (B, S); one prefix is opened."""
     check_scores(log_probs.unsqueeze(1))
     if guide.own is not None:
         log_probs = log_probs + guide.own
     if guide.sids is not None:
         log_probs = log_probs.masked_fill(~guide.sids, -torch.inf)
-    scores, sids = best(log_probs, k)
+    return _of_length(*best(log_probs, k), k)
+
+
+def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> ExactResult:
+    """Lists of length K, (B, K), from lists of at most that length, for which one prefix was opened."""
     missing = k - scores.shape[1]
     scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
     sids = torch.nn.functional.pad(sids, (0, missing), value=-1).masked_fill(scores == -torch.inf, -1)

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from minionerec.decoding.branches import OpensBranches
 from minionerec.decoding.trie import Trie
 
 _LARGEST_BATCH = {"cpu": 64, "cuda": 256}
@@ -19,6 +20,7 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
         + max(P, K) (6 D + 4 F)         activations of one layer, D wide and F inside
         + 4 max(P, K) S                 attention mask and weights
         + 12 K W                        candidates: K beams, W children each at most
+        + what a model that scores all SIDs by itself holds of them
 
     Args:
         model: The model, where it is to run.
@@ -44,6 +46,7 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
         + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
         + 4 * tokens * span
         + 12 * beams * fan
+        + (model.values_at_once(trie) if isinstance(model, OpensBranches) else 0)
     )
     fitting = memory // 2 // (values * model.dtype.itemsize)
     largest = _LARGEST_BATCH.get(torch.device(model.device).type, 256)

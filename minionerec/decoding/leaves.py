@@ -108,6 +108,11 @@ class LeafBranches:
         self.count += tokens.shape[1]
         return nodes.unsqueeze(-1)
 
+    def mass(self, nodes: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of nodes int64 (B, K, W) of each prompt: float32 (B, K, W)."""
+        rows = torch.arange(len(nodes), device=nodes.device)[:, None, None]
+        return self.masses[rows, nodes]
+
     def scores(
         self,
         hidden: torch.Tensor,
@@ -123,8 +128,7 @@ class LeafBranches:
         node = hidden.expand(tokens.shape)
         child = self.trie.find(node, tokens)
         present = present & (child >= 0)
-        rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
-        steps = (self.masses[rows, child.clamp(min=0)] - self.masses[rows, node]) / temperature
+        steps = (self.mass(child.clamp(min=0)) - self.mass(node)) / temperature
         steps = steps.masked_fill(~present, -torch.inf)
         if normaliser != "full" or temperature != 1:
             steps = (steps - steps.logsumexp(-1, keepdim=True)).masked_fill(~present, -torch.inf)

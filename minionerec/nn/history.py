@@ -1,5 +1,6 @@
 """What the history itself says of the next item, added to a model's scores: repeats, and what followed its items."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import nn
 
 from minionerec.data.transitions import Transitions
 from minionerec.nn.linear import Linear
+from minionerec.nn.rows import Columns
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,12 +68,12 @@ class Entries:
 
     Attributes:
         back: int64 (E,), how many items before the position's own the item of the count stands.
-        item: int64 (E,), that item, from 0.
+        item: int64 (E,), that item, from 0: its place in `totals`.
         count: float32 (E,).
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
-        follower: int64 (C,), what followed, from 0.
-        totals: float32 (N,), see `PairCounts`.
+        follower: int64 (C,), what followed: its column in the scores, from 0.
+        totals: float32 (N,), see `PairCounts`; or those of the items of the counts alone.
     """
 
     back: torch.Tensor
@@ -156,6 +158,58 @@ class PairCounts(nn.Module):
             labels: int64 (B, T), the counted target behind each column, 0 or less where there is none: what a
                 position's own and later ones added to the counts is left out.
         """
+        position, ago, item = self._behind(histories, row, slot)
+        owner, place = rows_of(self.offsets, item)
+        found = [position[owner], ago[owner], item[owner], self.followers[place].long(), self.counts[place]]
+        if labels is not None:
+            for which, follower, count in self._own(histories, labels, position, item, row, slot):
+                taken = (position[which], ago[which], item[which], follower, count)
+                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
+        return Places(row, slot, _entries(found, len(row), len(self.totals), self.totals))
+
+    @torch.no_grad()
+    def places_at(
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        columns: Columns,
+        labels: torch.Tensor | None = None,
+    ) -> Places:
+        """As `places`, for the scores of some items alone; nothing here is as long as there are items.
+
+        Args:
+            histories: int64 (B, T), items from 1, 0 is padding.
+            row: int64 (P,).
+            slot: int64 (P,).
+            columns: The items, C of N, whose scores are asked for.
+            labels: See `places`.
+
+        Returns:
+            Positions whose entries name columns as followers, and have the totals of the items behind them alone.
+        """
+        position, ago, item = self._behind(histories, row, slot)
+        distinct, which = item.unique(return_inverse=True)
+        owner, place = rows_of(self.offsets, distinct)
+        follower = columns.find(self.followers[place].long())
+        kept = follower >= 0
+        owner, follower, count = owner[kept], follower[kept], self.counts[place[kept]]
+        offsets = nn.functional.pad(torch.bincount(owner, minlength=len(distinct)).cumsum(0), (1, 0))
+        owner, place = rows_of(offsets, which)
+        found = [position[owner], ago[owner], which[owner], follower[place], count[place]]
+        if labels is not None:
+            for own, numbers, count in self._own(histories, labels, position, item, row, slot):
+                follower = columns.find(numbers)
+                kept = follower >= 0
+                own = own[kept]
+                taken = (position[own], ago[own], which[own], follower[kept], count[kept])
+                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
+        return Places(row, slot, _entries(found, len(row), len(columns), self.totals[distinct]))
+
+    def _behind(
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The items up to each position, as far as counts reach: position, how far back, item from 0; int64 (K,)."""
         number = torch.arange(len(row), device=row.device)
         back = torch.arange(min(self.reach, histories.shape[1]), device=row.device)
         position, ago = (part.flatten() for part in torch.meshgrid(number, back, indexing="ij"))
@@ -163,25 +217,43 @@ class PairCounts(nn.Module):
         position, ago = position[kept], ago[kept]
         item = histories[row[position], slot[position] - ago] - 1
         kept = item >= 0
-        position, ago, item = position[kept], ago[kept], item[kept]
-        owner, place = rows_of(self.offsets, item)
-        found = [position[owner], ago[owner], item[owner], self.followers[place].long(), self.counts[place]]
-        if labels is not None:
-            windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
-            after, before = own_counts(windows, targets, item + 1, slot[position], self.reach, self.decay, self.reverse)
-            for added, others in ((after, targets), (before, windows)):
-                which, where = added.nonzero(as_tuple=True)
-                taken = (position[which], ago[which], item[which], others[which, where] - 1, -added[which, where])
-                found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        position, ago, item, follower, count = found
-        keys = position * len(self.totals) + follower
-        # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
-        last = torch.empty(len(row) * len(self.totals), dtype=torch.int32, device=row.device)
-        number = torch.arange(len(keys), dtype=torch.int32, device=row.device)
-        chosen = last.scatter_(0, keys, number)[keys]
-        stands = chosen == number
-        cell = (stands.cumsum(0) - 1)[chosen.long()]
-        return Places(row, slot, Entries(ago, item, count, cell, position[stands], follower[stands], self.totals))
+        return position[kept], ago[kept], item[kept]
+
+    def _own(
+        self,
+        histories: torch.Tensor,
+        labels: torch.Tensor,
+        position: torch.Tensor,
+        item: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """What positions take off again, in either direction: which of the K items, follower from 0, -count."""
+        windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
+        after, before = own_counts(windows, targets, item + 1, slot[position], self.reach, self.decay, self.reverse)
+        for added, others in ((after, targets), (before, windows)):
+            which, where = added.nonzero(as_tuple=True)
+            yield which, others[which, where] - 1, -added[which, where]
+
+
+def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals: torch.Tensor) -> Entries:
+    """Counts with the cells that they add up to.
+
+    Args:
+        found: Position, steps back, item (a place in `totals`), follower (a column) and count of each, all (E,).
+        positions: Number of positions.
+        columns: Number of columns.
+        totals: float32, summed counts of each item's row.
+    """
+    position, ago, item, follower, count = found
+    keys = position * columns + follower
+    # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
+    last = torch.empty(positions * columns, dtype=torch.int32, device=keys.device)
+    number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
+    chosen = last.scatter_(0, keys, number)[keys]
+    stands = chosen == number
+    cell = (stands.cumsum(0) - 1)[chosen.long()]
+    return Entries(ago, item, count, cell, position[stands], follower[stands], totals)
 
 
 class HistoryScores(nn.Module):

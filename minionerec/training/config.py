@@ -1,8 +1,8 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
@@ -32,6 +32,8 @@ TRACKERS = (
 )
 """What transformers can report to."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
+LOSSES = ("exact", "sampled")
+_OF_SAMPLES = ("negatives", "siblings")
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training rows that came after it); only where the split is "
     "by time, else all weigh alike"
@@ -228,6 +230,14 @@ class CatalogueTrainConfig(RefittableConfig):
         "(advantages of the best SIDs as a group, ranking reward)",
         known=OBJECTIVES,
     )
+    loss: str = setting(
+        "exact",
+        "likelihood: exact (a score of every SID at every position), or sampled (of the SIDs that a step holds alone, "
+        "for catalogues of very many; in one process)",
+        known=LOSSES,
+    )
+    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1)
+    siblings: int = setting(0, "sampled: SIDs drawn beside targets in the trie, each step", least=0)
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
     batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)
@@ -251,10 +261,42 @@ class CatalogueTrainConfig(RefittableConfig):
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
         _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
+        self._check_loss()
         _check(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
             "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
         )
+
+    def _check_loss(self) -> None:
+        """Check that the sampled loss can work, and that nothing is said of it where there is none."""
+        if self.loss == "exact":
+            for each in fields(self):
+                _check(
+                    each.name not in _OF_SAMPLES or getattr(self, each.name) == each.default,
+                    f"{each.name} is {getattr(self, each.name)}, but the loss is exact. Give --loss sampled, or leave "
+                    "it out.",
+                )
+            return
+        _check(
+            self.objective == "likelihood",
+            f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss to "
+            "exact.",
+        )
+        _check(
+            self.max_grad_norm == 0,
+            f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
+            "norm is not that of a step; set max_grad_norm to 0.",
+        )
+        _check(
+            self.beta2 > 0.81,
+            f"beta2 is {self.beta2:g}; the sampled loss needs one above 0.81, the square of the first beta, so that "
+            "rows can wait for their next gradient.",
+        )
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; what belongs to the sampled loss only with it, so that finished runs stand."""
+        unused = {"loss", *_OF_SAMPLES} if self.loss == "exact" else set()
+        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""

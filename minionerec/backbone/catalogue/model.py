@@ -12,11 +12,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreT
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils.generic import ModelOutput
 
+from minionerec.backbone.catalogue import blocks
+from minionerec.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.backbone.catalogue.config import CatalogueConfig
 from minionerec.backbone.catalogue.prefixes import newest_items, read_tokens
-from minionerec.backbone.catalogue.tower import Tower
+from minionerec.backbone.catalogue.sampled import Sample, sampled_losses
+from minionerec.backbone.catalogue.tower import Part, Tower
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.branches import OpensBranches
+from minionerec.decoding.guide import Guide
 from minionerec.decoding.leaves import LeafBranches, node_log_probs
 from minionerec.decoding.masks import pad_left
 from minionerec.decoding.trie import Trie
@@ -24,6 +28,7 @@ from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import PairCounts, Places
 from minionerec.nn.layers import check_heads
+from minionerec.nn.rows import Columns
 
 INIT_STD = 0.02
 
@@ -96,12 +101,12 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     def freeze(self) -> None:
         """Compute the vectors of all SIDs once, for a model whose weights will not change; training mode undoes it."""
-        text, rows = self._given()
+        text, rows = self.given()
         torch.nn.Module.eval(self)
         for tower in self.each_tower():
             tower.freeze(text, rows)
 
-    def _given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Text vectors and rows of code vectors, where there are any."""
         return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
 
@@ -141,6 +146,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         distribution: bool = False,
         leave_out: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
+        sample: Sample | None = None,
         **_: Any,
     ) -> CausalLMOutput | CatalogueOutput:
         """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
@@ -156,6 +162,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             leave_out: With labels: whether these are windows that were counted, so that each position leaves out what
                 its own label and later ones added to the counts.
             num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
+            sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -171,16 +178,20 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if labels is None:
             return CatalogueOutput(log_probs=self.leaf_log_probs(histories))
         row, slot = (labels > 0).nonzero(as_tuple=True)
-        places = self._places(histories, row, slot, labels if leave_out else None)
+        counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
+            places = self._places(histories, row, slot, counted)
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
-        wanted = labels[row, slot] - 1
-        losses = torch.stack(
-            [
-                nn.functional.cross_entropy(scores.float(), wanted, reduction="none")
-                for scores in self._scores(histories, places)
-            ]
-        ).mean(0)
+        if sample is not None:
+            part = Part.of(histories, sample.columns, self.places_at(histories, row, slot, sample.columns, counted))
+            scores = [tower.scores_at(part, *self.given()) for tower in self.each_tower()]
+            losses = torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
+        elif self.by_blocks and not torch.is_grad_enabled() and counted is None:
+            losses = Blocks(self, histories, row, slot).losses(wanted)
+        else:
+            scores = self._scores(histories, self._places(histories, row, slot, counted))
+            each_loss = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
+            losses = torch.stack(each_loss).mean(0)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
 
@@ -200,8 +211,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        slot = ((histories > 0).sum(1) - 1).clamp(min=0)
-        return self._log_probs(histories, self._places(histories, torch.arange(len(slot), device=slot.device), slot))
+        return self._log_probs(histories, self._places(histories, *newest_slots(histories)))
 
     def masses(self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
@@ -221,7 +231,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
-        text, rows = self._given()
+        text, rows = self.given()
         return [tower.scores(histories, places, text, rows) for tower in self.each_tower()]
 
     def _places(
@@ -229,6 +239,34 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     ) -> Places:
         """Positions and their counts; with labels, without what a position's own and later ones added."""
         return Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+
+    def places_at(
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        columns: Columns,
+        labels: torch.Tensor | None = None,
+    ) -> Places:
+        """Positions for the scores of some SIDs alone; see `minionerec.nn.history.PairCounts.places_at`."""
+        if self.pairs is None:
+            return Places(row, slot)
+        return self.pairs.places_at(histories, row, slot, columns, labels)
+
+    def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
+
+        Args:
+            rows: int64 (R,), SIDs whose vectors are taken.
+            columns: int64 (C,), SIDs that are scored.
+        """
+        for tower in self.each_tower():
+            yield from tower.row_tables(rows, columns, self.given()[1])
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether there are so many SIDs that they are scored block by block."""
+        return bool(self.config.num_sids > blocks.SIDS_AT_ONCE)
 
     def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie, the root's being 0.
@@ -281,14 +319,33 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
-        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(self.histories_of(prompts))))
+        histories = self.histories_of(prompts)
+        if self.by_blocks:
+            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories)))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
-        """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are not the model's."""
-        own = self.trie
-        if not (torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)):
+        """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
+        if self.by_blocks or not self._speaks(trie):
             return None
         return self.leaf_log_probs(self.histories_of(prompts))
+
+    def best_sids(
+        self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The best SIDs of very many, block by block; see `minionerec.decoding.branches.OpensBranches.best_sids`."""
+        if not (self.by_blocks and self._speaks(trie)):
+            return None
+        histories = self.histories_of(prompts)
+        return Blocks(self, histories, *newest_slots(histories)).best(k, guide)
+
+    def values_at_once(self, trie: Trie) -> int:
+        """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""
+        return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
+
+    def _speaks(self, trie: Trie) -> bool:
+        own = self.trie
+        return torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)
 
 
 AutoConfig.register(CatalogueConfig.model_type, CatalogueConfig)

@@ -1,6 +1,8 @@
 """A tower: one transformer of a catalogue model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from minionerec.nn.history import HistoryScores, Places
 from minionerec.nn.layers import causal_mask
 from minionerec.nn.linear import Linear, linear
 from minionerec.nn.padding import length_groups
+from minionerec.nn.rows import Columns, take_rows
 
 
 class Tower(nn.Module):
@@ -90,6 +93,19 @@ class Tower(nn.Module):
             float (P, N).
         """
         matrix = self.matrix(text, code_rows)
+        state = self.state(histories, places, matrix)
+        scores = linear(state, matrix[1:], self.bias)
+        scored: torch.Tensor = self.history(scores, state, histories, places)
+        return scored
+
+    def state(self, histories: torch.Tensor, places: Places, matrix: torch.Tensor) -> torch.Tensor:
+        """What the layers make of the history at each asked position: float (P, D).
+
+        Args:
+            histories: int64 (B, T), rows of `matrix`, 0 is padding on the right.
+            places: The positions.
+            matrix: float (., D), vectors, those of padding first.
+        """
         first = torch.zeros(len(histories), dtype=torch.int64, device=histories.device)  # of each row, in `flat`
         parts, count = [], 0
         for rows, columns in length_groups(histories, "right"):
@@ -101,7 +117,117 @@ class Tower(nn.Module):
                 x = layer(x, mask)
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
-        state = self.norm(flat[first[places.row] + places.slot])  # (P, D)
-        scores = linear(state, matrix[1:], self.bias)
-        scored: torch.Tensor = self.history(scores, state, histories, places)
+        state: torch.Tensor = self.norm(flat[first[places.row] + places.slot])
+        return state
+
+    def vectors(self, rows: torch.Tensor, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
+        """Vectors of some SIDs, whose gradients are sparse: float (R, D).
+
+        Args:
+            rows: int64 (R,), numbers of SIDs from 0.
+            text: float32 (N, T'), text vectors.
+            code_rows: int64 (tables, N).
+        """
+        if self._frozen is not None:
+            return self._frozen[rows + 1]
+        parts = [] if self.items is None else [take_rows(self.items.weight, rows)]
+        if self.text_map is not None and text is not None:
+            parts.append(self.text_map(text[rows]))
+        parts += [take_rows(weight, own) for weight, own in self._code_tables(rows, code_rows)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def _code_tables(
+        self, rows: torch.Tensor, code_rows: torch.Tensor | None
+    ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each table of code vectors, with the rows of it that some SIDs have."""
+        for table, of_sid in zip(self.codes, () if code_rows is None else code_rows, strict=True):
+            yield cast(nn.Embedding, table).weight, of_sid[rows]
+
+    def row_tables(
+        self, rows: torch.Tensor, columns: torch.Tensor, code_rows: torch.Tensor | None
+    ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each parameter of which rows are taken, with the rows that a sample takes.
+
+        Args:
+            rows: int64 (R,), SIDs whose vectors are taken.
+            columns: int64 (C,), SIDs that are scored.
+            code_rows: int64 (tables, N).
+        """
+        yield self.bias, columns
+        if self.items is not None:
+            yield self.items.weight, rows
+        yield from self._code_tables(rows, code_rows)
+
+    def scores_of(
+        self,
+        columns: Columns,
+        state: torch.Tensor,
+        seen: torch.Tensor,
+        places: Places,
+        text: torch.Tensor | None,
+        code_rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Scores of some SIDs by states that are known: float (P, C).
+
+        Args:
+            columns: The SIDs.
+            state: float (P, D), see `state`.
+            seen: int64 (B, T), see `Part`.
+            places: The positions, whose entries name columns.
+            text: float32 (N, T'), text vectors.
+            code_rows: int64 (tables, N).
+        """
+        first = columns.first
+        if first is None or self._frozen is None:
+            vectors = self.vectors(columns.numbers, text, code_rows)
+        else:
+            vectors = self._frozen[first + 1 : first + 1 + len(columns)]
+        scores = linear(state, vectors, take_rows(self.bias, columns.numbers))
+        scored: torch.Tensor = self.history(scores, state, seen, places)
         return scored
+
+    def scores_at(self, part: "Part", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
+        """Scores of some SIDs at the asked positions, equal to those columns of `scores`: float (P, C).
+
+        Args:
+            part: Which SIDs, and where.
+            text: float32 (N, T'), text vectors.
+            code_rows: int64 (tables, N).
+        """
+        matrix = nn.functional.pad(self.vectors(part.rows, text, code_rows), (0, 0, 1, 0))
+        state = self.state(part.histories, part.places, matrix)
+        columns = part.columns
+        scores = linear(state, matrix[1 : len(columns) + 1], take_rows(self.bias, columns.numbers))
+        scored: torch.Tensor = self.history(scores, state, part.seen, part.places)
+        return scored
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the SIDs, to be scored at positions of a batch; nothing in it is as long as there are SIDs.
+
+    Attributes:
+        columns: The SIDs that are scored, C numbers from 0.
+        rows: int64 (R,), SIDs whose vectors that takes: those, then the others of the histories.
+        histories: int64 (B, T), places in `rows` from 1, 0 is padding.
+        seen: int64 (B, T), columns from 1; 0 is padding, or an SID that is not scored.
+        places: The positions, whose entries name columns.
+    """
+
+    columns: Columns
+    rows: torch.Tensor
+    histories: torch.Tensor
+    seen: torch.Tensor
+    places: Places
+
+    @classmethod
+    def of(cls, histories: torch.Tensor, columns: Columns, places: Places) -> "Part":
+        """Of histories int64 (B, T), SIDs from 1, padded with 0 on the right."""
+        seen = (columns.find(histories - 1) + 1).masked_fill(histories == 0, 0)
+        others = histories[(histories > 0) & (seen == 0)].unique()
+        own = torch.searchsorted(others, histories.contiguous()) + 1 + len(columns)
+        own = torch.where(seen > 0, seen, own).masked_fill(histories == 0, 0)
+        return cls(columns, torch.cat([columns.numbers, others - 1]), own, seen, places)

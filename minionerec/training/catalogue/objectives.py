@@ -13,16 +13,20 @@ Rewards need no rollouts here, for the model's distribution over the whole catal
 Both add `beta` times the exact KL divergence from the starting checkpoint.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers.trainer_callback import TrainerState
 
 from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.backbone.catalogue.sampled import Sample
 from minionerec.rewards.advantages import group_advantages
 from minionerec.rewards.ranking import ranking
 from minionerec.rewards.rollouts import Rollouts
 from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.row_adamw import RowAdamW
+from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.trainer import RankingEvaluation
 
 
@@ -62,6 +66,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         table: The SIDs of the catalogue.
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
+        sampler: What draws the SIDs of a step of the sampled likelihood; None where all are scored.
     """
 
     objective: str = "likelihood"
@@ -69,12 +74,38 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
     table: SidTable
     beta: float = 0.0
     reference: CatalogueModel | None = None
+    sampler: Sampler | None = None
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
+        if self.sampler is None:
+            return super().create_optimizer(model)
+        if self.optimizer is None:
+            decaying = set(self.get_decay_parameter_names(self.model))
+            named = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
+            groups = [
+                {
+                    "params": [each for name, each in named if (name in decaying) == decays],
+                    "weight_decay": self.args.weight_decay if decays else 0.0,
+                }
+                for decays in (True, False)
+            ]
+            self.optimizer = RowAdamW(
+                groups,
+                lr=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+            )
+            self.add_callback(SettleRows(self.optimizer))
+        return self.optimizer
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The objective's loss; in evaluation the likelihood's."""
         inputs = {**inputs, "leave_out": model.training}
+        if self.sampler is not None and model.training:
+            inputs["sample"] = self._sampled(inputs)
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         log_probs = model(**inputs, distribution=True).log_probs
@@ -92,3 +123,33 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         if num_items_in_batch is None:
             return loss / max(1, len(wanted))
         return loss * self.accelerator.num_processes / num_items_in_batch
+
+    def _sampled(self, inputs: dict[str, Any]) -> Sample:
+        """The SIDs of this step, whose rows are brought up to date."""
+        histories = inputs["histories"]
+        sample = cast(Sampler, self.sampler).to(histories.device).draw(inputs["labels"])
+        columns = sample.columns.numbers
+        rows = torch.cat([columns, histories[histories > 0] - 1]).unique()
+        model = cast(CatalogueModel, self.accelerator.unwrap_model(self.model))
+        self._rows().refresh(model.row_tables(rows, columns))
+        return sample
+
+    def _rows(self) -> RowAdamW:
+        """The optimiser, out of what accelerate put around it."""
+        return cast(RowAdamW, getattr(self.optimizer, "optimizer", self.optimizer))
+
+
+class SettleRows(TrainerCallback):
+    """Brings all rows up to date before weights are evaluated or written.
+
+    Args:
+        optimizer: Whose rows.
+    """
+
+    def __init__(self, optimizer: RowAdamW):
+        self.optimizer = optimizer
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A step is done; what was decided to follow it stands in `control`."""
+        if control.should_evaluate or control.should_save or control.should_training_stop:
+            self.optimizer.settle()

@@ -12,11 +12,13 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
+from minionerec.core.processes import world_size
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer
+from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.windows import Windows, collate, sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
@@ -88,6 +90,9 @@ def _trainer(
     )
     model.set_dropout(config.dropout)
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
+    if config.loss == "sampled":
+        targets = windows["labels"][windows["labels"] > 0] - 1
+        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
     if config.beta:
         trainer.beta = config.beta
         reference: Any = copy.deepcopy(model)
@@ -96,6 +101,11 @@ def _trainer(
 
 
 def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
+    if config.loss == "sampled" and world_size() > 1:
+        raise ConfigError(
+            f"the sampled loss trains in one process, but this launch has {world_size()}. Start one, or set loss to "
+            "exact."
+        )
     start = run.inputs.get("checkpoint")
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])

@@ -1,0 +1,84 @@
+"""Which SIDs a step of the sampled loss holds, and how probable it was that they are there."""
+
+import numpy as np
+import torch
+
+from minionerec.backbone.catalogue.sampled import Sample
+from minionerec.nn.rows import Columns
+
+
+class Sampler:
+    """Draws the SIDs of a step: targets of its windows, SIDs from all alike, and SIDs beside targets in the trie.
+
+    All draws are with replacement and come from torch's generator. A sibling is drawn by drawing one of the batch's
+    labels, then one of the other SIDs below the same prefix, which is all of the SID but its last code.
+
+    Args:
+        codes: int (N, L), the distinct SIDs, in ascending order.
+        targets: int64 (M,), SID number from 0 of every training target.
+        negatives: SIDs drawn from all alike, each step.
+        siblings: SIDs drawn beside targets, each step.
+    """
+
+    def __init__(self, codes: np.ndarray, targets: np.ndarray, negatives: int, siblings: int):
+        self.size, self.negatives, self.siblings = len(codes), negatives, siblings
+        shares = np.bincount(targets, minlength=len(codes)) / len(targets)
+        self.shares = torch.from_numpy(shares)  # of the training targets, float64 (N,)
+        changed = np.ones(len(codes), dtype=bool)
+        changed[1:] = (codes[1:, :-1] != codes[:-1, :-1]).any(1)
+        prefix = np.cumsum(changed) - 1
+        self.prefix = torch.from_numpy(prefix)  # of each SID, int64 (N,)
+        self.starts = torch.from_numpy(np.append(np.flatnonzero(changed), len(codes)))  # first SID of each prefix
+        self.prefix_shares = torch.from_numpy(np.bincount(prefix, shares))
+
+    def to(self, device: torch.device) -> "Sampler":
+        """The same sampler, its tables on a device."""
+        for name in ("shares", "prefix", "starts", "prefix_shares"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    def draw(self, labels: torch.Tensor) -> Sample:
+        """The SIDs of a step.
+
+        Args:
+            labels: int64 (B, T), numbers from 1 of the targets of its windows, 0 or less where there is none.
+        """
+        device = labels.device
+        targets = labels[labels > 0] - 1
+        drawn = [targets]
+        if self.negatives:
+            drawn.append(torch.randint(self.size, (self.negatives,)).to(device))
+        if self.siblings and len(targets):
+            drawn.append(self._beside(targets[torch.randint(len(targets), (self.siblings,)).to(device)]))
+        columns = Columns(torch.cat(drawn).unique())
+        return Sample(columns, self._log_shares(labels, columns))
+
+    def _beside(self, targets: torch.Tensor) -> torch.Tensor:
+        """One of the other SIDs of each target's prefix; those alone below theirs are left out."""
+        first = self.starts[self.prefix[targets]]
+        others = self.starts[self.prefix[targets] + 1] - first - 1
+        targets, first, others = (part[others > 0] for part in (targets, first, others))
+        at = first + (torch.rand(len(targets), dtype=torch.float64).to(targets.device) * others).long()
+        return at + (at >= targets)
+
+    def _log_shares(self, labels: torch.Tensor, columns: Columns) -> torch.Tensor:
+        """For each window the logarithm of the probability that each SID is there: float32 (B, C)."""
+        row, slot = (labels > 0).nonzero(as_tuple=True)
+        own, numbers = labels[row, slot] - 1, columns.numbers
+        counts = torch.bincount(row, minlength=len(labels)).double()[:, None]  # (B, 1), labels of each window
+        total = max(1, len(own))
+        share = self.shares[numbers].clamp(max=1 - 1e-9)
+        absent = (total - counts) * torch.log1p(-share)  # (B, C), log of the probability that none has brought it
+        absent += self.negatives * float(np.log1p(-1 / max(self.size, 2)))
+        if self.siblings:
+            prefix = self.prefix[numbers]
+            others = (self.starts[prefix + 1] - self.starts[prefix] - 1).clamp(min=1)
+            below = torch.zeros(len(labels), len(numbers), dtype=torch.float64, device=labels.device)
+            distinct, which = prefix.unique(return_inverse=True)  # every label's prefix is among them
+            beside = torch.zeros(len(labels), len(distinct), dtype=torch.float64, device=labels.device)
+            beside.index_put_((row, torch.searchsorted(distinct, self.prefix[own])), beside.new_ones(()), True)
+            below = beside[:, which] + (total - counts) * (self.prefix_shares[prefix] - share)
+            absent += self.siblings * torch.log1p(-(below / (total * others)).clamp(max=1 - 1e-9))
+        found = torch.log(-torch.expm1(absent))
+        found[row, columns.find(own)] = 0.0
+        return found.float()
