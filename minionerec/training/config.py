@@ -237,7 +237,7 @@ class CatalogueTrainConfig(RefittableConfig):
         known=LOSSES,
     )
     negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1)
-    siblings: int = setting(0, "sampled: SIDs drawn beside targets in the trie, each step", least=0)
+    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0)
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
     batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from minionerec.backbone.catalogue import blocks
 from minionerec.backbone.catalogue.config import CatalogueConfig
 from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
@@ -52,13 +53,24 @@ class Tower(nn.Module):
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
         """
+        self.thaw()
+        size, device = len(self.bias), self.bias.device
+        if size <= blocks.SIDS_AT_ONCE:
+            self._frozen = self.matrix(text, code_rows)
+            return
+        found = torch.zeros(size + 1, self.norm.normalized_shape[0], device=device, dtype=self.bias.dtype)
+        for rows in torch.arange(size, device=device).split(blocks.SIDS_AT_ONCE):
+            found[rows + 1] = self.vectors(rows, text, code_rows)
+        self._frozen = found
+
+    def thaw(self) -> None:
+        """Forget what `freeze` computed."""
         self._frozen = None
-        self._frozen = self.matrix(text, code_rows)
 
     def train(self, mode: bool = True) -> "Tower":
         """Set training or evaluation mode; training forgets what `freeze` computed."""
         if mode:
-            self._frozen = None
+            self.thaw()
         return super().train(mode)
 
     def matrix(self, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
+from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.catalogue.sampled import Sample
@@ -123,6 +124,18 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         if num_items_in_batch is None:
             return loss / max(1, len(wanted))
         return loss * self.accelerator.num_processes / num_items_in_batch
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """See `RankingEvaluation`; where SIDs are very many their vectors are computed once for all rows."""
+        model = cast(CatalogueModel, self.accelerator.unwrap_model(self.model))
+        if not model.by_blocks:
+            return super().evaluation_loop(*args, **kwargs)
+        model.freeze()
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            for tower in model.each_tower():
+                tower.thaw()
 
     def _sampled(self, inputs: dict[str, Any]) -> Sample:
         """The SIDs of this step, whose rows are brought up to date."""

@@ -10,14 +10,14 @@ from minionerec.nn.rows import Columns
 class Sampler:
     """Draws the SIDs of a step: targets of its windows, SIDs from all alike, and SIDs beside targets in the trie.
 
-    All draws are with replacement and come from torch's generator. A sibling is drawn by drawing one of the batch's
-    labels, then one of the other SIDs below the same prefix, which is all of the SID but its last code.
+    All draws are with replacement and come from torch's generator. A sibling is one of the other SIDs below a target's
+    prefix, which is all of its codes but the last.
 
     Args:
         codes: int (N, L), the distinct SIDs, in ascending order.
         targets: int64 (M,), SID number from 0 of every training target.
         negatives: SIDs drawn from all alike, each step.
-        siblings: SIDs drawn beside targets, each step.
+        siblings: SIDs drawn beside each target.
     """
 
     def __init__(self, codes: np.ndarray, targets: np.ndarray, negatives: int, siblings: int):
@@ -48,8 +48,8 @@ class Sampler:
         drawn = [targets]
         if self.negatives:
             drawn.append(torch.randint(self.size, (self.negatives,)).to(device))
-        if self.siblings and len(targets):
-            drawn.append(self._beside(targets[torch.randint(len(targets), (self.siblings,)).to(device)]))
+        if self.siblings:
+            drawn.append(self._beside(targets.repeat(self.siblings)))
         columns = Columns(torch.cat(drawn).unique())
         return Sample(columns, self._log_shares(labels, columns))
 
@@ -67,18 +67,20 @@ class Sampler:
         own, numbers = labels[row, slot] - 1, columns.numbers
         counts = torch.bincount(row, minlength=len(labels)).double()[:, None]  # (B, 1), labels of each window
         total = max(1, len(own))
-        share = self.shares[numbers].clamp(max=1 - 1e-9)
-        absent = (total - counts) * torch.log1p(-share)  # (B, C), log of the probability that none has brought it
-        absent += self.negatives * float(np.log1p(-1 / max(self.size, 2)))
+        bring = self.shares[numbers]  # (C,), how probable it is that a label of another window brings each SID
+        drawn = self.negatives * float(np.log1p(-1 / max(self.size, 2)))
+        beside: torch.Tensor | float = 0.0
         if self.siblings:
             prefix = self.prefix[numbers]
-            others = (self.starts[prefix + 1] - self.starts[prefix] - 1).clamp(min=1)
-            below = torch.zeros(len(labels), len(numbers), dtype=torch.float64, device=labels.device)
+            others = self.starts[prefix + 1] - self.starts[prefix] - 1
+            missed = self.siblings * torch.log1p(-1 / others.clamp(min=1).double()).clamp(min=-50)  # none is drawn
+            bring = bring + (self.prefix_shares[prefix] - bring) * -torch.expm1(missed)
             distinct, which = prefix.unique(return_inverse=True)  # every label's prefix is among them
-            beside = torch.zeros(len(labels), len(distinct), dtype=torch.float64, device=labels.device)
-            beside.index_put_((row, torch.searchsorted(distinct, self.prefix[own])), beside.new_ones(()), True)
-            below = beside[:, which] + (total - counts) * (self.prefix_shares[prefix] - share)
-            absent += self.siblings * torch.log1p(-(below / (total * others)).clamp(max=1 - 1e-9))
+            below = torch.zeros(len(labels), len(distinct), dtype=torch.float64, device=labels.device)
+            below.index_put_((row, torch.searchsorted(distinct, self.prefix[own])), below.new_ones(()), True)
+            beside = below[:, which] * missed
+        # (B, C), logarithm of the probability that nothing has brought it
+        absent = (total - counts) * torch.log1p(-bring.clamp(max=1 - 1e-9)) + beside + drawn
         found = torch.log(-torch.expm1(absent))
         found[row, columns.find(own)] = 0.0
         return found.float()

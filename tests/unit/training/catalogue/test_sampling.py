@@ -1,0 +1,97 @@
+"""What a step of the sampled loss holds, and that the probabilities that it is there are right."""
+
+import numpy as np
+import pytest
+import torch
+
+from minionerec.backbone.catalogue.sampled import sampled_losses
+from minionerec.training.catalogue.sampling import Sampler
+
+RNG = np.random.default_rng(0)
+CODES = np.array([[place // 6, place % 6] for place in range(47)] + [[8, 0]])  # the last is alone below its prefix
+N = len(CODES)
+TARGETS = RNG.integers(N, size=200) // RNG.integers(1, 4, size=200)
+SHARES = np.bincount(TARGETS, minlength=N) / len(TARGETS)
+OWN = torch.tensor([3, 6, -100])  # numbers from 1: SIDs 2 and 5
+OTHERS = 6
+WAYS = [(20, 0), (1, 1), (10, 3)]
+
+
+def draws(negatives, siblings, count, seed=0):
+    """Samples of batches of which the first window stays, and the targets of the others are drawn anew."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    sampler = Sampler(CODES, TARGETS, negatives, siblings)
+    for _ in range(count):
+        others = torch.from_numpy(1 + rng.choice(N, size=(OTHERS // 2, 2), p=SHARES))
+        labels = torch.cat([OWN[None], torch.nn.functional.pad(others, (0, 1))])
+        yield labels, sampler.draw(labels)
+
+
+def test_a_step_holds_targets_and_what_was_drawn():
+    seen_others = 0
+    for labels, sample in draws(2, 2, 50):
+        numbers = sample.columns.numbers
+        targets = set((labels[labels > 0] - 1).tolist())
+        assert numbers.tolist() == sorted(set(numbers.tolist()))
+        assert targets <= set(numbers.tolist()) <= set(range(N))
+        assert len(numbers) <= 3 * len(labels[labels > 0]) + 2
+        seen_others += len(numbers) > len(targets)
+    assert seen_others
+
+
+def test_siblings_share_their_prefix_with_a_target_and_are_others():
+    sampler = Sampler(CODES, TARGETS, 1, 3)
+    beside = sampler._beside(torch.arange(N).repeat(200))
+    by_target = {target: set(sampler._beside(torch.full((300,), target)).tolist()) for target in range(N)}
+    for target, found in by_target.items():
+        siblings = {place for place in range(N) if CODES[place, 0] == CODES[target, 0]} - {target}
+        assert found == siblings
+    assert N - 1 not in beside
+
+
+@pytest.mark.parametrize(("negatives", "siblings"), WAYS)
+def test_probabilities_of_being_there_are_the_frequencies(negatives, siblings):
+    count = 6000
+    there, reckoned = torch.zeros(N), torch.full((N,), torch.nan)
+    for _, sample in draws(negatives, siblings, count):
+        there[sample.columns.numbers] += 1
+        reckoned[sample.columns.numbers] = sample.log_shares[0].exp()
+    frequency = there / count
+    assert (frequency[[2, 5]] == 1).all() and (reckoned[[2, 5]] == 1).all()
+    assert torch.allclose(frequency, reckoned, atol=4 * 0.5 / count**0.5)
+
+
+@pytest.mark.parametrize(("negatives", "siblings"), WAYS)
+def test_the_sum_of_the_softmax_is_estimated_without_bias(negatives, siblings):
+    scores = torch.linspace(-1, 2, N)[torch.randperm(N, generator=torch.Generator().manual_seed(3))]
+    sums = []
+    for _, sample in draws(negatives, siblings, 6000, seed=1):
+        row, wanted = torch.tensor([0]), torch.tensor([2])
+        loss = sampled_losses(scores[sample.columns.numbers][None], sample, row, wanted)
+        sums.append(float((loss + scores[2]).exp()))
+    error = np.std(sums) / np.sqrt(len(sums))
+    assert np.mean(sums) == pytest.approx(float(scores.exp().sum()), abs=4 * error)
+
+
+def test_what_another_window_bought_is_a_negative_but_never_against_itself():
+    torch.manual_seed(0)
+    sampler = Sampler(CODES, TARGETS, 1, 0)
+    labels = torch.tensor([[1, 4], [4, 1]])
+    sample = sampler.draw(labels)
+    scores = torch.zeros(4, len(sample.columns), requires_grad=True)
+    row, slot = (labels > 0).nonzero(as_tuple=True)
+    wanted = labels[row, slot] - 1
+    sampled_losses(scores, sample, row, wanted).sum().backward()
+    own = sample.columns.find(wanted)
+    for place in range(4):
+        assert scores.grad[place, own[place]] < 0
+        others = torch.arange(len(sample.columns)) != own[place]
+        assert (scores.grad[place, others] > 0).all()
+
+
+def test_the_same_seed_draws_the_same():
+    one, other = (list(draws(3, 3, 5)) for _ in range(2))
+    for (_, first), (_, second) in zip(one, other, strict=True):
+        assert torch.equal(first.columns.numbers, second.columns.numbers)
+        assert torch.equal(first.log_shares, second.log_shares)
