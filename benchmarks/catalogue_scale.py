@@ -7,8 +7,8 @@ Catalogues are made: SIDs of three codes, text at random, windows in which the n
 or a popular one. One JSON line each. A step is drawing, forward, backward and optimiser, as in training. Seconds are
 those of the processor, by one thread. Rounds of both losses take turns, and medians count; the exact loss is left out
 (null) where its scores do not fit into half of the free memory. Before anything is timed, scores of some SIDs are held
-against the dense ones where those fit. Lists are those of a model that has learned little: what they cost, not what they
-are worth.
+against the dense ones where those fit. Lists are those of a model that has learned little: what they cost counts, not
+what they are worth.
 """
 
 import argparse
