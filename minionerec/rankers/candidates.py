@@ -1,7 +1,7 @@
 """Candidates of ranked lists: distinct SIDs, behind each of which stand its items; or the items themselves."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 
@@ -35,7 +35,37 @@ class Groups(Protocol):
         ...
 
 
-def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> list[list[int]]:
+class Behind(Sequence[list[int]]):
+    """Items of each candidate, best first, as two arrays: a list of a million lists would take a hundred times that.
+
+    Args:
+        items: int64 (N,), item indices, those of a candidate together, the candidates in order.
+        starts: int64 (C + 1,), the places in `items` of candidate c are starts[c] to starts[c + 1] - 1.
+    """
+
+    def __init__(self, items: np.ndarray, starts: np.ndarray):
+        self._items, self._starts = items, starts
+
+    def __len__(self) -> int:
+        """Number of candidates, C."""
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, candidate: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, candidate: slice) -> list[list[int]]: ...
+
+    def __getitem__(self, candidate: int | slice) -> list[int] | list[list[int]]:
+        """The items of one candidate, or of some."""
+        if isinstance(candidate, slice):
+            return [self[place] for place in range(len(self))[candidate]]
+        place = range(len(self))[candidate]
+        found: list[int] = self._items[self._starts[place] : self._starts[place + 1]].tolist()
+        return found
+
+
+def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Behind:
     """Items behind each candidate, the more popular first, then the lower item index.
 
     Args:
@@ -46,13 +76,12 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> list[list[int]]
         One list for each candidate.
 
     Example:
-        >>> ranked_items(np.array([0, 1, 1]), np.array([5, 2, 3]))
+        >>> list(ranked_items(np.array([0, 1, 1]), np.array([5, 2, 3])))
         [[0], [2, 1]]
     """
-    lists: list[list[int]] = [[] for _ in range(int(numbers.max()) + 1)]
-    for item in np.lexsort((np.arange(len(numbers)), -popularity)):
-        lists[numbers[item]].append(int(item))
-    return lists
+    order = np.lexsort((np.arange(len(numbers)), -popularity, numbers))
+    starts = np.append(0, np.cumsum(np.bincount(numbers)))
+    return Behind(order, starts)
 
 
 def list_items(

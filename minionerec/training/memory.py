@@ -123,3 +123,40 @@ def estimate_memory(
         activations=tokens * kept,
         logits=labels * config.vocab_size * logit + config.vocab_size * config.hidden_size * size,
     )
+
+
+def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | None = None) -> MemoryEstimate:
+    """Estimate what a step needs of a catalogue model (`minionerec.backbone.catalogue`), which is float32.
+
+    Every position of a window has a label. Scores of a tower are held twice until the backward pass, once more with
+    their gradient, and once as places of counts.
+
+    Args:
+        model: The model, all weights of which are trained.
+        windows: Windows of a micro-batch.
+        width: Items of a window at most.
+        columns: SIDs that a step of the sampled loss holds at most; None for the exact loss, which scores all.
+    """
+    config, towers = model.config, model.config.towers
+    hidden, tokens, every = config.hidden_size, windows * width, config.num_sids
+    trained = sum(parameter.numel() for parameter in model.parameters())
+    held = trained + sum(buffer.numel() for buffer in model.buffers())
+    tables = int(config.learned_vectors) + (len(config.code_sizes) if config.code_vectors else 0)
+    if columns is None:
+        read, scored, gradients, optimiser = every, every, trained, 2 * trained
+    else:
+        scored = min(columns, every)
+        read = min(scored + tokens, every)
+        in_tables = towers * (every * (1 + hidden * int(config.learned_vectors)))
+        in_tables += towers * hidden * sum(config.code_sizes if config.code_vectors else [])
+        gradients = trained - in_tables + towers * read * (1 + hidden * tables)
+        optimiser = 2 * trained + towers * (every * 2 + sum(config.code_sizes if config.code_vectors else []))
+    layer = 10 * hidden + 2 * config.intermediate_size  # norms, queries, keys, values, context, masks; inner twice
+    vectors = (tables + 3) * read * hidden  # parts, their sum with padding, and its gradient
+    return MemoryEstimate(
+        weights=_FLOAT * held,
+        gradients=_FLOAT * gradients,
+        optimiser=_FLOAT * optimiser,
+        activations=_FLOAT * towers * (tokens * ((config.num_hidden_layers + 1) * layer + 2 * hidden) + vectors),
+        logits=_FLOAT * tokens * scored * (2 * towers + 2),
+    )

@@ -14,6 +14,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.decoding.trie import Trie
+from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
@@ -22,11 +23,14 @@ from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.windows import Windows, collate, sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
+from minionerec.training.memory import estimate_catalogue
 from minionerec.training.plan import StepPlan, plan_steps
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.validation import validation_set
 
 logger = get_logger(__name__)
+
+_MUCH = 2**30  # bytes from which on memory is worth a line
 
 
 def _check_corpus(checkpoint: Path, corpus: Path) -> None:
@@ -100,6 +104,23 @@ def _trainer(
     return trainer
 
 
+def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows: Windows) -> None:
+    """Say what memory a step needs where it is more than there is, or much."""
+    size, width = min(config.device_batch_size, len(windows["histories"])), windows["histories"].shape[1]
+    columns = size * width * (1 + config.siblings) + config.negatives if config.loss == "sampled" else None
+    estimate, free = estimate_catalogue(model, windows=size, width=width, columns=columns), free_memory()
+    if estimate.total > _MUCH:
+        logger.info("A process needs about %s for micro-batches of %d windows.", estimate, size)
+    if estimate.total > free:
+        logger.warning(
+            "A step needs about %s, more than the %.2f GB that are free: lower device_batch_size (%d)%s.",
+            estimate,
+            free / 1e9,
+            config.device_batch_size,
+            "" if columns is not None else ", or give --loss sampled",
+        )
+
+
 def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if config.loss == "sampled" and world_size() > 1:
         raise ConfigError(
@@ -126,6 +147,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         f"{counts['targets']:,}",
         f"{bundle.model.config.num_transitions:,}",
     )
+    _report_memory(config, cast(CatalogueModel, bundle.model), windows)
     trainer = _trainer(run, config, bundle, windows, heldout)
     if run.refit is None:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
