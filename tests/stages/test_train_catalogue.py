@@ -1,6 +1,7 @@
 """The stage that trains a catalogue model: its data, its rewards by hand, end to end, killed, and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from support.training import (
 from transformers import AutoModelForCausalLM
 
 from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.backbone.catalogue import CatalogueModel, blocks, tower
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
@@ -37,7 +38,7 @@ from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
 from minionerec.nn.dropout import Dropout
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue
+from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, sid_windows
@@ -581,6 +582,129 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         run_catalogue(catalogue_config(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="was trained on the SID table"):
         run_catalogue(sharpening(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+
+
+def validations(path, figure):
+    """A figure of every validation of a run."""
+    found = [row[figure] for row in log_of(path) if figure in row]
+    assert found
+    return found
+
+
+def sampling(folder, **changes):
+    return catalogue_config(folder, **{"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0, **changes})
+
+
+@pytest.mark.parametrize("siblings", [0, 1])
+def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path, siblings):
+    make_inputs(tmp_path, users=100)
+    result = run_catalogue(sampling(tmp_path, epochs=8, learning_rate=1e-2, siblings=siblings))
+    assert result.counts["best"]["eval_ndcg@10"] > 0.9
+
+
+def test_rows_that_are_not_read_end_where_adamw_over_all_rows_leaves_them(trained, tmp_path, monkeypatch):
+    """With validations in between, which rank with rows that are up to date, and a last step that is none."""
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "rows"), epochs=3, evals_per_epoch=0.5, weight_decay=0.1)
+    run_catalogue(config)
+    monkeypatch.setattr(tower, "take_rows", lambda table, rows: table[rows])  # so that gradients are dense
+    run_catalogue(replace(config, output=str(tmp_path / "dense")))
+    for place in (Path, last_checkpoint):
+        one, other = (load_file(place(tmp_path / name) / "model.safetensors") for name in ("rows", "dense"))
+        for name, value in one.items():
+            assert torch.allclose(value, other[name], rtol=1e-3, atol=1e-4), name
+    one, other = (validations(tmp_path / name, "eval_loss") for name in ("rows", "dense"))
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_a_stopped_sampled_run_ends_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, step):
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "stopped"), siblings=1)
+    run_catalogue(replace(config, output=str(tmp_path / "whole")))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, step)
+        run_catalogue(config)
+    run_catalogue(config)
+    assert same_weights(tmp_path / "stopped", tmp_path / "whole")
+    assert same_weights(last_checkpoint(tmp_path / "stopped"), last_checkpoint(tmp_path / "whole"))
+
+
+def test_a_refit_samples_too(trained, tmp_path):
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "chosen"))
+    run_catalogue(config)
+    result = run_catalogue(replace(config, output=str(tmp_path / "refit"), refit=str(tmp_path / "chosen")))
+    assert result.counts["refit"]
+    with pytest.raises(ConfigError, match="was made by another stage, or by an older version"):
+        run_catalogue(catalogue_config(folder, output=str(tmp_path / "bad"), refit=str(tmp_path / "chosen")))
+
+
+def test_more_epochs_of_a_sampled_run(trained, tmp_path):
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "run"), schedule="constant")
+    run_catalogue(config)
+    run_catalogue(replace(config, epochs=3))
+    run_catalogue(replace(config, epochs=3, output=str(tmp_path / "whole")))
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_micro_batches_of_the_sampled_loss_add_up(trained, tmp_path):
+    folder, _ = trained
+    result = run_catalogue(sampling(folder, output=str(tmp_path / "run"), device_batch_size=4))
+    assert result.counts["steps"] == 10 and np.isfinite(result.counts["best"]["eval_loss"])
+
+
+def test_blocks_change_nothing_in_a_run(trained, tmp_path, monkeypatch):
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "whole"))
+    run_catalogue(config)
+    monkeypatch.setattr(blocks, "SIDS_AT_ONCE", 7)
+    run_catalogue(replace(config, output=str(tmp_path / "blocks")))
+    assert same_weights(tmp_path / "blocks", tmp_path / "whole")
+    for figure in ("eval_loss", "eval_ndcg@10"):
+        one, other = (validations(tmp_path / name, figure) for name in ("blocks", "whole"))
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_settings_of_the_exact_loss_are_as_they_were(trained):
+    folder, _ = trained
+    names = ("loss", "negatives", "siblings")
+    assert not set(names) & set(read_manifest(folder / "catalogue")["settings"])
+    assert set(names) <= set(sampling(folder).deciding())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
+        ({"beta2": 0.8}, r"beta2 is 0\.8; .* above 0\.81"),
+        ({"objective": "expected", "checkpoint": "x"}, "objective expected needs the probability of every SID"),
+        ({"negatives": 0}, "negatives is 0; it must be at least 1"),
+        ({"siblings": -1}, "siblings is -1; it must be at least 0"),
+        ({"loss": "exact"}, r"negatives is 6, but the loss is exact\. Give --loss sampled"),
+        ({"loss": "exact", "negatives": 256, "siblings": 2}, "siblings is 2, but the loss is exact"),
+        ({"loss": "nce"}, "unknown loss 'nce'; known: exact, sampled"),
+    ],
+)
+def test_a_sampled_loss_that_cannot_work_is_refused(tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        sampling(tmp_path, **changes)
+
+
+def test_the_sampled_loss_is_for_one_process(trained, tmp_path, monkeypatch):
+    folder, _ = trained
+    monkeypatch.setattr(stage, "world_size", lambda: 2)
+    with pytest.raises(ConfigError, match="the sampled loss trains in one process, but this launch has 2"):
+        run_catalogue(sampling(folder, output=str(tmp_path / "bad")))
+
+
+def test_memory_that_is_not_there_is_said_beforehand(trained, tmp_path, monkeypatch, caplog):
+    folder, _ = trained
+    monkeypatch.setattr(stage, "free_memory", lambda: 1000)
+    with caplog.at_level("WARNING", "minionerec"):
+        run_catalogue(catalogue_config(folder, output=str(tmp_path / "exact"), epochs=0.2, keep_state=False))
+    assert re.search(r"more than the 0\.00 GB .* device_batch_size \(8\), or give --loss sampled", caplog.text)
 
 
 def test_language_models_and_catalogue_models_have_their_own_stages(trained, tmp_path):

@@ -156,7 +156,7 @@ class Tower(nn.Module):
     ) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each table of code vectors, with the rows of it that some SIDs have."""
         for table, of_sid in zip(self.codes, () if code_rows is None else code_rows, strict=True):
-            yield cast(nn.Embedding, table).weight, of_sid[rows]
+            yield cast(nn.Parameter, table.weight), of_sid[rows]
 
     def row_tables(
         self, rows: torch.Tensor, columns: torch.Tensor, code_rows: torch.Tensor | None
@@ -170,7 +170,7 @@ class Tower(nn.Module):
         """
         yield self.bias, columns
         if self.items is not None:
-            yield self.items.weight, rows
+            yield cast(nn.Parameter, self.items.weight), rows
         yield from self._code_tables(rows, code_rows)
 
     def scores_of(

@@ -82,8 +82,9 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         if self.sampler is None:
             return super().create_optimizer(model)
         if self.optimizer is None:
-            decaying = set(self.get_decay_parameter_names(self.model))
-            named = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
+            trained = cast(torch.nn.Module, self.model)
+            decaying = set(self.get_decay_parameter_names(trained))
+            named = [(name, each) for name, each in trained.named_parameters() if each.requires_grad]
             groups = [
                 {
                     "params": [each for name, each in named if (name in decaying) == decays],
