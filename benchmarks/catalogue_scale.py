@@ -93,8 +93,8 @@ class Steps:
 
         self.made, self.batch = made, args.batch
         self.order = torch.Generator().manual_seed(args.seed)
-        targets = made.labels.flatten().numpy() - 1
-        self.sampler = Sampler(made.codes, targets, args.negatives, args.siblings)
+        counts = torch.bincount(made.labels.flatten() - 1, minlength=len(made.codes)).numpy()
+        self.sampler = Sampler(made.codes, counts, args.negatives, args.siblings)
         how = {"lr": 1e-3, "betas": (0.9, 0.98), "weight_decay": 0.1}
         self.rows = RowAdamW(made.model.parameters(), **how)
         self.dense = torch.optim.AdamW(made.model.parameters(), **how, foreach=False)

@@ -1,6 +1,6 @@
 """The rows of a corpus as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,7 +120,18 @@ def recency_weights(corpus: Corpus, recency: float) -> np.ndarray:
         float32 (R,), at most 1.
     """
     count = len(corpus.rows("train"))
-    if recency and "global time" not in corpus.split:
-        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", corpus.split)
+    return recency_of(corpus.split, count, recency)(np.arange(count))
+
+
+def recency_of(split: str, count: int, recency: float) -> Callable[[np.ndarray], np.ndarray]:
+    """What gives the weights of training rows by their numbers; see `recency_weights`.
+
+    Args:
+        split: Name of the split.
+        count: Number of training rows.
+        recency: How fast weights fall.
+    """
+    if recency and "global time" not in split:
+        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", split)
         recency = 0.0
-    return np.exp(-recency * (1 - np.arange(1, count + 1) / count)).astype(np.float32)
+    return lambda rows: np.exp(-recency * (1 - (rows + 1) / count)).astype(np.float32)

@@ -38,7 +38,7 @@ from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
 from minionerec.nn.dropout import Dropout
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue, stage
+from minionerec.training.catalogue import run_catalogue, shards, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, sid_windows
@@ -665,6 +665,28 @@ def test_blocks_change_nothing_in_a_run(trained, tmp_path, monkeypatch):
     for figure in ("eval_loss", "eval_ndcg@10"):
         one, other = (validations(tmp_path / name, figure) for name in ("blocks", "whole"))
         assert one == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [catalogue_config, sampling])
+def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path, monkeypatch, make, caplog):
+    """The same windows in another order; a stopped run goes on, and nothing is left of the arrays."""
+    folder, _ = trained
+    monkeypatch.setattr(shards, "ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr(Corpus, "load", None)
+    config = make(folder, output=str(tmp_path / "whole"), epochs=4)
+    with caplog.at_level("INFO", "minionerec"):
+        result = run_catalogue(config)
+    assert "read shard by shard: it has 120 training rows" in caplog.text
+    assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
+    assert np.diff(validations(result.output, "eval_loss")).sum() < 0
+    stopped = replace(config, output=str(tmp_path / "stopped"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 5)
+        run_catalogue(stopped)
+    assert (tmp_path / "stopped.partial" / "windows").is_dir()
+    run_catalogue(stopped)
+    assert same_weights(stopped.output, config.output)
+    assert not list(tmp_path.rglob("*.npy"))
 
 
 def test_settings_of_the_exact_loss_are_as_they_were(trained):

@@ -10,11 +10,11 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids
 from minionerec.data.corpus import Corpus
-from minionerec.data.transitions import count_transitions
 from minionerec.embed.config import EncoderSettings
 from minionerec.embed.vectors import make_vectors
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.shards import window_transitions
 from minionerec.training.catalogue.windows import Windows
 from minionerec.training.config import CatalogueTrainConfig
 
@@ -54,10 +54,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
     text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
     counts = None
     if config.transitions:
-        targets = np.maximum(windows["labels"], 0)
-        counts = count_transitions(
-            windows["histories"], targets, table.n_unique, config.reach, config.decay, config.reverse
-        )
+        counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
     shape = CatalogueConfig(
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,

@@ -15,14 +15,14 @@ class Sampler:
 
     Args:
         codes: int (N, L), the distinct SIDs, in ascending order.
-        targets: int64 (M,), SID number from 0 of every training target.
+        counts: int64 (N,), how often each is a training target.
         negatives: SIDs drawn from all alike, each step.
         siblings: SIDs drawn beside each target.
     """
 
-    def __init__(self, codes: np.ndarray, targets: np.ndarray, negatives: int, siblings: int):
+    def __init__(self, codes: np.ndarray, counts: np.ndarray, negatives: int, siblings: int):
         self.size, self.negatives, self.siblings = len(codes), negatives, siblings
-        shares = np.bincount(targets, minlength=len(codes)) / len(targets)
+        shares = counts / counts.sum()
         self.shares = torch.from_numpy(shares)  # of the training targets, float64 (N,)
         changed = np.ones(len(codes), dtype=bool)
         changed[1:] = (codes[1:, :-1] != codes[:-1, :-1]).any(1)

@@ -1,9 +1,12 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
 import copy
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from datasets import Dataset
 from transformers import TrainingArguments
 
@@ -12,7 +15,8 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import world_size
+from minionerec.core.processes import is_main_process, wait_for_everyone, world_size
+from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, special_texts
@@ -20,7 +24,16 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer
 from minionerec.training.catalogue.sampling import Sampler
-from minionerec.training.catalogue.windows import Windows, collate, sid_windows
+from minionerec.training.catalogue.shards import (
+    WindowRows,
+    collate_arrays,
+    read_windows,
+    reads_shards,
+    rows_held_out,
+    target_counts,
+    write_windows,
+)
+from minionerec.training.catalogue.windows import Windows, collate, held_out_windows, sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.memory import estimate_catalogue
@@ -83,19 +96,21 @@ def _trainer(
     count = len(windows["histories"])
     plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "windows")
     args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
+    on_disk = isinstance(windows["labels"], np.memmap)
+    rows_of: Callable[[Windows], Any] = WindowRows if on_disk else Dataset.from_dict
     trainer = CatalogueTrainer(
         model=model,
         args=args,
-        data_collator=collate,
-        train_dataset=Dataset.from_dict(windows),
-        eval_dataset=Dataset.from_dict(heldout) if run.refit is None else None,
+        data_collator=collate_arrays if on_disk else collate,
+        train_dataset=rows_of(windows),
+        eval_dataset=rows_of(heldout) if run.refit is None else None,
         processing_class=bundle.tokenizer,
         callbacks=run.callbacks(plan),
     )
     model.set_dropout(config.dropout)
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
     if config.loss == "sampled":
-        targets = windows["labels"][windows["labels"] > 0] - 1
+        targets = target_counts(windows, bundle.table.n_unique)
         trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
     if config.beta:
         trainer.beta = config.beta
@@ -130,15 +145,25 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     start = run.inputs.get("checkpoint")
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
-    corpus = run.load_corpus()
+    stored = StoredCorpus.open(run.inputs["corpus"])
+    large = run.refit is None and reads_shards(stored)
+    corpus = rows_held_out(stored) if large else run.load_corpus()
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
-    windows, heldout = sid_windows(corpus, table, config.recency)
+    if large:
+        logger.info("The corpus is read shard by shard: it has %s training rows.", f"{stored.sizes['train']:,}")
+        if is_main_process():
+            write_windows(stored, table, config.recency, run.folder / "windows")
+        wait_for_everyone()
+        windows = read_windows(run.folder / "windows")
+        heldout = held_out_windows(corpus.valid, table, corpus.max_history)
+    else:
+        windows, heldout = sid_windows(corpus, table, config.recency)
     bundle = new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table)
-    counts = {"windows": len(windows["histories"]), "targets": int((windows["labels"] > 0).sum())}
+    counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s counts of pairs.",
         f"{bundle.model.num_parameters():,}",
@@ -153,6 +178,8 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
+    if large and is_main_process():
+        shutil.rmtree(run.folder / "windows", ignore_errors=True)
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     return run.finish(trainer, bundle, counts)

@@ -8,6 +8,8 @@ import torch
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.rows import SplitRows
+from minionerec.data.sequences import padded
 from minionerec.data.windows import recency_weights, user_windows
 from minionerec.sid.table import SidTable
 
@@ -40,15 +42,26 @@ def sid_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[Window
     split = protocol.split(corpus)
     number = np.concatenate([[0], table.sid_numbers + 1])
     windows = {"histories": number[split.windows.histories], "labels": number[split.windows.targets]}
-    histories = number[split.valid.histories]
-    labels = np.zeros_like(histories)
-    labels[np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)] = number[split.valid.targets]
-    valid = {"histories": histories, "labels": labels}
-    for part in (windows, valid):
-        part["labels"][part["labels"] == 0] = -100
-        part["weights"] = np.ones(part["labels"].shape, dtype=np.float32)
+    valid = _last_targets(number[split.valid.histories], number[split.valid.targets])
+    windows["labels"][windows["labels"] == 0] = -100
+    windows["weights"] = np.ones(windows["labels"].shape, dtype=np.float32)
     ages = recency_weights(corpus, recency)
     for weights, window in zip(windows["weights"], user_windows(corpus), strict=True):
         weights[: len(window.rows) - 1] = ages[window.rows[1:]]
     windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
     return windows, valid
+
+
+def held_out_windows(rows: SplitRows, table: SidTable, max_history: int) -> Windows:
+    """The second part of `sid_windows`, of rows by themselves."""
+    number = np.concatenate([[0], table.sid_numbers + 1])
+    flat, borders = rows.flat_histories()
+    histories = padded(flat + 1, borders[:-1], borders[1:], max_history, "right")
+    return _last_targets(number[histories], number[rows.targets.astype(np.int64) + 1])
+
+
+def _last_targets(histories: np.ndarray, targets: np.ndarray) -> Windows:
+    """Windows with a loss at the last item alone: the target, int64 (W,), behind each history, int64 (W, H)."""
+    labels = np.full_like(histories, -100)
+    labels[np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)] = targets
+    return {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}

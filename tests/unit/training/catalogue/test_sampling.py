@@ -11,7 +11,8 @@ RNG = np.random.default_rng(0)
 CODES = np.array([[place // 6, place % 6] for place in range(47)] + [[8, 0]])  # the last is alone below its prefix
 N = len(CODES)
 TARGETS = RNG.integers(N, size=200) // RNG.integers(1, 4, size=200)
-SHARES = np.bincount(TARGETS, minlength=N) / len(TARGETS)
+COUNTS = np.bincount(TARGETS, minlength=N)
+SHARES = COUNTS / len(TARGETS)
 OWN = torch.tensor([3, 6, -100])  # numbers from 1: SIDs 2 and 5
 OTHERS = 6
 WAYS = [(20, 0), (1, 1), (10, 3)]
@@ -21,7 +22,7 @@ def draws(negatives, siblings, count, seed=0):
     """Samples of batches of which the first window stays, and the targets of the others are drawn anew."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    sampler = Sampler(CODES, TARGETS, negatives, siblings)
+    sampler = Sampler(CODES, COUNTS, negatives, siblings)
     for _ in range(count):
         others = torch.from_numpy(1 + rng.choice(N, size=(OTHERS // 2, 2), p=SHARES))
         labels = torch.cat([OWN[None], torch.nn.functional.pad(others, (0, 1))])
@@ -41,7 +42,7 @@ def test_a_step_holds_targets_and_what_was_drawn():
 
 
 def test_siblings_share_their_prefix_with_a_target_and_are_others():
-    sampler = Sampler(CODES, TARGETS, 1, 3)
+    sampler = Sampler(CODES, COUNTS, 1, 3)
     beside = sampler._beside(torch.arange(N).repeat(200))
     by_target = {target: set(sampler._beside(torch.full((300,), target)).tolist()) for target in range(N)}
     for target, found in by_target.items():
@@ -76,7 +77,7 @@ def test_the_sum_of_the_softmax_is_estimated_without_bias(negatives, siblings):
 
 def test_what_another_window_bought_is_a_negative_but_never_against_itself():
     torch.manual_seed(0)
-    sampler = Sampler(CODES, TARGETS, 1, 0)
+    sampler = Sampler(CODES, COUNTS, 1, 0)
     labels = torch.tensor([[1, 4], [4, 1]])
     sample = sampler.draw(labels)
     scores = torch.zeros(4, len(sample.columns), requires_grad=True)

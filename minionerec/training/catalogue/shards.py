@@ -1,0 +1,168 @@
+"""Windows of a corpus that is too large for memory: read shard by shard, kept as arrays on disk, counted by parts."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from scipy.sparse import csr_array
+from torch.utils.data import Dataset
+
+from minionerec.core.errors import DataError
+from minionerec.data.chains import Chains
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import SplitRows
+from minionerec.data.sequences import make_windows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.windows import recency_of
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.windows import Windows
+
+ROWS_IN_MEMORY = 1 << 22
+"""Corpora of more training rows are read shard by shard."""
+_PART = 1 << 20  # windows that are counted at a time
+_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32}
+
+
+class WindowRows(Dataset[dict[str, np.ndarray]]):
+    """Windows as rows for a trainer; what lies on disk is read when it is asked for.
+
+    Args:
+        windows: The windows.
+    """
+
+    def __init__(self, windows: Windows):
+        self.windows = windows
+
+    def __len__(self) -> int:
+        """How many windows."""
+        return len(self.windows["histories"])
+
+    def __getitem__(self, place: int) -> dict[str, np.ndarray]:
+        """One window."""
+        return {name: values[place] for name, values in self.windows.items()}
+
+
+def collate_arrays(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+    """As `minionerec.training.catalogue.windows.collate`, of arrays."""
+    columns = {name: np.stack([row[name] for row in rows]) for name in _TYPES}
+    width = max(1, int((columns["histories"] > 0).sum(1).max()))
+    found = {name: torch.from_numpy(values[:, :width]) for name, values in columns.items()}
+    return {name: values if name == "weights" else values.long() for name, values in found.items()}
+
+
+def reads_shards(stored: StoredCorpus) -> bool:
+    """Whether a corpus is read shard by shard: it is large, and each row's history is all that came before."""
+    return stored.sizes["train"] > ROWS_IN_MEMORY and not stored.together
+
+
+def rows_held_out(stored: StoredCorpus) -> Corpus:
+    """The same corpus without its rows but those of validation."""
+    valid = stored.rows("valid", np.arange(stored.sizes["valid"]))
+    nothing = SplitRows.none(valid.times is not None)
+    return Corpus(stored.items, nothing, valid, nothing, stored.split, stored.max_history, stored.counts)
+
+
+def chain_windows(chains: Chains, max_history: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The training rows of sequences as windows, those of `minionerec.data.windows.user_windows` in another order.
+
+    Args:
+        chains: Sequences.
+        max_history: Most items that a history holds, H.
+
+    Returns:
+        Histories and labels, int32 (W, H), items from 1, 0 padding on the right and where there is no loss; and the
+        number of each label's row, int32 (W, H), -1 where there is none.
+    """
+    trained = chains.splits == SPLITS.index("train")
+    starts = chains.offsets[:-1][chains.lengths > 0]
+    before = np.append(False, trained[:-1])
+    before[starts] = False
+    after = np.append(trained[1:], False)
+    after[starts[1:] - 1] = False
+    firsts, ends = np.flatnonzero(trained & ~before), np.flatnonzero(trained & ~after) + 1  # runs of training targets
+    owners = np.searchsorted(chains.offsets, firsts, side="right") - 1
+    begins = np.maximum(chains.offsets[owners], firsts - max_history)
+    where = (begins, ends, np.maximum(firsts - begins, 1), max_history, "right")
+    items, rows = (make_windows(values.astype(np.int32) + 1, *where) for values in (chains.items, chains.rows))
+    return items.histories, items.targets, np.where(items.targets > 0, rows.targets, 0) - 1
+
+
+def read_windows(folder: Path) -> Windows:
+    """What `write_windows` wrote: as of `sid_windows`, with `histories` and `labels` int32, in the files' order."""
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _TYPES}
+
+
+def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder: Path) -> None:
+    """Write training windows over SID numbers from 1, as arrays.
+
+    Args:
+        stored: The corpus.
+        table: SIDs of its items.
+        recency: See `minionerec.training.catalogue.windows.sid_windows`.
+        folder: Where the arrays are written; it is made.
+
+    Raises:
+        DataError: If no training row has a history.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    width = stored.max_history
+    count = sum(len(chain_windows(part, width)[0]) for part in stored.chains())
+    if not count:
+        raise DataError(f"{stored.place}: no training row has a history, so there is nothing to train on.")
+    made = {name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width)) for name, kind in _TYPES.items()}
+    number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
+    ages = recency_of(stored.split, stored.sizes["train"], recency)
+    begin, weight, labelled = 0, 0.0, 0
+    for part in stored.chains():
+        histories, labels, rows = chain_windows(part, width)
+        here, known = slice(begin, begin + len(histories)), rows >= 0
+        weights = np.where(known, ages(rows), np.float32(1))
+        made["histories"][here], made["weights"][here] = number[histories], weights
+        made["labels"][here] = np.where(known, number[labels], -100)
+        begin, weight, labelled = (
+            here.stop,
+            weight + float(weights[known].sum(dtype=np.float64)),
+            labelled + known.sum(),
+        )
+    mean = np.float32(weight / max(1, labelled))
+    for part in parts_of(count):
+        made["weights"][part] /= mean
+    for values in made.values():
+        values.flush()
+
+
+def parts_of(count: int) -> Iterator[slice]:
+    """Slices of so many windows that a part fits into memory."""
+    for number in range(math.ceil(count / _PART)):
+        yield slice(number * _PART, min((number + 1) * _PART, count))
+
+
+def target_counts(windows: Windows, size: int) -> np.ndarray:
+    """How often each SID is a target of windows: int64 (size,), by number from 0."""
+    found = np.zeros(size + 1, dtype=np.int64)
+    for part in parts_of(len(windows["labels"])):
+        found += np.bincount(np.maximum(windows["labels"][part], 0).ravel(), minlength=size + 1)
+    return found[1:]
+
+
+def window_transitions(windows: Windows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
+    """What followed what in windows; see `minionerec.data.transitions.count_transitions`."""
+    parts = list(parts_of(len(windows["labels"])))
+    counted = (
+        count_transitions(
+            windows["histories"][part], np.maximum(windows["labels"][part], 0), size, reach, decay, reverse
+        )
+        for part in parts
+    )
+    if len(parts) == 1:
+        return next(counted)
+    total = csr_array((size, size), dtype=np.float32)
+    for found in counted:
+        total = total + csr_array((found.counts, found.followers, found.offsets), shape=(size, size))
+    total.sort_indices()
+    return Transitions(total.indptr.astype(np.int64), total.indices.astype(np.int32), total.data)

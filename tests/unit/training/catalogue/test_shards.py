@@ -1,0 +1,110 @@
+"""Windows that are read shard by shard: those of the corpus in memory, in another order, and counted alike."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.transitions import count_transitions
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue import shards
+from minionerec.training.catalogue.shards import (
+    WindowRows,
+    collate_arrays,
+    read_windows,
+    rows_held_out,
+    target_counts,
+    window_transitions,
+    write_windows,
+)
+from minionerec.training.catalogue.windows import collate, held_out_windows, sid_windows
+
+N = 30
+TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
+
+
+def corpus_of(max_history, seed=0, users=25, gaps=0.0):
+    """Users of any length whose rows go by a global order; some rows are left out, as published files leave them."""
+    rng = np.random.default_rng(seed)
+    items = pd.DataFrame({"item_id": TABLE.item_ids, "title": TABLE.item_ids, "description": [""] * N})
+    rows = []
+    for user in range(users):
+        sequence = rng.integers(N, size=rng.integers(2, 40)).astype(np.int32)
+        moments = np.sort(rng.random(len(sequence)))
+        for place in range(1, len(sequence)):
+            if rng.random() >= gaps:
+                rows.append(
+                    (moments[place], f"u{user}", sequence[max(0, place - max_history) : place], sequence[place])
+                )
+    rows.sort(key=lambda row: row[0])
+    cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
+    splits = [SplitRows.of(*zip(*[row[1:] for row in rows[a:b]], strict=True)) for a, b in pairwise(cuts)]
+    return Corpus(items, *splits, split="global time 8:1:1", max_history=max_history)
+
+
+def sorted_rows(windows):
+    """Windows as text, in an order that does not depend on theirs."""
+    columns = zip(*(windows[name].tolist() for name in ("histories", "labels")), strict=True)
+    weights = np.where(windows["labels"] > 0, windows["weights"], 0)
+    return sorted(
+        (history, label, row.round(4).tolist()) for (history, label), row in zip(columns, weights, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("max_history", "gaps"), [(10, 0.0), (5, 0.0), (1, 0.0), (6, 0.2), (50, 0.1)])
+def test_windows_of_shards_are_those_in_memory(tmp_path, max_history, gaps):
+    corpus = corpus_of(max_history, gaps=gaps)
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    stored = StoredCorpus.open(tmp_path / "corpus")
+    wanted, held_out = sid_windows(corpus, TABLE, 2.0)
+    write_windows(stored, TABLE, 2.0, tmp_path / "windows")
+    found = read_windows(tmp_path / "windows")
+    assert isinstance(found["labels"], np.memmap)
+    assert sorted_rows(found) == sorted_rows(wanted)
+    rest = rows_held_out(stored)
+    again = held_out_windows(rest.valid, TABLE, max_history)
+    for name, values in held_out.items():
+        assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
+
+
+def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
+    corpus = corpus_of(10)
+    windows, _ = sid_windows(corpus, TABLE, 0.0)
+    size = TABLE.n_unique
+    how = (size, 4, 0.6, 0.3)
+    wanted = count_transitions(windows["histories"], np.maximum(windows["labels"], 0), *how)
+    targets = np.bincount(windows["labels"][windows["labels"] > 0] - 1, minlength=size)
+    for part, exact in ((1 << 20, True), (7, False)):
+        monkeypatch.setattr(shards, "_PART", part)
+        found = window_transitions(windows, *how)
+        for name in ("offsets", "followers"):
+            assert np.array_equal(getattr(found, name), getattr(wanted, name))
+        assert found.counts.dtype == np.float32
+        assert np.array_equal(found.counts, wanted.counts) if exact else np.allclose(found.counts, wanted.counts)
+        assert np.array_equal(target_counts(windows, size), targets)
+
+
+def test_batches_of_rows_on_disk_are_those_of_rows_in_memory():
+    windows, _ = sid_windows(corpus_of(10), TABLE, 1.0)
+    places = [3, 0, 8]
+    wanted = collate([{name: values[place].tolist() for name, values in windows.items()} for place in places])
+    rows = WindowRows(windows)
+    found = collate_arrays([rows[place] for place in places])
+    assert len(rows) == len(windows["labels"])
+    for name, values in wanted.items():
+        assert found[name].dtype == values.dtype and (found[name] == values).all()
+
+
+def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
+    corpus = corpus_of(10)
+    empty = [np.zeros(0, np.int32)] * len(corpus.train)
+    corpus = replace(corpus, train=SplitRows.of(corpus.train.users, empty, corpus.train.targets))
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    with pytest.raises(DataError, match="no training row has a history, so there is nothing to train on"):
+        write_windows(StoredCorpus.open(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
