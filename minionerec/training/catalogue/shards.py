@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -87,8 +88,11 @@ def chain_windows(chains: Chains, max_history: int) -> tuple[np.ndarray, np.ndar
     firsts, ends = np.flatnonzero(trained & ~before), np.flatnonzero(trained & ~after) + 1  # runs of training targets
     owners = np.searchsorted(chains.offsets, firsts, side="right") - 1
     begins = np.maximum(chains.offsets[owners], firsts - max_history)
-    where = (begins, ends, np.maximum(firsts - begins, 1), max_history, "right")
-    items, rows = (make_windows(values.astype(np.int32) + 1, *where) for values in (chains.items, chains.rows))
+    read = np.maximum(firsts - begins, 1)
+    items, rows = (
+        make_windows(values.astype(np.int32) + 1, begins, ends, read, max_history, "right")
+        for values in (chains.items, chains.rows)
+    )
     return items.histories, items.targets, np.where(items.targets > 0, rows.targets, 0) - 1
 
 
@@ -114,7 +118,9 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
     count = sum(len(chain_windows(part, width)[0]) for part in stored.chains())
     if not count:
         raise DataError(f"{stored.place}: no training row has a history, so there is nothing to train on.")
-    made = {name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width)) for name, kind in _TYPES.items()}
+    made: dict[str, np.ndarray] = {
+        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width)) for name, kind in _TYPES.items()
+    }
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     ages = recency_of(stored.split, stored.sizes["train"], recency)
     begin, weight, labelled = 0, 0.0, 0
@@ -130,10 +136,10 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
             labelled + known.sum(),
         )
     mean = np.float32(weight / max(1, labelled))
-    for part in parts_of(count):
-        made["weights"][part] /= mean
+    for some in parts_of(count):
+        made["weights"][some] /= mean
     for values in made.values():
-        values.flush()
+        cast(np.memmap, values).flush()
 
 
 def parts_of(count: int) -> Iterator[slice]:
