@@ -109,6 +109,12 @@ class RowAdamW(torch.optim.Optimizer):
                 self._update(group, param, rows, values)
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state; the numbers of the steps stay on the CPU, wherever the state was moved."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group |= {name: group[name].cpu() for name in ("decayed", "push")}
+
     @torch.no_grad()
     def refresh(self, tables: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Bring rows up to date that are about to be read.
