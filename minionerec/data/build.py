@@ -157,34 +157,26 @@ def build_corpus(
             are nobody's targets, and counted as `rows_left_out`. At 0 all stay.
         seed: Seed of "shuffle".
 
-    Returns:
-        The corpus.
-
     Raises:
         ConfigError: If the split, a quirk or `ties` is unknown or needs times that the source lacks, or a number is out
             of range.
         DataError: If the filters leave nothing, a split is empty, or the split leaks.
     """
-    if split not in SPLIT_NAMES:
-        raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
-    if ties not in TIES:
-        raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
+    _check_names(split, ties)
     check_quirks(quirks, start)
     _check_times(source, split, start, end)
     kept, counts = _filtered(source, core, start, end, "widen_window" in quirks)
     visits = _in_order(source, kept, only_met=core > 1, published_order="published_order" in quirks)
     audit = visits.audit()
     visits = _with_ties(visits, ties, seed, source.where)
-    together = ties == "together"
-    rows = build_rows(visits.users, visits.item_index, max_history, visits.moments, together)
+    rows = build_rows(visits.users, visits.item_index, max_history, visits.moments, ties == "together")
     row_users = visits.users[rows.targets]
-    labels, sizes = _split(visits, rows, row_users, split, source.where, together)
+    labels = _split(visits, rows, row_users, split, source.where, ties == "together")
     if max_eval_rows:
         stays = evenly_thinned(labels, max_eval_rows)
         counts["rows_left_out"] = int((~stays).sum())
         rows, row_users, labels = rows.take(stays, row_users), row_users[stays], labels[stays]
-        sizes = _sizes(labels)
-    counts |= source.counts | {f"{name}_rows": size for name, size in sizes.items()}
+    counts |= source.counts | {f"{name}_rows": size for name, size in _sizes(labels).items()}
     counts |= _counts(visits.items, visits.item_index, rows, row_users, labels, max_history)
     counts["users_without_rows"] = len(visits.user_ids) - counts["users"]
     said = {**counts, "ties": ties, "order": audit.counts()}
@@ -217,25 +209,29 @@ def no_moments(ties: str, where: str, *, timed: bool) -> ConfigError:
     )
 
 
-def _split(
-    visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str, together: bool
-) -> tuple[np.ndarray, dict[str, int]]:
-    """The split of each row, int8 (R,), and how many rows each split has; checked for leaks and for empty splits."""
+def _split(visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str, together: bool) -> np.ndarray:
+    """The split of each row, int8 (R,); checked for leaks and for empty splits."""
     whole = visits.moments[rows.targets] if together and visits.moments is not None else None
     if split == "global_time":
         labels = global_time_split(len(row_users), moments=whole)
     else:
         labels = leave_last_out_split(row_users, whole)
-    sizes = _sizes(labels)
-    check_filled(sizes, where)
+    check_filled(_sizes(labels), where)
     if visits.times is not None and split == "global_time":
         row_times = visits.times[rows.targets]
         check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
-    return labels, sizes
+    return labels
 
 
 def _sizes(labels: np.ndarray) -> dict[str, int]:
     return dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
+
+
+def _check_names(split: str, ties: str) -> None:
+    if split not in SPLIT_NAMES:
+        raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
+    if ties not in TIES:
+        raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
 
 
 def _check_times(source: Source, split: str, start: str | None, end: str | None) -> None:
