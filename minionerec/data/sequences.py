@@ -201,6 +201,34 @@ def padded(flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, width: int, p
     return rows
 
 
+def cut_windows(
+    begins: np.ndarray, ends: np.ndarray, firsts: np.ndarray, max_len: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where windows of at most `max_len` + 1 items begin and end in sequences, and how many of each are only read.
+
+    Args:
+        begins: int64 (S,), where the sequences begin.
+        ends: int64 (S,), where they end.
+        firsts: int64 (S,), how many items of each sequence are only read.
+        max_len: Longest history.
+
+    Returns:
+        Three times int64 (W,): the first windows of all sequences, then the second ones, and so on.
+    """
+    size, step = max_len + 1, max(1, max_len // 2)
+    begins, firsts = begins + np.maximum(firsts - max_len, 0), np.minimum(firsts, max_len)
+    left = ends - begins > firsts
+    parts = [np.zeros((0, 3), dtype=np.int64)]
+    while left.any():
+        begins, ends, firsts = begins[left], ends[left], firsts[left]
+        stops = np.minimum(begins + size, ends)
+        parts.append(np.stack([begins, stops, firsts], axis=1))
+        begins, firsts = begins + step, stops - begins - step
+        left = stops < ends
+    begins, ends, firsts = np.concatenate(parts).T
+    return begins, ends, firsts
+
+
 def make_windows(
     flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, firsts: np.ndarray, max_len: int, padding: Side
 ) -> Windows:
@@ -222,20 +250,7 @@ def make_windows(
         >>> windows.histories.tolist(), windows.targets.tolist()
         ([[1, 2], [2, 3], [3, 4]], [[2, 3], [0, 4], [0, 5]])
     """
-    size, step = max_len + 1, max(1, max_len // 2)
-    begins, firsts = begins + np.maximum(firsts - max_len, 0), np.minimum(firsts, max_len)
-    left = ends - begins > firsts
-    parts = []
-    while left.any():
-        begins, ends, firsts = begins[left], ends[left], firsts[left]
-        stops = np.minimum(begins + size, ends)
-        parts.append(np.stack([begins, stops, firsts], axis=1))
-        begins, firsts = begins + step, stops - begins - step
-        left = stops < ends
-    if not parts:
-        empty = np.zeros((0, max_len), dtype=np.int32)
-        return Windows(empty, empty)
-    begins, ends, firsts = np.concatenate(parts).T
+    begins, ends, firsts = cut_windows(begins, ends, firsts, max_len)
     lengths = ends - 1 - begins
     targets = padded(flat, begins + 1, ends, max_len, padding)
     place = np.arange(max_len) - (max_len - lengths if padding == "left" else 0 * lengths)[:, None]

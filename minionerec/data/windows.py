@@ -12,6 +12,7 @@ logger = get_logger(__name__)
 
 _CROPPED = 0.5  # share of variants that lose their oldest items
 _LEFT_OUT = 0.25  # chance of any other item to be left out
+_CHUNK = 1 << 20  # rows
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,28 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
             first = max(1, int(kept[: window.first_target].sum())) if window.together else 1
             varied.append(Window(window.items[kept], first, window.rows[kept], window.together))
     return varied
+
+
+class Recency:
+    """How much training rows weigh by their age, of mean 1, known from their numbers alone.
+
+    A row weighs exp(-recency · age), where its age is the share of the rows after it. Only a split by global time has
+    its rows in the order of time; with any other all rows weigh 1.
+
+    Args:
+        split: Name of the split.
+        count: Number of all training rows, R.
+        recency: How fast weights fall.
+    """
+
+    def __init__(self, split: str, count: int, recency: float):
+        self._ages = recency_of(split, count, recency)
+        chunks = (np.arange(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+        self.mean = sum(float(self._ages(chunk).sum(dtype=np.float64)) for chunk in chunks) / max(1, count)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Weights of rows, by their numbers from 0: float32."""
+        return self._ages(rows) / np.float32(self.mean)
 
 
 def recency_weights(corpus: Corpus, recency: float) -> np.ndarray:

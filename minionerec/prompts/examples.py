@@ -125,12 +125,23 @@ class ExampleBuilder:
             ConfigError: If the task is unknown, or missing in the wording.
             DataError: If nothing could be built.
         """
+        examples = self.some(task, split)
+        if not examples:
+            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
+        return examples
+
+    def some(self, task: str, split: str, items: range | None = None) -> list[Example]:
+        """Examples of one task as `build` gives them, or none; of an item task those of a range of items.
+
+        Raises:
+            ConfigError: If the task is unknown, or missing in the wording.
+        """
         if task not in TASKS:
             raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
         ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
         asked: Iterable[tuple[dict[str, Any], int]]
         if task in ITEM_TASKS:
-            asked = (({"item": item}, item) for item in range(self.corpus.n_items))
+            asked = (({"item": item}, item) for item in items or range(self.corpus.n_items))
         else:
             rows = self.corpus.rows(split)
             histories = ({"history": history} for history in rows.histories)
@@ -142,8 +153,6 @@ class ExampleBuilder:
             if all(text[target].strip() for text in needed):
                 prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
                 examples.append(Example(task, prompt, self.completion(task, target), target, tuple(others)))
-        if not examples:
-            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples
 
 

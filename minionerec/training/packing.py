@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_callback import TrainerState
 
 from minionerec.training.shared_prefix import pack_groups
+from minionerec.training.stream.sampler import BlockSampler
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
 _WORTH_SHARING = 8
@@ -111,16 +112,24 @@ class TreeCollator:
 
 
 class TellEpoch(TrainerCallback):
-    """Tells the collator of each epoch before its first batch, also in a run that goes on inside one."""
+    """Tells the collator of each epoch before its first batch, also in a run that goes on inside one.
 
-    def __init__(self, collator: TreeCollator):
-        self.collator = collator
+    Args:
+        collator: It.
+        order: The order of rows that lie on disk, which is told too. Accelerate tells it of the epoch, but not of one
+            inside which a run of several processes goes on.
+    """
+
+    def __init__(self, collator: TreeCollator, order: BlockSampler | None = None):
+        self.collator, self.order = collator, order
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An epoch begins, or is gone on with."""
         self.collator.epoch = int(state.epoch or 0)
+        if self.order is not None:
+            self.order.set_epoch(self.collator.epoch)
 
 
 def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

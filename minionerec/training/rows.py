@@ -1,6 +1,6 @@
 """Rows that supervised fine-tuning trains on: token ids, labels where there is a loss, and what a teacher is asked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,13 +115,24 @@ def tokenise_rows(
     """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
     rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
     ages = recency_weights(builder.corpus, recency)
-    weights = ages / ages.mean()
+    with_histories(rows, builder, builder.corpus.rows("train").histories, ages / ages.mean())
+    return rows
+
+
+def with_histories(rows: Rows, builder: ExampleBuilder, histories: Iterable[np.ndarray], weights: np.ndarray) -> None:
+    """Give rows of the task next_sid the weights of their targets, and what a teacher reads.
+
+    Args:
+        rows: R rows.
+        builder: What made them.
+        histories: Their histories.
+        weights: float32 (R,).
+    """
     rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
     numbers = builder.table.sid_numbers + 1
     kept = builder.corpus.max_history
-    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in builder.corpus.rows("train").histories]
+    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in histories]
     rows.slots = [[len(history) - 1] for history in rows.histories]
-    return rows
 
 
 def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
@@ -159,10 +170,7 @@ def tokenise_windows(
 
     Of titles there is no loss at items that have none, and no teacher has a say.
     """
-    check_all_positions(builder, task)
-    start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None).ids[0]
-    whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
-    items = [ids[:LONGEST_COMPLETION] for ids in whole]
+    start, items, cut = window_texts(tokenizer, builder, task)
     said = [task == NEXT_SID or bool(title.strip()) for title in builder.titles]
     numbers = (builder.table.sid_numbers + 1).tolist()
     ages = recency_weights(builder.corpus, recency)
@@ -182,8 +190,22 @@ def tokenise_windows(
         rows.histories.append([numbers[item] for item in window.items[:-1].tolist()] if by_sid else [])
         rows.slots.append(list(range(first - 1, len(window.items) - 1)) if by_sid else [])
         rows.prompts.append([])
-    rows.cut_completions = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
+    rows.cut_completions = cut
     return rows
+
+
+def window_texts(
+    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str
+) -> tuple[list[int], list[list[int]], int]:
+    """What windows are made of: token ids of their beginning and of each item, and how many items were cut.
+
+    Raises:
+        ConfigError: See `check_all_positions`.
+    """
+    check_all_positions(builder, task)
+    start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None).ids[0]
+    whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
+    return start, [ids[:LONGEST_COMPLETION] for ids in whole], sum(len(ids) > LONGEST_COMPLETION for ids in whole)
 
 
 def training_rows(

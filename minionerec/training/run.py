@@ -26,6 +26,9 @@ from minionerec.core.memory import keep_freed_memory
 from minionerec.core.processes import join_for_training, wait_for_everyone
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_windows import sampled_rows
 from minionerec.training.arguments import trainer_arguments
 from minionerec.training.checkpoints import newest_whole_checkpoint
 from minionerec.training.config import RunConfig
@@ -85,6 +88,14 @@ class TrainingRun:
         """The corpus; of a refit with all rows as training rows."""
         corpus = Corpus.load(self.inputs["corpus"])
         return corpus if self.refit is None else corpus.with_every_row()
+
+    def sample_corpus(self, stored: StoredCorpus, eval_rows: int) -> Corpus:
+        """The items of a corpus on disk, a sample of its validation rows, and no training row; of a refit no row."""
+        sample = SplitRows.none()
+        if self.refit is None:
+            sample = sampled_rows(stored, "valid", eval_rows, self.config.seed)
+        none = SplitRows.none()
+        return Corpus(stored.items, none, sample, none, stored.split, stored.max_history, stored.counts)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """What the trainer is told (`trainer_arguments`); of a refit without validation."""

@@ -1,11 +1,13 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -15,7 +17,10 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
+from minionerec.core.processes import is_main_process, world_size
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
+from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.titles import Titles
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
@@ -32,6 +37,9 @@ from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_logits
+from minionerec.training.stream.build import disk_rows
+from minionerec.training.stream.disk import DiskRows
+from minionerec.training.stream.sampler import BlockSampler
 from minionerec.training.teacher import Teacher, load_teacher, soften
 from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import validation_set
@@ -40,6 +48,8 @@ logger = get_logger(__name__)
 
 # Random micro-batches whose largest stands for the run's.
 _MEASURED_BATCHES = 16
+# Folder of rows on disk, in that of the unfinished run.
+ROWS = "rows"
 
 
 class SidSftTrainer(RankingEvaluation, SFTTrainer):
@@ -50,10 +60,33 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     Attributes:
         teacher: Whose soft targets are learned beside the labels; none if None.
         teacher_share: Their share of the loss where there are some.
+        order: The order of rows that lie on disk; None where they are in memory.
     """
 
     teacher: Teacher | None = None
     teacher_share: float = 0.0
+    order: BlockSampler | None = None
+
+    def stream(self, rows: DiskRows, order: BlockSampler) -> None:
+        """Train on rows that lie on disk, in an order of blocks, instead of what the trainer was made with."""
+        self.train_dataset: Any = rows
+        self.order = order
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The trainer's own; of rows on disk in their order."""
+        if self.order is None:
+            found: DataLoader[Any] = super().get_train_dataloader()
+            return found
+        loader: DataLoader[Any] = self.accelerator.prepare(
+            DataLoader(
+                self.train_dataset,
+                batch_size=self.args.per_device_train_batch_size,
+                sampler=self.order,
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
+            )
+        )
+        return loader
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -133,9 +166,9 @@ def _backbone(
     return model, pretrained_tokenizer
 
 
-def _load(config: SftConfig, run: TrainingRun) -> tuple[Bundle, ExampleBuilder]:
+def _load(config: SftConfig, run: TrainingRun, stored: StoredCorpus | None) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and what makes its examples."""
-    corpus = run.load_corpus()
+    corpus = run.load_corpus() if stored is None else run.sample_corpus(stored, config.eval_rows)
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
@@ -144,7 +177,7 @@ def _load(config: SftConfig, run: TrainingRun) -> tuple[Bundle, ExampleBuilder]:
 
 
 def _trainer(
-    run: TrainingRun, config: SftConfig, plan: StepPlan, bundle: Bundle, rows: Rows, builder: ExampleBuilder
+    run: TrainingRun, config: SftConfig, plan: StepPlan, bundle: Bundle, rows: Rows | DiskRows, builder: ExampleBuilder
 ) -> SidSftTrainer:
     """A trainer of these rows, which validates on those held out; that of a refit does not."""
     args = SFTConfig(
@@ -161,16 +194,22 @@ def _trainer(
     if run.refit is None:
         heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     collator = TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher))
+    order = None
+    if isinstance(rows, DiskRows):
+        order = BlockSampler(len(rows), config.shuffle_rows, world_size(), config.device_batch_size, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
         data_collator=collator,
-        train_dataset=Dataset.from_dict(rows.columns),
+        # TRL takes data sets of one kind alone, so of rows on disk it gets the first, and then all.
+        train_dataset=Dataset.from_list([rows[0]]) if isinstance(rows, DiskRows) else Dataset.from_dict(rows.columns),
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
-        callbacks=[*run.callbacks(plan), TellEpoch(collator)],
+        callbacks=[*run.callbacks(plan), TellEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
+    if isinstance(rows, DiskRows) and order is not None:
+        trainer.stream(rows, order)
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
     if bundle.task == NEXT_TITLE:
@@ -185,7 +224,7 @@ def _trainer(
     return trainer
 
 
-def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> None:
+def _say_rows(bundle: Bundle, rows: Rows | DiskRows, task_counts: Mapping[str, int]) -> None:
     logger.info(
         "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
@@ -204,9 +243,22 @@ def _say_rows(bundle: Bundle, rows: Rows, task_counts: Mapping[str, int]) -> Non
         )
 
 
+def _rows(
+    config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, stored: StoredCorpus | None
+) -> tuple[Rows | DiskRows, Mapping[str, int]]:
+    """The training rows of all tasks, in memory or on disk, and the number of rows of each task."""
+    if stored is None:
+        return training_rows(bundle.tokenizer, builder, config)
+    splits = ("train",) if run.refit is None else SPLITS
+    with run.work.phase("load"):
+        rows = disk_rows(bundle.tokenizer, builder, stored, config, run.folder / ROWS, splits)
+    return rows, rows.counts
+
+
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    bundle, builder = _load(config, run)
-    rows, task_counts = training_rows(bundle.tokenizer, builder, config)
+    stored = StoredCorpus.open(run.inputs["corpus"]) if config.stream else None
+    bundle, builder = _load(config, run, stored)
+    rows, task_counts = _rows(config, run, bundle, builder, stored)
     _say_rows(bundle, rows, task_counts)
     names = "batch_size and device_batch_size"
     plan = plan_steps(config, len(rows), config.batch_size, config.device_batch_size, names, "rows")
@@ -217,7 +269,12 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
     counts |= {"cut_completions": rows.cut_completions, "cut_texts": builder.cut_texts}
     if builder.cut_texts:
         logger.info("%d titles and descriptions were cut to %d characters.", builder.cut_texts, LONGEST_TEXT)
-    return run.finish(trainer, bundle, counts)
+    result = run.finish(trainer, bundle, counts)
+    if stored is not None and is_main_process():
+        shutil.rmtree(
+            run.work.stage.finished / ROWS, ignore_errors=True
+        )  # kept state is to be small; they can be remade
+    return result
 
 
 def run_sft(config: SftConfig) -> TrainingResult:

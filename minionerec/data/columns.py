@@ -1,0 +1,151 @@
+"""Flat arrays that grow on disk, batch by batch, and are mapped into memory when they are read.
+
+with ColumnWriter(place, {"tokens": "int32"}) as writer:
+    for batch in batches[writer.state.get("batches", 0) :]:      # goes on behind the last commit
+        writer.append("tokens", batch)
+        writer.commit({"batches": ...})
+    writer.finish()
+open_columns(place).arrays["tokens"]                              # read-only, in the files
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.errors import ArtefactError
+
+_RECORD = "columns.json"
+_REMEDY = "Give --restart true to make it again."
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Arrays of one folder.
+
+    Attributes:
+        arrays: Name → one axis, mapped from its file.
+        state: What the last commit said.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    state: Mapping[str, Any]
+
+
+class ColumnWriter:
+    """Writes arrays of one axis; what is behind the last commit of a writer that was killed is dropped.
+
+    Args:
+        place: The folder; made where it is missing.
+        kinds: Name → dtype of each column.
+
+    Attributes:
+        state: What the last commit said, also that of an earlier writer.
+
+    Raises:
+        ArtefactError: If the folder holds other columns, or a file is shorter than was committed.
+    """
+
+    def __init__(self, place: Path, kinds: Mapping[str, str]):
+        self.place, self.kinds = place, {name: np.dtype(kind) for name, kind in kinds.items()}
+        self.state: dict[str, Any] = {}
+        self._sizes = dict.fromkeys(kinds, 0)
+        self._files: dict[str, BinaryIO] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> "ColumnWriter":
+        self.place.mkdir(parents=True, exist_ok=True)
+        if (self.place / _RECORD).is_file():
+            record = _read_record(self.place)
+            if record["kinds"] != {name: kind.name for name, kind in self.kinds.items()}:
+                raise ArtefactError(f"{self.place}: holds other columns than {', '.join(self.kinds)}. {_REMEDY}")
+            self._sizes, self.state = record["sizes"], record["state"]
+        for name, kind in self.kinds.items():
+            path = _file(self.place, name)
+            path.touch()
+            file = self._open.enter_context(path.open("r+b"))
+            size = self._sizes[name] * kind.itemsize
+            _check_size(path, size)
+            file.truncate(size)
+            file.seek(size)
+            self._files[name] = file
+        return self
+
+    def append(self, name: str, values: np.ndarray) -> None:
+        """Add values to a column; rows of two axes are added one after another."""
+        values = np.ascontiguousarray(values, dtype=self.kinds[name])
+        self._files[name].write(values.data)
+        self._sizes[name] += values.size
+
+    def size(self, name: str) -> int:
+        """Values of a column so far."""
+        return self._sizes[name]
+
+    def commit(self, state: Mapping[str, Any]) -> None:
+        """Make safe what was added, and what is to be known when the writing goes on."""
+        for file in self._files.values():
+            file.flush()
+        self.state = dict(state)
+        self._record(done=False)
+
+    def finish(self) -> None:
+        """Say that nothing follows; what was last committed is the whole."""
+        self._record(done=True)
+
+    def _record(self, done: bool) -> None:
+        kinds = {name: kind.name for name, kind in self.kinds.items()}
+        record = {"kinds": kinds, "sizes": self._sizes, "state": self.state, "done": done}
+        write_text_atomic(self.place / _RECORD, json.dumps(record) + "\n")
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+def are_finished(place: Path) -> bool:
+    """Whether the columns of a folder are whole.
+
+    Raises:
+        ArtefactError: If their record cannot be read.
+    """
+    return (place / _RECORD).is_file() and bool(_read_record(place)["done"])
+
+
+def open_columns(place: Path) -> Columns:
+    """The arrays of a folder whose writer has finished.
+
+    Raises:
+        ArtefactError: If it has not, or a file is shorter than was written.
+    """
+    if not are_finished(place):
+        raise ArtefactError(f"{place}: its columns are not finished. {_REMEDY}")
+    record = _read_record(place)
+    arrays = {}
+    for name, kind in record["kinds"].items():
+        size, path = record["sizes"][name], _file(place, name)
+        _check_size(path, size * np.dtype(kind).itemsize)
+        # A plain view: slices of a memmap are memmaps, which take several times as long to make.
+        arrays[name] = np.asarray(np.memmap(path, kind, "r", shape=(size,))) if size else np.zeros(0, kind)
+    return Columns(arrays, record["state"])
+
+
+def _file(place: Path, name: str) -> Path:
+    return place / f"{name}.bin"
+
+
+def _check_size(path: Path, least: int) -> None:
+    """Check that a file has the bytes that were written."""
+    found = path.stat().st_size if path.is_file() else 0
+    if found < least:
+        raise ArtefactError(f"{path}: has {found:,} bytes, {least:,} were written. {_REMEDY}")
+
+
+def _read_record(place: Path) -> dict[str, Any]:
+    record = read_json(place / _RECORD)
+    if not (isinstance(record, dict) and record.keys() == {"kinds", "sizes", "state", "done"}):
+        raise ArtefactError(f"{place / _RECORD}: does not say which columns there are. {_REMEDY}")
+    return record

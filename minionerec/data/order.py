@@ -1,0 +1,52 @@
+"""Orders of rows that lie on disk: blocks shuffled, and rows shuffled within a few blocks.
+
+    rows on disk     0 1 2 | 3 4 5 | 6 7 8 | 9 10 11        blocks of three
+    blocks drawn     9 10 11 | 3 4 5 || 0 1 2 | 6 7 8       a buffer of two blocks
+    rows drawn       4 10 9 3 11 5 || 7 0 2 8 1 6
+
+A reader needs a buffer of rows at a time, and touches each place of the disk once an epoch.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def block_order(
+    count: int, buffer: int, seed: int, epoch: int, process: int = 0, processes: int = 1
+) -> Iterator[np.ndarray]:
+    """One process's share of an epoch: rows, a buffer at a time, in an order that follows from the arguments alone.
+
+    The blocks are dealt out in one order for all, of which each process takes a part of equal length (up to one row):
+    no row is in two parts, and none is missing.
+
+    Args:
+        count: Number of rows.
+        buffer: Rows that are shuffled together; a block is a sixteenth of it.
+        seed: Seed of the order.
+        epoch: Which epoch, from 0.
+        process: Whose part, from 0.
+        processes: How many parts there are.
+
+    Yields:
+        int64, at most about `buffer` rows.
+
+    Example:
+        >>> sorted(np.concatenate(list(block_order(100, 32, 0, 0, 1, 2))).tolist()) == list(range(100))
+        False
+        >>> parts = [np.concatenate(list(block_order(100, 32, 0, 0, process, 2))) for process in range(2)]
+        >>> sorted(np.concatenate(parts).tolist()) == list(range(100))
+        True
+    """
+    size = max(1, buffer // 16)
+    blocks = -(-count // size)
+    order = np.random.default_rng([seed, epoch]).permutation(blocks)
+    lengths = np.full(blocks, size, dtype=np.int64)
+    lengths[order == blocks - 1] = count - (blocks - 1) * size
+    ends = np.cumsum(lengths)
+    low, high = process * count // processes, (process + 1) * count // processes
+    for number, start in enumerate(range(low, high, buffer)):
+        places = np.arange(start, min(start + buffer, high))
+        block = np.searchsorted(ends, places, side="right")
+        rows = order[block] * size + places - (ends[block] - lengths[block])
+        yield np.random.default_rng([seed, epoch, process, number]).permutation(rows)

@@ -1,0 +1,149 @@
+"""Windows of a corpus on disk are those of the corpus in memory, in another order."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import ArtefactError
+from minionerec.data import stored_windows
+from minionerec.data.columns import ColumnWriter, are_finished, open_columns
+from minionerec.data.corpus import Corpus
+from minionerec.data.order import block_order
+from minionerec.data.protocols import corpus_windows
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_windows import disk_windows, flat_windows, numbered_from, sampled_rows
+from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.windows import user_windows
+
+HISTORY = 6
+
+
+def made(folder, seed, ties="before", users=30):
+    """A corpus of users with 2 to 30 items of 500, split by time; with `ties` together several share their moment."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for user in range(users):
+        size = int(rng.integers(2, 31))
+        items = rng.integers(500, size=size)
+        times = np.sort(rng.integers(40, size=size) if ties == "together" else rng.permutation(10_000)[:size])
+        for place in range(size):
+            end = int(np.searchsorted(times, times[place])) if ties == "together" else place
+            if end or (place and rng.random() < 0.3):
+                newest = times[end - 1] if end else NO_TIME
+                rows.append((times[place], f"u{user}", items[max(0, end - HISTORY) : end], items[place], newest))
+    rows.sort(key=lambda row: row[0])
+    cuts = {"train": (0, 0.7), "valid": (0.7, 0.85), "test": (0.85, 1.0)}
+    splits = {}
+    for name, (low, high) in cuts.items():
+        part = rows[int(low * len(rows)) : int(high * len(rows))]
+        times = RowTimes(np.array([row[0] for row in part]), np.array([row[4] for row in part]))
+        splits[name] = SplitRows.of([r[1] for r in part], [r[2] for r in part], [r[3] for r in part], times)
+    names = [f"i{item}" for item in range(500)]
+    items = pd.DataFrame({"item_id": names, "title": names, "description": ""})
+    counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in splits.items()}}
+    Corpus(items, **splits, split="global time 7:1.5:1.5", max_history=HISTORY, counts=counts).save(
+        folder / "corpus", config={}, inputs={}
+    )
+    return Corpus.load(folder / "corpus"), StoredCorpus.open(folder / "corpus")
+
+
+def in_order(*arrays):
+    return sorted(zip(*(map(tuple, array.tolist()) for array in arrays), strict=True))
+
+
+@pytest.mark.parametrize("ties", ["before", "together"])
+@pytest.mark.parametrize(("max_len", "padding"), [(None, "right"), (4, "left"), (9, "right")])
+def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
+    for seed in range(3):
+        corpus, stored = made(tmp_path / str(seed), seed, ties)
+        expected = corpus_windows(corpus, max_len or HISTORY, padding)
+        found = disk_windows(stored, "train", tmp_path / str(seed) / "windows", max_len, padding)
+        assert in_order(found.histories, found.targets) == in_order(expected.histories, expected.targets)
+        targets = corpus.train.targets[found.rows[found.targets > 0]] + 1
+        assert (found.targets[found.targets > 0] == targets).all()
+        assert sorted(found.rows[found.rows >= 0].tolist()) == sorted(set(found.rows[found.rows >= 0].tolist()))
+        assert ((found.rows >= 0) == (found.targets > 0)).all()
+
+
+@pytest.mark.parametrize("ties", ["before", "together"])
+def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
+    corpus, stored = made(tmp_path, 7, ties)
+    every = corpus.with_every_row()
+    numbered = numbered_from(stored, ("train", "valid", "test"))
+
+    def plain(windows):
+        return sorted((w.items.tolist(), w.rows.tolist(), w.first_target) for w in windows)
+
+    found = [w for part in stored.chains() for w in flat_windows(part, HISTORY, stored.together, numbered).each(False)]
+    assert plain(found) == plain(user_windows(every))
+
+
+def test_a_killed_writer_goes_on(tmp_path, monkeypatch):
+    """Whatever it had written behind its last commit."""
+    monkeypatch.setattr("minionerec.data.shards.GROUP", 4)
+    _, stored = made(tmp_path, 3)
+    whole = disk_windows(stored, "train", tmp_path / "whole")
+    make, calls = stored_windows.make_windows, []
+
+    def dies(*given):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return make(*given)
+
+    monkeypatch.setattr(stored_windows, "make_windows", dies)
+    with pytest.raises(KeyboardInterrupt):
+        disk_windows(stored, "train", tmp_path / "cut")
+    with (tmp_path / "cut" / "targets.bin").open("ab") as file:
+        file.write(b"half of a value")
+    assert not are_finished(tmp_path / "cut")
+    again = disk_windows(stored, "train", tmp_path / "cut")
+    for name in ("histories", "targets", "rows"):
+        assert np.array_equal(getattr(again, name), getattr(whole, name))
+    assert len(calls) > 6
+
+
+def test_columns_say_what_is_wrong_with_them(tmp_path):
+    with pytest.raises(ArtefactError, match="not finished"):
+        open_columns(tmp_path)
+    with ColumnWriter(tmp_path, {"a": "int32"}) as writer:
+        writer.append("a", np.arange(5))
+        writer.commit({"n": 5})
+        writer.append("a", np.arange(2))
+    with ColumnWriter(tmp_path, {"a": "int32"}) as writer:
+        assert (writer.state, writer.size("a")) == ({"n": 5}, 5)
+        writer.finish()
+    assert open_columns(tmp_path).arrays["a"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ArtefactError, match="holds other columns than b"), ColumnWriter(tmp_path, {"b": "int32"}):
+        pass
+    (tmp_path / "a.bin").write_bytes(b"12345678")
+    with pytest.raises(ArtefactError, match=r"has 8 bytes, 20 were written\. Give --restart true"):
+        open_columns(tmp_path)
+
+
+@pytest.mark.parametrize(("count", "buffer", "processes"), [(1000, 64, 1), (1000, 64, 3), (7, 64, 2), (1, 1, 2)])
+def test_processes_share_an_epoch(count, buffer, processes):
+    def parts(epoch):
+        return [
+            np.concatenate([np.zeros(0, np.int64), *block_order(count, buffer, 1, epoch, process, processes)])
+            for process in range(processes)
+        ]
+
+    first = parts(0)
+    assert sorted(np.concatenate(first).tolist()) == list(range(count))
+    assert max(map(len, first)) - min(map(len, first)) <= 1
+    assert [part.tolist() for part in first] == [part.tolist() for part in parts(0)]
+    if count > 7:
+        assert first[0].tolist() != parts(1)[0].tolist()
+        near = max(len(np.unique(chunk // (buffer // 16))) for chunk in block_order(count, buffer, 1, 0, 0, processes))
+        assert near <= 18  # blocks of a buffer, of which the first and the last may be cut
+
+
+def test_a_sample_is_seeded_and_in_order(tmp_path):
+    corpus, stored = made(tmp_path, 5)
+    one, two, other = (sampled_rows(stored, "valid", 9, seed) for seed in (1, 1, 2))
+    assert one.targets.tolist() == two.targets.tolist() != other.targets.tolist()
+    assert len(one) == 9
+    assert sampled_rows(stored, "valid", -1, 0).targets.tolist() == corpus.valid.targets.tolist()
+    assert sampled_rows(stored, "valid", 10**6, 0).users.tolist() == corpus.valid.users.tolist()
