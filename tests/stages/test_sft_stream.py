@@ -1,0 +1,227 @@
+"""SFT from rows on disk: they are those in memory, and a run that dies goes on to the same weights."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import yaml
+from support.kill import Point, random_points, stage_in_child
+from support.launched import launch
+from support.training import builder_of, catalogue_config, make_inputs, same_weights, sft_config
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.prompts.examples import ExampleBuilder
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.packing import TreeCollator
+from minionerec.training.rows import training_rows
+from minionerec.training.sft import run_sft
+from minionerec.training.stream import build
+from minionerec.training.stream.build import Chance, disk_rows, plan_jobs
+from minionerec.training.stream.sampler import BlockSampler
+
+MANY = {"next_sid": 1.0, "title_to_sid": 2.0, "sid_to_text": 1.5, "next_title": 0.5}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A corpus in row groups of a few users, and a checkpoint on it."""
+    folder = tmp_path_factory.mktemp("shop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minionerec.data.shards.GROUP", 7)
+        make_inputs(folder)
+    run_sft(sft_config(folder, epochs=0.2))
+    return folder
+
+
+def streamed(folder, **changes):
+    """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
+    return sft_config(folder, **{"stream": True, "shuffle_rows": 16, "evals_per_epoch": 2, **changes})
+
+
+def both(folder, place, monkeypatch, split="leave-last-out", **changes):
+    """The rows in memory, and those on disk."""
+    monkeypatch.setattr(build, "_AT_ONCE", 10)
+    bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
+    config = streamed(folder, **changes)
+    corpus = replace(corpus, split=split)
+    builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
+    memory, counts = training_rows(bundle.tokenizer, builder, config)
+    stored = StoredCorpus.open(folder / "corpus")
+    stored = replace(stored, counts={**stored.counts, "split": split})
+    none = SplitRows.none()
+    items = Corpus(corpus.items, none, none, none, split, corpus.max_history)
+    builder = ExampleBuilder(items, bundle.table, builder.wording, builder.specials)
+    disk = disk_rows(bundle.tokenizer, builder, stored, config, place / "rows")
+    assert disk.counts == counts
+    assert (disk.cut, disk.cut_completions) == (memory.cut, memory.cut_completions)
+    return memory, disk
+
+
+def keyed(row, names):
+    """A row as text; of weights those of labels, which alone are used."""
+    said = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
+    return json.dumps([said if name == "weights" else row[name] for name in names])
+
+
+def same_rows(memory, disk, names=("input_ids", "labels", "weights")):
+    """As often in both, in whatever order."""
+    ours = Counter(keyed(disk[row], names) for row in range(len(disk)))
+    theirs = Counter(
+        keyed({name: column[row] for name, column in memory.columns.items()}, names) for row in range(len(memory))
+    )
+    assert ours == theirs
+    assert (disk.tokens, disk.losses, len(disk)) == (memory.tokens, memory.losses, len(memory))
+
+
+@pytest.mark.parametrize("all_positions", [False, True])
+def test_rows_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch, all_positions):
+    memory, disk = both(
+        shop, tmp_path, monkeypatch, "global time 8:1:1", all_positions=all_positions, recency=2.0,
+        tasks={"next_sid": 1.0, "next_title": 1.0, "title_to_sid": 2.0},
+    )  # fmt: skip
+    same_rows(memory, disk)
+    with pytest.raises(IndexError):
+        disk[len(disk)]
+
+
+@pytest.mark.parametrize("all_positions", [False, True])
+def test_what_a_teacher_is_asked_lies_on_disk_too(shop, tmp_path, monkeypatch, all_positions):
+    memory, disk = both(shop, tmp_path, monkeypatch, teacher="some", all_positions=all_positions)
+    same_rows(memory, disk, ("input_ids", "labels", "weights", "histories", "slots"))
+
+
+def test_prompts_in_several_ways_lie_on_disk_too(shop, tmp_path, monkeypatch):
+    tasks = {"next_sid": 1.0, "title_to_sid": 1.0}
+    memory, disk = both(shop, tmp_path, monkeypatch, wording="lcrec", all_positions=False, tasks=tasks)
+
+    def ways(rows):
+        return Counter(json.dumps(sorted(row["prompts"])) for row in rows)
+
+    theirs = [{name: column[row] for name, column in memory.columns.items()} for row in range(len(memory))]
+    ours = [disk[row] for row in range(len(disk))]
+    assert ways(ours) == ways(theirs)
+    assert all(len(row["prompts"]) > 1 for row in ours)
+    assert len({row["prompts"][0][1] for row in ours}) > 1  # examples begin with different ones
+
+
+def test_weights_of_tasks_are_shares_of_their_rows(shop, tmp_path, monkeypatch):
+    memory, disk = both(shop, tmp_path, monkeypatch, all_positions=False, tasks=MANY)
+    assert disk.counts == {"next_sid": 120, "title_to_sid": 48, "sid_to_text": 36, "next_title": 60}
+    assert len(disk) == len(memory) == 264
+    assert [(job.share, job.times) for job in plan_jobs([tmp_path], MANY, tmp_path)] == [
+        (1, 1), (1, 2), (1, 1), (0.5, 1), (0.5, 1)
+    ]  # fmt: skip
+
+
+def test_a_share_is_exact_over_batches():
+    seen, drawn = 0, 0
+    for number in range(50):
+        chance = Chance(0.3, seen, [1, number])
+        drawn += len(chance(7))
+        seen = chance.seen
+    assert (seen, drawn) == (350, 105)
+
+
+@pytest.mark.parametrize(("count", "processes", "size"), [(100, 1, 8), (100, 2, 8), (101, 3, 4), (5, 2, 8)])
+def test_each_process_gets_its_own_blocks(count, processes, size):
+    order = BlockSampler(count, 32, processes, size, 0)
+    rows = list(order)
+    assert len(rows) == len(order) == count
+    assert sorted(rows) == list(range(count))
+    order.set_epoch(1)
+    assert count < 10 or list(order) != rows
+
+
+@pytest.fixture(scope="module")
+def whole(shop):
+    """A streamed run that nothing cut off, with its number of steps and writes."""
+    return stage_in_child(run_sft, shop, streamed(shop, output=str(shop / "whole" / "sft")))
+
+
+def dies_and_goes_on(shop, tmp_path, points):
+    for place, point in enumerate(points):
+        mine = tmp_path / str(place)
+        run = partial(stage_in_child, run_sft, mine, streamed(shop, output=str(mine / "sft")))
+        run(point)
+        run()
+        assert same_weights(mine / "sft", shop / "whole" / "sft"), point
+
+
+def test_killed_anywhere_it_ends_as_if_nothing_had_happened(shop, whole, tmp_path):
+    assert whole["step"] == 10
+    dies_and_goes_on(shop, tmp_path, [Point("step", 7), Point("write", 12)])
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_places(shop, whole, tmp_path):
+    dies_and_goes_on(shop, tmp_path, random_points(whole, 20, seed=3))
+
+
+def test_rows_are_laid_aside_with_the_work(shop, whole):
+    assert not (shop / "whole" / "sft.finished" / "rows").exists()
+    assert (shop / "whole" / "sft.finished" / "checkpoint-10").is_dir()
+    log = json.loads((shop / "whole" / "sft" / "training_log.json").read_text())
+    assert sum("eval_loss" in row for row in log) == 4
+
+
+def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypatch):
+    epochs: dict[int, list] = {}
+    collate = TreeCollator.__call__
+
+    def spied(self, examples):
+        told = [tuple(example["input_ids"]) for example in examples]
+        batch = collate(self, examples)
+        epochs.setdefault(self.epoch, []).append(told)
+        return batch
+
+    monkeypatch.setattr(TreeCollator, "__call__", spied)
+    monkeypatch.setattr("minionerec.training.sft.report_memory", lambda *_: None)
+    run_sft(streamed(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_rows=5))
+    first, second = (sum(batches[:5], []) for batches in (epochs[0], epochs[1]))
+    assert len(first) == 40
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_a_refit_is_on_the_rows_of_all_splits(shop, whole, tmp_path):
+    config = streamed(shop, output=str(tmp_path / "refit"), refit=str(shop / "whole" / "sft"))
+    result = run_sft(config)
+    assert result.counts["refit"] is True
+    assert result.counts["losses"] == 40 * 5 * 3  # five targets of three codes each
+
+
+def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path):
+    run_catalogue(catalogue_config(shop, output=str(tmp_path / "catalogue"), epochs=0.5))
+    config = streamed(shop, output=str(tmp_path / "sft"), teacher=str(tmp_path / "catalogue"), epochs=1, variants=1)
+    assert run_sft(config).counts["rows"] == {"next_sid": 80}
+
+
+def test_what_cannot_be_streamed_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="shuffle_rows is 5, but stream is false"):
+        sft_config(tmp_path, shuffle_rows=5)
+    for rows in (0, -1):
+        with pytest.raises(ConfigError, match=f"eval_rows is {rows}, but stream is true"):
+            sft_config(tmp_path, stream=True, eval_rows=rows, select_by="loss")
+    assert "stream" not in sft_config(tmp_path).deciding()
+    assert sft_config(tmp_path, stream=True).deciding()["shuffle_rows"] == 65_536
+
+
+@pytest.mark.slow
+def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path):
+    config = streamed(shop, device_batch_size=4, tasks={"next_sid": 1.0, "title_to_sid": 0.5}, all_positions=False)
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+        settings = {**config.__dict__, "output": str(tmp_path / name / "out")}
+        (tmp_path / name / "sft.yaml").write_text(yaml.safe_dump(settings))
+    steps = [counts["step"] for counts in launch(tmp_path / "whole", "sft", 2)]
+    assert steps[0] == steps[1] == 2 * -(-(120 + 12) // 8)
+    launch(tmp_path / "cut", "sft", 2, Point("step", steps[0] - 3), rank=1, whole=True)  # in the second epoch
+    launch(tmp_path / "cut", "sft", 2)
+    assert same_weights(tmp_path / "cut" / "out", tmp_path / "whole" / "out")
+    assert np.isfinite(json.loads((tmp_path / "cut" / "out" / "training_log.json").read_text())[-1]["eval_loss"])
