@@ -40,6 +40,11 @@ def is_main_process() -> bool:
     return process_rank() == 0
 
 
+def uses_deepspeed() -> bool:
+    """Whether this launch is one of DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true"
+
+
 def trainer_processes() -> dict[str, Any]:
     """What trainers are told about the processes of a launch; nothing where there is a GPU.
 
@@ -53,7 +58,7 @@ def trainer_processes() -> dict[str, Any]:
 
     if torch.cuda.is_available():
         return {}
-    told: dict[str, Any] = {"use_cpu": os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") != "true"}
+    told: dict[str, Any] = {"use_cpu": not uses_deepspeed()}
     return told | {"ddp_backend": "gloo"} if "LOCAL_RANK" in os.environ else told
 
 

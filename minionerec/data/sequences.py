@@ -1,7 +1,7 @@
 """Histories and targets as arrays, made once: no Python per row when batches are formed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -69,6 +69,11 @@ class Samples:
         """The newest items of each history, padded with 0: int32 (R, L)."""
         newest = np.maximum(self.begins, self.ends - self.max_len)
         return padded(self.flat, newest, self.ends, self.max_len, self.padding)
+
+    def take(self, chosen: np.ndarray | slice) -> "Samples":
+        """Some of the rows, by number, in the order given."""
+        parts = {name: getattr(self, name)[chosen] for name in ("users", "targets", "begins", "ends")}
+        return replace(self, **parts)
 
     def seen(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """All items of the whole histories of some rows: row numbers from 0 within them, and items; both int64 (K,)."""

@@ -1,9 +1,10 @@
 """What followed what: weighted counts of ordered pairs, kept sparse, with each row able to leave its own pairs out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,34 @@ def count_transitions(
         >>> found.offsets.tolist(), found.followers.tolist(), found.counts.tolist()
         ([0, 2, 3, 3], [1, 2, 2], [1.0, 0.5, 1.0])
     """
+    return _transitions(_table(histories, targets, size, reach, decay, reverse))
+
+
+def count_transitions_in_parts(
+    parts: Iterable[tuple[np.ndarray, np.ndarray]], size: int, reach: int, decay: float, reverse: float
+) -> Transitions:
+    """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs that were counted.
+
+    Args:
+        parts: Histories and targets of some windows each.
+        size: Number of entries, N.
+        reach: How many items back a pair counts.
+        decay: Weight of each further step back.
+        reverse: Weight of the other direction.
+    """
+    whole = csr_array((size, size), dtype=np.float64)
+    held = csr_array((size, size), dtype=np.float64)
+    for histories, targets in parts:
+        held = held + _table(histories, targets, size, reach, decay, reverse)
+        if held.nnz > whole.nnz // 4:  # adding to all that was counted costs as much as that is large
+            whole, held = whole + held, csr_array((size, size), dtype=np.float64)
+    return _transitions(whole + held)
+
+
+def _table(
+    histories: np.ndarray, targets: np.ndarray, size: int, reach: int, decay: float, reverse: float
+) -> csr_array:
+    """The counts as a sparse matrix, a row an entry."""
     sources, followers, counts = [], [], []
     for back in range(min(reach, histories.shape[1])):
         before, after = histories[:, : histories.shape[1] - back], targets[:, back:]
@@ -55,4 +84,9 @@ def count_transitions(
         count = np.concatenate([count, reverse * count])
     table = coo_array((count, (source, follower)), shape=(size, size)).tocsr()
     table.sum_duplicates()
+    return table
+
+
+def _transitions(table: csr_array) -> Transitions:
+    table.sort_indices()
     return Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data.astype(np.float32))

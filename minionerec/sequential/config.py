@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 
+SHUFFLED = 65_536
 PROTOCOL_NAMES = ("a", "b", "rows")
 SEEN = ("mask", "zero", "keep")
 MONITORS = ("NDCG@10", "NDCG@20")
+_OF_STREAM = {"shuffle_rows": SHUFFLED, "eval_rows": -1}
 
 
 @dataclass
@@ -74,6 +76,17 @@ class SequentialConfig(StageConfig):
         None, "validation metric that decides (default: the protocol's, NDCG@10)", known=MONITORS
     )
     list_length: int = setting(50, "items of each row in the predictions file", least=1)
+    stream: bool = setting(
+        False,
+        "rows: hold no more than a few thousand training rows; they are written into files of the unfinished seed, and "
+        "read from there in blocks",
+    )
+    shuffle_rows: int = setting(
+        SHUFFLED, "stream: rows (or windows) that are shuffled together, of blocks in random order", least=1
+    )
+    eval_rows: int = setting(
+        -1, "stream: rows of valid and of test that are measured, a random sample; -1: all, held in memory", least=-1
+    )
     device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
 
@@ -89,6 +102,28 @@ class SequentialConfig(StageConfig):
             raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
         if self.monitor == "NDCG@20" and self.protocol == "b":
             raise ConfigError("monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out.")
+
+        self._check_stream()
+
+    def _check_stream(self) -> None:
+        """Check that only rows of a corpus are streamed, and nothing is said of it where they are not."""
+        if self.stream and self.protocol != "rows":
+            raise ConfigError(
+                f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
+                "protocol rows, or leave stream out."
+            )
+        for name, unsaid in _OF_STREAM.items():
+            if not self.stream and getattr(self, name) != unsaid:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but stream is false; set it to true, or leave {name} out."
+                )
+        if self.eval_rows == 0:
+            raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; how rows are streamed only where they are, so that what was finished stands."""
+        unused = set() if self.stream else {"stream", *_OF_STREAM}
+        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of the text vectors what their source reads."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_split
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Split
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_split import stored_split
+from minionerec.data.transitions import Transitions, count_transitions, count_transitions_in_parts
 from minionerec.embed.config import EncoderSettings
 from minionerec.embed.vectors import make_vectors
 from minionerec.sequential.config import SequentialConfig
@@ -24,6 +27,7 @@ from minionerec.sequential.models import build_model, check_hyper, hyper_paramet
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
+_WINDOWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,14 @@ def check_corpus(config: SequentialConfig) -> None:
         raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
-def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
+def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None = None) -> Given:
     """Read what a configuration names.
+
+    Args:
+        config: The settings.
+        protocol: The protocol with what they change in it.
+        folder: Where training rows that are streamed lie, in the folder of the unfinished run; None where none is
+            needed.
 
     Raises:
         ConfigError: If the model or a hyper-parameter is unknown, or the model takes none of what is given.
@@ -91,9 +101,15 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> Given:
             if "num_digits" in known
             else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
         )
-    split = read_split(config.corpus, protocol, config.items)
+    counted = {**known, **hyper}
+    if config.stream and counted.get("personal"):
+        raise ConfigError(
+            f"model {config.model} has a vector for each user, which cannot be streamed; give it personal=false."
+        )
+    split = _stream(config, protocol, folder, bool(counted.get("reach"))) if config.stream else None
+    split = split or read_split(config.corpus, protocol, config.items)
     text = _read_text(config, split)
-    transitions = _count({**known, **hyper}, split)
+    transitions = _count(counted, split, config.stream)
     item_ids = split.catalogue["item_id"].tolist()
     digits = _read_digits(config.digits, item_ids) if config.digits else None
     of_data = {
@@ -140,11 +156,25 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
     return torch.from_numpy(codes)
 
 
-def _count(hyper: Mapping[str, Any], split: Split) -> Transitions | None:
+def _stream(config: SequentialConfig, protocol: Protocol, folder: Path | None, counts: bool) -> Split:
+    """The rows of a corpus that stays on disk; counts of pairs are taken from windows."""
+    return stored_split(
+        StoredCorpus.open(find_path(config.corpus)),
+        protocol,
+        config.eval_rows,
+        protocol.seed,
+        folder,
+        samples=not config.all_positions,
+        windows=config.all_positions or counts,
+    )
+
+
+def _count(hyper: Mapping[str, Any], split: Split, in_parts: bool) -> Transitions | None:
     """What followed what in the training windows; None where the hyper-parameters ask for no counts."""
     if not hyper.get("reach"):
         return None
-    windows = split.windows
-    return count_transitions(
-        windows.histories, windows.targets, split.num_items, hyper["reach"], hyper["decay"], hyper["reverse"]
-    )
+    windows, how = split.windows, (split.num_items, hyper["reach"], hyper["decay"], hyper["reverse"])
+    if not in_parts:
+        return count_transitions(windows.histories, windows.targets, *how)
+    parts = (slice(start, start + _WINDOWS_AT_ONCE) for start in range(0, len(windows), _WINDOWS_AT_ONCE))
+    return count_transitions_in_parts(((windows.histories[part], windows.targets[part]) for part in parts), *how)

@@ -62,6 +62,7 @@ class SeedRun:
             "seen": self.protocol.seen,
             "max_len": self.protocol.max_len,
             **{name: getattr(self.config, name) for name in _OF_LISTS},
+            **({"eval_rows": self.config.eval_rows} if self.config.stream else {}),
         }
         return Stage(
             self.config,

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ HISTORY_FILE, METRICS_FILE, SUMMARY_FILE, STATE_FILE = (
     "summary.json",
     "state.safetensors",
 )
+ROWS = "rows"
+"""Folder of training rows on disk, in that of the unfinished run."""
+Reader = Callable[[Path | None], Given]
+"""Reads what is given, with training rows in a folder where they are streamed."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,10 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     check_hyper(config.model, config.hyper)
     check_corpus(config)
     protocol, device = resolve_protocol(config), pick_device(config.device)
-    given = cache(lambda: read_given(config, protocol))
+    # Rows on disk are those of a seed's folder, which goes when the seed is done.
+    given: Reader = (
+        partial(read_given, config, protocol) if config.stream else cache(lambda _: read_given(config, protocol))
+    )
     runs = seed_runs(config, protocol)
     trained = 0
     for run in runs:
@@ -108,7 +115,7 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     return SequentialResult(Path(config.output), _summarise(config, runs), trained)
 
 
-def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bool:
+def _train(run: SeedRun, given: Reader, device: torch.device) -> bool:
     """Train one seed, going on where a run was cut off; whether it had to be."""
     config, stage = run.config, run.model
     if stage.current() is not None:
@@ -116,7 +123,7 @@ def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bo
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
-            data = given()
+            data = given(work.folder / ROWS if config.stream else None)
         model = data.build(config.model, run.protocol.max_len, run.seed)
         wanted = TrainSettings(
             epochs=config.epochs,
@@ -126,6 +133,7 @@ def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bo
             weight_decay=config.weight_decay,
             all_positions=config.all_positions,
             seed=run.seed,
+            shuffle_rows=config.shuffle_rows if config.stream else 0,
         )
         work.tell_batch(wanted.batch_size, 1, wanted.batch_size)
         done = fit(model, data.split, run.protocol, wanted, work.folder / STATE_FILE, device, work)
@@ -143,14 +151,14 @@ def _train(run: SeedRun, given: Callable[[], Given], device: torch.device) -> bo
     return True
 
 
-def _predict(run: SeedRun, given: Callable[[], Given], device: torch.device) -> None:
+def _predict(run: SeedRun, given: Reader, device: torch.device) -> None:
     """Rank, list and measure with the trained model of one seed, as it lies on disk."""
     config, protocol, stage = run.config, run.protocol, run.predictions
     if stage.current() is not None:
         return
     with stage.work() as work:
         with work.phase("load"):
-            data = given()
+            data = given(None)
             model = load_sequential(run.model.output).to(device)
         with work.phase("search"):
             ranked = rank_splits(model, data.split, protocol.seen, device, data.table)

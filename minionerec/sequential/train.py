@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.recorder import NOBODY, Clock
+from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split
 from minionerec.metrics.ranking import ranking_metrics
@@ -38,6 +39,7 @@ class TrainSettings:
         weight_decay: Decoupled, of tensors with two or more axes. With 0 AdamW is Adam.
         all_positions: Train on windows, with a loss at every position, instead of rows.
         seed: Seed of order and dropout.
+        shuffle_rows: Rows (or windows) that are shuffled together, of rows that lie on disk; 0: all, in memory.
     """
 
     epochs: int
@@ -47,6 +49,7 @@ class TrainSettings:
     weight_decay: float
     all_positions: bool
     seed: int
+    shuffle_rows: int = 0
 
 
 @dataclass
@@ -78,6 +81,51 @@ def batches(count: int, size: int) -> Iterator[torch.Tensor]:
     yield from torch.randperm(count).split(size)
 
 
+def block_batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndarray]:
+    """Places of the rows of each batch of an epoch, by blocks: int64 (at most the batch size,)."""
+    held = np.zeros(0, dtype=np.int64)
+    for chunk in block_order(count, settings.shuffle_rows, settings.seed, epoch):
+        held = np.concatenate([held, chunk])
+        whole = len(held) // settings.batch_size * settings.batch_size
+        yield from held[:whole].reshape(-1, settings.batch_size)
+        held = held[whole:]
+    if len(held):
+        yield held
+
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""Histories, targets and users of a batch, on the model's device."""
+
+
+def _from_memory(model: SequentialModel, split: Split, settings: TrainSettings) -> Iterator[Batch]:
+    """The batches of an epoch, of rows that lie on the device as a whole."""
+    device = model.item_matrix().device
+    if settings.all_positions:
+        histories, targets = (torch.from_numpy(part) for part in (split.windows.histories, split.windows.targets))
+        users = None
+    else:
+        histories, targets = torch.from_numpy(split.train.histories), torch.from_numpy(split.train.targets)
+        users = torch.from_numpy(split.train.users).to(device) if model.needs_users else None
+    histories, targets = histories.to(device), targets.to(device)
+    for places in batches(len(histories), settings.batch_size):
+        places = places.to(device)
+        rows, wanted = histories.index_select(0, places).long(), targets.index_select(0, places).long()
+        yield rows, wanted, None if users is None else users.index_select(0, places)
+
+
+def _from_disk(model: SequentialModel, split: Split, settings: TrainSettings, epoch: int) -> Iterator[Batch]:
+    """The batches of an epoch, of rows that are read as they are needed."""
+    device = model.item_matrix().device
+    source = split.windows if settings.all_positions else split.train
+    for places in block_batches(len(source), settings, epoch):
+        if settings.all_positions:
+            histories, targets = split.windows.histories[places], split.windows.targets[places]
+        else:
+            rows = split.train.take(places)
+            histories, targets = rows.histories, rows.targets
+        yield torch.from_numpy(histories).to(device).long(), torch.from_numpy(targets).to(device).long(), None
+
+
 def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW in its fused form; tensors with one axis have no weight decay."""
     tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -103,28 +151,20 @@ def train_epoch(
     """
     model.train()
     torch.manual_seed(epoch_seed(settings.seed, epoch))
-    device = model.item_matrix().device
-    if settings.all_positions:
-        histories, targets = (torch.from_numpy(part) for part in (split.windows.histories, split.windows.targets))
-        users = None
+    count = len(split.windows if settings.all_positions else split.train)
+    steps = -(-count // settings.batch_size)
+    if settings.shuffle_rows:
+        found = _from_disk(model, split, settings, epoch)
     else:
-        histories, targets = torch.from_numpy(split.train.histories), torch.from_numpy(split.train.targets)
-        users = torch.from_numpy(split.train.users).to(device) if model.needs_users else None
-    histories, targets = histories.to(device), targets.to(device)
-    total = torch.zeros((), device=device)
-    order = list(batches(len(histories), settings.batch_size))
-    for places in progress(order, f"epoch {epoch}", unit="step"):
-        places = places.to(device)
-        rows, wanted = histories.index_select(0, places).long(), targets.index_select(0, places).long()
-        if settings.all_positions:
-            loss = model.sequence_loss(rows, wanted)
-        else:
-            loss = model.loss(rows, wanted, None if users is None else users.index_select(0, places))
+        found = _from_memory(model, split, settings)
+    total = torch.zeros((), device=model.item_matrix().device)
+    for rows, wanted, users in progress(found, f"epoch {epoch}", total=steps, unit="step"):
+        loss = model.sequence_loss(rows, wanted) if settings.all_positions else model.loss(rows, wanted, users)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         total += loss.detach()
-    mean = float(total) / len(order)
+    mean = float(total) / steps
     if not math.isfinite(mean):
         raise ConfigError(f"the loss of epoch {epoch} is {mean}: training diverged. Lower learning_rate.")
     return mean
@@ -198,7 +238,8 @@ def _check(model: SequentialModel, split: Split, settings: TrainSettings) -> Non
         )
     if not len(split.windows if settings.all_positions else split.train):
         raise ConfigError("there is no training row; take data with longer histories.")
-    check_items(model, split.train)
+    if not settings.shuffle_rows:  # those on disk were checked as they were written
+        check_items(model, split.train)
 
 
 def _validate(model: SequentialModel, split: Split, protocol: Protocol, device: torch.device) -> dict[str, float]:

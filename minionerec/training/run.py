@@ -23,13 +23,14 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
-from minionerec.core.processes import join_for_training, wait_for_everyone
+from minionerec.core.processes import join_for_training, uses_deepspeed, wait_for_everyone
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
 from minionerec.training.arguments import trainer_arguments
+from minionerec.training.builds import check_builds
 from minionerec.training.checkpoints import newest_whole_checkpoint
 from minionerec.training.config import RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
@@ -137,7 +138,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others, or has seen the rows held out.
-        ConfigError: If settings contradict each other or the data.
+        ConfigError: If settings contradict each other or the data, or DeepSpeed would wait for a build that was killed.
     """
     quiet_libraries()
     keep_freed_memory()
@@ -145,6 +146,8 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     if (manifest := stage.current()) is not None:
         return TrainingResult(stage.output, manifest["counts"], fresh=False)
     check_trackers(config.report_to)
+    if uses_deepspeed():
+        check_builds()
     refit = plan_refit(config, stage.inputs)
     join_for_training()
     with stage.work() as work:

@@ -183,7 +183,7 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
     monkeypatch.setattr(TreeCollator, "__call__", spied)
     monkeypatch.setattr("minionerec.training.sft.report_memory", lambda *_: None)
     run_sft(streamed(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_rows=5))
-    first, second = (sum(batches[:5], []) for batches in (epochs[0], epochs[1]))
+    first, second = ([row for batch in epochs[epoch][:5] for row in batch] for epoch in (0, 1))
     assert len(first) == 40
     assert sorted(first) == sorted(second)
     assert first != second

@@ -1,0 +1,75 @@
+"""Locks of killed builds: found where torch keeps them, told from those at which somebody is at work."""
+
+import os
+import sys
+import time
+
+import pytest
+from torch.utils.file_baton import FileBaton
+
+from minionerec.core.errors import ConfigError
+from minionerec.training.builds import check_builds
+from minionerec.training.config import SftConfig
+from minionerec.training.run import run_training
+
+
+def make_lock(folder, minutes):
+    """A lock as torch makes it, and as it was some minutes ago."""
+    folder.mkdir(parents=True)
+    baton = FileBaton(str(folder / "lock"))
+    assert baton.try_acquire()
+    then = time.time() - 60 * minutes
+    os.utime(folder / "lock", (then, then))
+    return baton
+
+
+def let_go(baton):
+    """As the kernel does when the holder is killed: the file stays."""
+    os.close(baton.fd)
+
+
+def test_a_lock_that_a_killed_build_left_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    check_builds()
+    baton = make_lock(tmp_path / "deepspeed_shm_comm", 25)
+    check_builds()  # this process holds it
+    let_go(baton)
+    with pytest.raises(ConfigError, match=r"deepspeed_shm_comm/lock: is 25 minutes old .* Remove the file\."):
+        check_builds()
+    (tmp_path / "deepspeed_shm_comm" / "lock").unlink()
+    check_builds()
+
+
+def test_a_young_lock_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    let_go(make_lock(tmp_path / "op", 9))
+    check_builds()
+
+
+def test_locks_are_looked_for_where_torch_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    from torch.utils.cpp_extension import _get_build_directory
+
+    theirs = _get_build_directory("op", False)
+    assert theirs.startswith(str(tmp_path))
+    let_go(make_lock(tmp_path / "torch_extensions" / f"{python}_other" / "op", 30))
+    check_builds()  # of another kind of torch
+    os.rmdir(theirs)
+    let_go(make_lock(type(tmp_path)(theirs), 30))
+    with pytest.raises(ConfigError, match="is 30 minutes old"):
+        check_builds()
+
+
+def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch):
+    from support.training import make_inputs
+
+    make_inputs(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    let_go(make_lock(tmp_path / "built" / "op", 30))
+    config = SftConfig(corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"))
+    with pytest.raises(ConfigError, match="op/lock"):
+        run_training(config, lambda *_: pytest.fail("it began"))
+    assert not (tmp_path / "sft.partial").exists()
