@@ -21,8 +21,9 @@ from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import training_rows
 from minionerec.training.sft import run_sft
-from minionerec.training.stream import build
-from minionerec.training.stream.build import Chance, disk_rows, plan_jobs
+from minionerec.training.stream import jobs
+from minionerec.training.stream.build import disk_rows
+from minionerec.training.stream.jobs import Chance, plan_jobs
 from minionerec.training.stream.sampler import BlockSampler
 
 MANY = {"next_sid": 1.0, "title_to_sid": 2.0, "sid_to_text": 1.5, "next_title": 0.5}
@@ -46,7 +47,7 @@ def streamed(folder, **changes):
 
 def both(folder, place, monkeypatch, split="leave-last-out", **changes):
     """The rows in memory, and those on disk."""
-    monkeypatch.setattr(build, "_AT_ONCE", 10)
+    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
     bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
     config = streamed(folder, **changes)
     corpus = replace(corpus, split=split)

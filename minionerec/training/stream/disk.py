@@ -1,15 +1,15 @@
 """Tokenised rows on disk: how a batch of them is written, and a data set that reads them one by one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from minionerec.data.columns import Columns, ColumnWriter, open_columns
+from minionerec.data.columns import ColumnWriter
 from minionerec.training.rows import Rows
+from minionerec.training.stream.jobs import Written, count_tasks
 
 NO_LOSS = -1.0
 """Weight of a token without a loss."""
@@ -56,7 +56,6 @@ class FlatRows:
         histories: What a teacher reads of each row; None where there is no teacher.
         slots: Places in it; None where there is no teacher.
         prompts: Prompts of all rows, each with as many ways to ask; None where there is one way.
-        ways: How many.
     """
 
     tokens: Ragged
@@ -64,7 +63,6 @@ class FlatRows:
     histories: Ragged | None = None
     slots: Ragged | None = None
     prompts: Ragged | None = None
-    ways: int = 0
 
     @classmethod
     def of(cls, rows: Rows, teacher: bool) -> "FlatRows":
@@ -79,7 +77,6 @@ class FlatRows:
             Ragged.of(rows.histories) if teacher else None,
             Ragged.of(rows.slots) if teacher else None,
             Ragged.of([prompt for prompts in rows.prompts for prompt in prompts]) if ways else None,
-            ways,
         )
 
     def __len__(self) -> int:
@@ -95,119 +92,97 @@ class FlatRows:
                 writer.append(name, part.values)
         writer.append("weights", self.weights)
 
-
-@dataclass
-class Tally:
-    """What was written: rows, tokens, tokens with a loss, prompts and completions that were cut, ways to ask."""
-
-    rows: int = 0
-    tokens: int = 0
-    losses: int = 0
-    cut: int = 0
-    cut_completions: int = 0
-    ways: int = 0
-
-    def add(self, written: FlatRows, cut: int, cut_completions: int) -> None:
-        """Count some more rows."""
-        self.rows += len(written)
-        self.tokens += len(written.tokens.values)
-        self.losses += int((written.weights != NO_LOSS).sum())
-        self.cut, self.cut_completions = self.cut + cut, self.cut_completions + cut_completions
-        self.ways = max(self.ways, written.ways)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one folder.
-
-    Attributes:
-        columns: Its arrays (`KINDS`).
-        tally: What they hold.
-    """
-
-    columns: Columns
-    tally: Tally
-
-    @classmethod
-    def open(cls, place: Path) -> "Part":
-        """Open what was finished.
-
-        Raises:
-            ArtefactError: If it was not, or is damaged.
-        """
-        columns = open_columns(place)
-        return cls(columns, Tally(**columns.state["tally"]))
-
-    def row(self, number: int) -> dict[str, list[Any]]:
-        """A row as `minionerec.training.rows.Rows.columns` has it."""
-        arrays = self.columns.arrays
-        begin, end = _span(arrays["ends"], number)
-        tokens, weights = arrays["tokens"][begin:end], arrays["weights"][begin:end]
-        losses = weights != NO_LOSS
-        found: dict[str, list[Any]] = {
-            "input_ids": tokens.tolist(),
-            "labels": np.where(losses, tokens, -100).tolist(),
-            "weights": np.where(losses, weights, np.float32(1)).tolist(),
+    def counted(self, cut: int = 0, cut_completions: int = 0) -> dict[str, int]:
+        """How many rows, tokens, and tokens with a loss there are, and what was cut."""
+        return {
+            "rows": len(self),
+            "tokens": len(self.tokens.values),
+            "losses": int((self.weights != NO_LOSS).sum()),
+            "cut": cut,
+            "cut_completions": cut_completions,
         }
-        for name in ("histories", "slots"):
-            ends = arrays[_ENDS[name]]
-            found[name] = arrays[name][slice(*_span(ends, number))].tolist() if len(ends) else []
-        ways = range(number * self.tally.ways, (number + 1) * self.tally.ways)
-        found["prompts"] = [arrays["prompts"][slice(*_span(arrays["prompt_ends"], way))].tolist() for way in ways]
-        return found
 
 
-def _span(ends: np.ndarray, number: int) -> tuple[int, int]:
-    """Where a list begins and ends."""
+def read_row(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, list[Any]]:
+    """A row as `minionerec.training.rows.Rows.columns` has it, from columns of `KINDS`."""
+    begin, end = span(arrays["ends"], number)
+    tokens, weights = arrays["tokens"][begin:end], arrays["weights"][begin:end]
+    losses = weights != NO_LOSS
+    found: dict[str, list[Any]] = {
+        "input_ids": tokens.tolist(),
+        "labels": np.where(losses, tokens, -100).tolist(),
+        "weights": np.where(losses, weights, np.float32(1)).tolist(),
+    }
+    for name in ("histories", "slots"):
+        ends = arrays[_ENDS[name]]
+        found[name] = arrays[name][slice(*span(ends, number))].tolist() if len(ends) else []
+    ways = len(arrays["prompt_ends"]) // len(arrays["ends"])
+    asked = range(number * ways, (number + 1) * ways)
+    found["prompts"] = [arrays["prompts"][slice(*span(arrays["prompt_ends"], way))].tolist() for way in asked]
+    return found
+
+
+def span(ends: np.ndarray, number: int) -> tuple[int, int]:
+    """Where a list begins and ends, of lists one after another."""
     return int(ends[number - 1]) if number else 0, int(ends[number])
 
 
-@dataclass(frozen=True)
-class DiskRows(Dataset[dict[str, list[Any]]]):
-    """All rows of a training, read from disk when they are asked for.
+class Numbered:
+    """The rows of several parts, numbered through; a part that is trained on twice is there twice.
 
-    Attributes:
-        parts: Folders of rows, one after another; one that is trained on twice is there twice.
-        counts: Task → number of rows.
-        cut_items: Items whose texts were too long for windows, and lost their last tokens.
+    Args:
+        written: The parts.
     """
 
-    parts: Sequence[Part]
-    counts: Mapping[str, int]
-    cut_items: int = 0
-    _starts: np.ndarray = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Number the rows through."""
-        object.__setattr__(self, "_starts", np.cumsum([0, *(part.tally.rows for part in self.parts)]))
+    def __init__(self, written: Sequence[Written]):
+        self.parts = [part for part in written for _ in range(part.job.times)]
+        self.starts = np.cumsum([0, *(part.tally["rows"] for part in self.parts)])
 
     def __len__(self) -> int:
         """Number of rows."""
-        return int(self._starts[-1])
+        return int(self.starts[-1])
+
+    def find(self, row: int) -> tuple[Written, int]:
+        """The part of a row, and its number there.
+
+        Raises:
+            IndexError: If there is no such row.
+        """
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        part = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return self.parts[part], row - int(self.starts[part])
+
+    def total(self, name: str) -> int:
+        """What was counted of all rows."""
+        return sum(part.tally.get(name, 0) for part in self.parts)
+
+
+class DiskRows(Dataset[dict[str, list[Any]]]):
+    """All rows of a training, read from disk when they are asked for.
+
+    Args:
+        written: Their parts.
+        cut_items: Items whose texts were too long for windows, and lost their last tokens.
+
+    Attributes:
+        counts: Task → number of rows.
+        tokens: Tokens of all rows.
+        losses: Tokens that have a loss.
+        cut: Prompts that were too long and lost their first tokens.
+        cut_completions: Completions that were too long and lost their last tokens.
+    """
+
+    def __init__(self, written: Sequence[Written], cut_items: int = 0):
+        self._rows, self.counts = Numbered(written), count_tasks(written)
+        self.tokens, self.losses, self.cut = (self._rows.total(name) for name in ("tokens", "losses", "cut"))
+        self.cut_completions = cut_items + self._rows.total("cut_completions")
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
 
     def __getitem__(self, row: int) -> dict[str, list[Any]]:
         """One row: token ids, labels, weights, and what there is beside them."""
-        if not 0 <= row < len(self):
-            raise IndexError(row)
-        part = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self.parts[part].row(row - int(self._starts[part]))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all rows."""
-        return sum(part.tally.tokens for part in self.parts)
-
-    @property
-    def losses(self) -> int:
-        """Tokens that have a loss."""
-        return sum(part.tally.losses for part in self.parts)
-
-    @property
-    def cut(self) -> int:
-        """Prompts that were too long and lost their first tokens."""
-        return sum(part.tally.cut for part in self.parts)
-
-    @property
-    def cut_completions(self) -> int:
-        """Completions that were too long and lost their last tokens."""
-        return self.cut_items + sum(part.tally.cut_completions for part in self.parts)
+        part, number = self._rows.find(row)
+        return read_row(part.arrays, number)

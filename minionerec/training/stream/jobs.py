@@ -1,0 +1,223 @@
+"""What rows are made of a corpus that stays on disk, written once into files: a task and a shard at a time.
+
+The processes of a launch share the shards. Each file remembers how far it is: a run that was killed goes on with the
+next few thousand interactions, and ends with the same rows.
+"""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from minionerec.core.errors import DataError
+from minionerec.core.processes import process_rank, wait_for_everyone, world_size
+from minionerec.data.chains import Chains
+from minionerec.data.columns import Columns, ColumnWriter, are_finished, open_columns
+from minionerec.data.rows import SplitRows, joined
+from minionerec.data.shards import read_shard
+from minionerec.data.stored import StoredCorpus
+from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder
+
+_AT_ONCE = 16_384  # interactions, or items, that are tokenised before the next commit
+_LOOK_AGAIN = 0.2  # seconds
+_SALT = 0x5EED
+
+
+@dataclass(frozen=True)
+class Job:
+    """Rows that one process writes.
+
+    Attributes:
+        task: Of which task.
+        number: Number of the job, part of its seeds.
+        shard: File of sequences; None for a task about items.
+        share: Which part of the examples, drawn by chance.
+        times: How often an epoch sees each.
+        place: Folder of the rows.
+    """
+
+    task: str
+    number: int
+    shard: Path | None
+    share: float
+    times: int
+    place: Path
+
+
+def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path) -> list[Job]:
+    """What there is to write: of each task and shard all examples where the weight is 1 or more, and a random rest."""
+    jobs: list[Job] = []
+    for task, weight in tasks.items():
+        shards: Sequence[Path | None] = [None] if task in ITEM_TASKS else files
+        for share, times, name in ((1.0, int(weight), "all"), (weight - int(weight), 1, "some")):
+            for number, shard in enumerate(shards if share and times else ()):
+                place = folder / f"{task}-{name}-{number:05d}"
+                jobs.append(Job(task, len(jobs), shard, share, times, place))
+    return jobs
+
+
+@dataclass
+class Chance:
+    """Draws a share of examples, batch by batch, so that of all of them it is that share up to one.
+
+    Attributes:
+        share: The share.
+        seen: How many examples there were before.
+        seed: Seed of this batch.
+    """
+
+    share: float
+    seen: int
+    seed: Sequence[int]
+
+    def __call__(self, count: int) -> np.ndarray:
+        """Which of the next `count` examples: int64, ascending."""
+        if self.share == 1:
+            return np.arange(count)
+        before, self.seen = self.seen, self.seen + count
+        drawn = round(self.share * self.seen) - round(self.share * before)
+        return np.sort(np.random.default_rng(list(self.seed)).permutation(count)[:drawn])
+
+
+class Writable(Protocol):
+    """Rows that know how they are written."""
+
+    def write(self, writer: ColumnWriter) -> None:
+        """Add them to columns."""
+
+
+Made = tuple[Writable, Mapping[str, int]]
+"""Rows, and what is counted of them: `rows` among it."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows of one job.
+
+    Attributes:
+        job: The job.
+        arrays: Their columns.
+        tally: What was counted of them.
+    """
+
+    job: Job
+    arrays: Mapping[str, np.ndarray]
+    tally: Mapping[str, int]
+
+    @classmethod
+    def open(cls, job: Job) -> "Written":
+        """Open what was finished.
+
+        Raises:
+            ArtefactError: If it was not, or is damaged.
+        """
+        columns: Columns = open_columns(job.place)
+        return cls(job, columns.arrays, columns.state["tally"])
+
+
+def write_jobs(
+    jobs: Sequence[Job],
+    stored: StoredCorpus,
+    kinds: Mapping[str, str],
+    seed: int,
+    make: Callable[[Job, Any, Chance, int], Made],
+) -> list[Written]:
+    """Write the rows of all jobs, each process its share, and open them when all are written.
+
+    Args:
+        jobs: The jobs.
+        stored: The corpus.
+        kinds: Columns of the rows.
+        seed: Seed of all that is drawn.
+        make: Makes rows of a job's batch of sequences or range of items, with the draw of its share and a seed.
+
+    Raises:
+        DataError: If a task has no example.
+        ArtefactError: If a file of the corpus cannot be read, or one of the rows is damaged.
+    """
+    for job in jobs[process_rank() :: world_size()]:
+        if not are_finished(job.place):
+            _write(job, stored, kinds, seed, make)
+    # A barrier would give up where a shard takes longer than its patience.
+    while not all(are_finished(job.place) for job in jobs):
+        time.sleep(_LOOK_AGAIN)
+    wait_for_everyone()
+    written = [Written.open(job) for job in jobs]
+    for task, count in count_tasks(written).items():
+        if not count:
+            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
+    return written
+
+
+def count_tasks(written: Sequence[Written]) -> dict[str, int]:
+    """Task → number of rows of an epoch."""
+    counts: dict[str, int] = {}
+    for part in written:
+        counts[part.job.task] = counts.get(part.job.task, 0) + part.job.times * part.tally["rows"]
+    return counts
+
+
+def _write(
+    job: Job,
+    stored: StoredCorpus,
+    kinds: Mapping[str, str],
+    seed: int,
+    make: Callable[[Job, Any, Chance, int], Made],
+) -> None:
+    """Write the rows of a job, from where an earlier run was."""
+    with ColumnWriter(job.place, kinds) as writer:
+        tally = Counter(writer.state.get("tally", {"rows": 0}))
+        done, seen = int(writer.state.get("batches", 0)), int(writer.state.get("seen", 0))
+        for number, batch in enumerate(_batches(job, stored)):
+            if number < done:
+                continue
+            seeds = [seed, _SALT, job.number, number]
+            chance = Chance(job.share, seen, seeds)
+            rows, counted = make(job, batch, chance, int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+            rows.write(writer)
+            tally.update(counted)
+            seen = chance.seen
+            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally)})
+        writer.commit({**writer.state, "tally": dict(tally)})
+        writer.finish()
+
+
+def _batches(job: Job, stored: StoredCorpus) -> Iterator[Any]:
+    """Sequences of a job's shard, or ranges of items, a few thousand at a time."""
+    if job.shard is None:
+        for start in range(0, stored.n_items, _AT_ONCE):
+            yield range(start, min(start + _AT_ONCE, stored.n_items))
+        return
+    for chains in read_shard(job.shard, stored.n_items):
+        cuts = np.searchsorted(chains.offsets, np.arange(_AT_ONCE, chains.offsets[-1], _AT_ONCE))
+        for part in np.split(np.arange(len(chains)), np.unique(cuts)):
+            if len(part):
+                yield chains.take(part)
+
+
+def rows_of(chains: Chains, stored: StoredCorpus, numbered: Mapping[str, int]) -> tuple[np.ndarray, SplitRows]:
+    """The rows of some splits: their numbers, int64 (R,), counted through all those splits, and the rows.
+
+    Args:
+        chains: Sequences.
+        stored: Their corpus.
+        numbered: Split → what its rows are numbered from (`minionerec.data.stored_windows.numbered_from`).
+    """
+    parts, numbers = [], []
+    for split, start in numbered.items():
+        found, rows = chains.split_rows(split, stored.max_history, stored.together)
+        numbers.append(found + start)
+        parts.append(rows)
+    return np.concatenate(numbers), joined(parts)
+
+
+def builder_of(builder: ExampleBuilder, rows: SplitRows) -> ExampleBuilder:
+    """The same builder, of a corpus with these training rows."""
+    own = copy.copy(builder)
+    own.corpus = replace(builder.corpus, train=rows)
+    return own
