@@ -118,7 +118,39 @@ class LanguageRunConfig(RunConfig):
 
 
 @dataclass
-class SftConfig(LanguageRunConfig, RefittableConfig):
+class StreamedConfig(LanguageRunConfig):
+    """What the stages ask for that can train from rows on disk."""
+
+    stream: bool = setting(
+        False,
+        "hold no more than a few thousand rows: those of the corpus are tokenised into files of OUTPUT.partial, and "
+        "read from there in blocks; loss and ranking are then measured on eval_rows validation rows",
+    )
+    shuffle_rows: int = setting(
+        SHUFFLED, "stream: rows that are shuffled together, of blocks that are read in random order", least=1
+    )
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        _check(
+            self.stream or self.shuffle_rows == SHUFFLED,
+            f"shuffle_rows is {self.shuffle_rows}, but stream is false, where all rows are shuffled together; set "
+            "stream to true, or leave shuffle_rows out.",
+        )
+        _check(
+            not self.stream or self.eval_rows > 0,
+            f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
+        )
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; how rows are streamed only where they are, so that what was finished stands."""
+        unused = set() if self.stream else {"stream", "shuffle_rows"}
+        return {name: value for name, value in super().deciding().items() if name not in unused}
+
+
+@dataclass
+class SftConfig(StreamedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
@@ -160,27 +192,10 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
     batch_size: int = setting(64, "examples an optimiser step, over all devices", least=1)
     device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
-    stream: bool = setting(
-        False,
-        "hold no more than a few thousand rows: those of the corpus are tokenised into files of OUTPUT.partial, and "
-        "read from there in blocks; loss and ranking are then measured on eval_rows validation rows",
-    )
-    shuffle_rows: int = setting(
-        SHUFFLED, "stream: rows that are shuffled together, of blocks that are read in random order", least=1
-    )
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
-        _check(
-            self.stream or self.shuffle_rows == SHUFFLED,
-            f"shuffle_rows is {self.shuffle_rows}, but stream is false, where all rows are shuffled together; set "
-            "stream to true, or leave shuffle_rows out.",
-        )
-        _check(
-            not self.stream or self.eval_rows > 0,
-            f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
-        )
         _check(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
@@ -203,11 +218,6 @@ class SftConfig(LanguageRunConfig, RefittableConfig):
             not self.teacher or "next_sid" in self.tasks,
             f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; how rows are streamed only where they are, so that what was finished stands."""
-        unused = set() if self.stream else {"stream", "shuffle_rows"}
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """What is read: also the wording where it is the user's own file, and the model where it is ours."""

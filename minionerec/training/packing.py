@@ -11,14 +11,13 @@ those of the examples one by one. The head is computed at the positions whose ne
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from minionerec.training.shared_prefix import pack_groups
-from minionerec.training.stream.sampler import BlockSampler
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
 _WORTH_SHARING = 8
@@ -111,25 +110,30 @@ class TreeCollator:
         }
 
 
+class HasEpoch(Protocol):
+    """What goes by epochs."""
+
+    epoch: int
+
+
 class TellEpoch(TrainerCallback):
-    """Tells the collator of each epoch before its first batch, also in a run that goes on inside one.
+    """Tells a collator, and an order of rows, of each epoch before its first batch, also if a run goes on inside one.
+
+    Accelerate tells samplers too, but not if a run of several processes goes on inside an epoch.
 
     Args:
-        collator: It.
-        order: The order of rows that lie on disk, which is told too. Accelerate tells it of the epoch, but not of one
-            inside which a run of several processes goes on.
+        told: Those who have an `epoch`.
     """
 
-    def __init__(self, collator: TreeCollator, order: BlockSampler | None = None):
-        self.collator, self.order = collator, order
+    def __init__(self, *told: HasEpoch | None):
+        self.told = [one for one in told if one is not None]
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An epoch begins, or is gone on with."""
-        self.collator.epoch = int(state.epoch or 0)
-        if self.order is not None:
-            self.order.set_epoch(self.collator.epoch)
+        for one in self.told:
+            one.epoch = int(state.epoch or 0)
 
 
 def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

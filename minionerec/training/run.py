@@ -11,6 +11,7 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
-from minionerec.core.processes import join_for_training, uses_deepspeed, wait_for_everyone
+from minionerec.core.processes import is_main_process, join_for_training, uses_deepspeed, wait_for_everyone
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
@@ -41,6 +42,7 @@ from minionerec.training.trainer import RankingEvaluation, early_stopping, repla
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)
+_ROWS = "rows"
 
 
 class _Reached(TrainerCallback):
@@ -75,6 +77,16 @@ class TrainingRun:
     def folder(self) -> Path:
         """Where the trainer keeps its checkpoints; every process of a launch must ask for it."""
         return self.work.folder
+
+    @property
+    def rows(self) -> Path:
+        """Where rows that are streamed lie."""
+        return self.folder / _ROWS
+
+    def drop_rows(self) -> None:
+        """Remove the rows that were streamed from what is kept of a finished run, which is to be small."""
+        if is_main_process():
+            shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)
 
     @cached_property
     def checkpoint(self) -> str | None:

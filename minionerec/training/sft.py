@@ -1,6 +1,5 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
-from minionerec.core.processes import is_main_process, world_size
+from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.stored import StoredCorpus
@@ -48,8 +47,6 @@ logger = get_logger(__name__)
 
 # Random micro-batches whose largest stands for the run's.
 _MEASURED_BATCHES = 16
-# Folder of rows on disk, in that of the unfinished run.
-ROWS = "rows"
 
 
 class SidSftTrainer(RankingEvaluation, SFTTrainer):
@@ -251,7 +248,7 @@ def _rows(
         return training_rows(bundle.tokenizer, builder, config)
     splits = ("train",) if run.refit is None else SPLITS
     with run.work.phase("load"):
-        rows = disk_rows(bundle.tokenizer, builder, stored, config, run.folder / ROWS, splits)
+        rows = disk_rows(bundle.tokenizer, builder, stored, config, run.rows, splits)
     return rows, rows.counts
 
 
@@ -270,10 +267,7 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
     if builder.cut_texts:
         logger.info("%d titles and descriptions were cut to %d characters.", builder.cut_texts, LONGEST_TEXT)
     result = run.finish(trainer, bundle, counts)
-    if stored is not None and is_main_process():
-        shutil.rmtree(
-            run.work.stage.finished / ROWS, ignore_errors=True
-        )  # kept state is to be small; they can be remade
+    run.drop_rows()
     return result
 
 

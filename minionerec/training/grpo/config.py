@@ -6,7 +6,7 @@ from pathlib import Path
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import setting
 from minionerec.rewards.registry import reward_files, reward_weights
-from minionerec.training.config import LanguageRunConfig
+from minionerec.training.config import StreamedConfig
 
 ROLLOUTS = ("beams", "sampling")
 LOSSES = ("grpo", "bnpo", "dapo", "gspo")
@@ -18,7 +18,7 @@ _SOURCES = (
 
 
 @dataclass
-class GrpoConfig(LanguageRunConfig):
+class GrpoConfig(StreamedConfig):
     """Settings of GRPO."""
 
     checkpoint: str = setting(

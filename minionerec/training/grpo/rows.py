@@ -1,5 +1,6 @@
 """What a step begins with: prompts as token ids, each with the number of its own target."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
@@ -41,12 +42,12 @@ class PromptRows:
     """The prompts to train on.
 
     Attributes:
-        rows: One a prompt; as many as fill whole steps.
+        rows: One a prompt, in memory or read when asked for; as many as fill whole steps.
         counts: Prompts of each task, before some are repeated to fill the last step.
         cut: How many of those were too long and lost their first tokens.
     """
 
-    rows: list[Row]
+    rows: Sequence[Row]
     counts: dict[str, int]
     cut: int
 
@@ -54,6 +55,17 @@ class PromptRows:
     def filled_up(self) -> int:
         """How many rows are there a second time."""
         return len(self.rows) - sum(self.counts.values())
+
+
+def check_task(task: str) -> None:
+    """Check that a task answers with an SID.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    fields = COMPLETION_FIELDS.get(task, ("sid",))
+    if fields != ("sid",):
+        raise ConfigError(f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID.")
 
 
 def grpo_rows(
@@ -75,11 +87,7 @@ def grpo_rows(
     rows: list[Row] = []
     counts, cut = {}, 0
     for task, weight in config.tasks.items():
-        fields = COMPLETION_FIELDS.get(task, ("sid",))
-        if fields != ("sid",):
-            raise ConfigError(
-                f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID."
-            )
+        check_task(task)
         examples = builder.build(task, "train")
         histories = None if task in ITEM_TASKS else builder.corpus.rows("train").histories
         chosen = choose_examples(len(examples), weight, config.seed)

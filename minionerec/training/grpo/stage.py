@@ -11,21 +11,26 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
+from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.trie import Trie
 from minionerec.embed.ready import load_vector_artefact
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, special_texts
 from minionerec.rewards.combined import WeightedRewards
 from minionerec.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
 from minionerec.training.grpo.rows import PromptRows, grpo_rows
+from minionerec.training.grpo.stream import disk_prompts
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
+from minionerec.training.packing import TellEpoch
 from minionerec.training.plan import plan_steps
 from minionerec.training.precision import warn_of_rounding
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.scorer import sequential_scorer
+from minionerec.training.stream.sampler import BlockSampler
 from minionerec.training.trainer import early_stopping
 from minionerec.training.validation import validation_set
 
@@ -50,10 +55,12 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
-    corpus = Corpus.load(find_path(config.corpus))
+    place = find_path(config.corpus)
+    stored = StoredCorpus.open(place) if config.stream else None
+    corpus = Corpus.load(place) if stored is None else run.sample_corpus(stored, config.eval_rows)
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
+    prompts = _prompts(config, run, builder, bundle, stored)
     rewards = load_rewards(config, corpus, bundle, prompts)
     _say(config, prompts, rewards)
     trainer = build_trainer(config, grpo_arguments(config, run, prompts), bundle, builder, prompts, rewards)
@@ -64,7 +71,19 @@ def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    return run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    run.drop_rows()
+    return result
+
+
+def _prompts(
+    config: GrpoConfig, run: TrainingRun, builder: ExampleBuilder, bundle: Bundle, stored: StoredCorpus | None
+) -> PromptRows:
+    """The prompts to train on, in memory or on disk."""
+    if stored is None:
+        return grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
+    with run.work.phase("load"):
+        return disk_prompts(builder, bundle.tokenizer, stored, config, bundle.max_prompt_length, run.rows)
 
 
 def load_policy(config: GrpoConfig) -> Bundle:
@@ -109,7 +128,8 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
 def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: PromptRows) -> WeightedRewards:
     """The rewards with what they are made from."""
     weights = reward_weights(config.rewards)
-    check_histories(weights, [row["history"] for row in prompts.rows], list(prompts.counts))
+    about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
+    check_histories(weights, about, list(prompts.counts))
     vectors = None
     if config.reward_vectors:
         vectors = load_vector_artefact(find_path(config.reward_vectors), corpus.items["item_id"].tolist())
@@ -166,6 +186,10 @@ def build_trainer(
     """The trainer with everything that a step needs."""
     table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
     trie = Trie.build(table.codes, bundle.code_ids)
+    order = None
+    if config.stream:
+        size = config.prompts_per_device
+        order = BlockSampler(len(prompts.rows), config.shuffle_rows, world_size(), size, config.seed)
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,
@@ -176,7 +200,8 @@ def build_trainer(
         objective=Objective(rewards, config.loss, config.sibling_alpha, config.keep_zero_variance),
         sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
         validation=validation_set(config, bundle, builder, trie),
-        callbacks=early_stopping(config),
+        callbacks=[*early_stopping(config), *([TellEpoch(order)] if order else [])],
+        order=order,
     )
 
 

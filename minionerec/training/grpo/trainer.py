@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
+from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig
 
@@ -81,6 +82,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Token ids of each SID number.
         validation: What is ranked at each validation; nothing if None.
         callbacks: Beside the trainer's own.
+        order: The order of rows that lie on disk; None where they are in memory.
     """
 
     measures_loss = False
@@ -98,8 +100,9 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
         callbacks: Sequence[TrainerCallback] = (),
+        order: Sampler[int] | None = None,
     ):
-        super().__init__(model, args, rows, tokenizer, callbacks)
+        super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
         self.validation = validation
         self.figures = Figures(self.accelerator)

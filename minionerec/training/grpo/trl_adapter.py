@@ -102,6 +102,7 @@ class StepTrainer(GRPOTrainer):
         rows: What is trained on.
         tokenizer: The model's tokenizer.
         callbacks: Beside the trainer's own.
+        order: The order of rows that lie on disk; None where they are in memory.
     """
 
     args: GRPOConfig
@@ -114,16 +115,21 @@ class StepTrainer(GRPOTrainer):
         rows: Sequence[Row],
         tokenizer: PreTrainedTokenizerBase,
         callbacks: Sequence[TrainerCallback] = (),
+        order: Sampler[int] | None = None,
     ):
         super().__init__(
             model=model,
             args=args,
             reward_funcs=_ask_no_reward,
-            train_dataset=Dataset.from_list(list(rows)),
+            # TRL takes data sets of one kind alone, so of rows on disk it gets the first, and then all.
+            train_dataset=Dataset.from_list(list(rows) if order is None else [rows[0]]),
             eval_dataset=Dataset.from_dict({"prompt": ["-"]}),  # validation ranks rows of its own
             processing_class=tokenizer,
             callbacks=list(callbacks),
         )
+        self.order = order
+        if order is not None:
+            self.train_dataset: Any = rows
 
     @abstractmethod
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[Groups]:
@@ -147,7 +153,9 @@ class StepTrainer(GRPOTrainer):
         rows: Any = self.train_dataset
         args, processes = self.args, self.accelerator.num_processes
         size = args.per_device_train_batch_size // self.num_generations
-        sampler = EpochSampler(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
+        sampler = self.order
+        if sampler is None:
+            sampler = EpochSampler(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
         loader: DataLoader[Any] = self.accelerator.prepare(
             DataLoader(rows, batch_size=size, sampler=sampler, collate_fn=list)
         )

@@ -1,0 +1,84 @@
+"""GRPO from prompts on disk: they are those in memory, and a run that dies goes on to the same weights."""
+
+import json
+from collections import Counter
+from functools import partial
+
+import pytest
+import yaml
+from support.kill import Point, stage_in_child
+from support.launched import launch
+from support.training import builder_of, grpo_config, make_inputs, same_weights, sft_config
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.stored import StoredCorpus
+from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.grpo.stream import disk_prompts
+from minionerec.training.sft import run_sft
+from minionerec.training.stream import jobs
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A corpus in row groups of a few users, and a checkpoint on it."""
+    folder = tmp_path_factory.mktemp("shop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minionerec.data.shards.GROUP", 7)
+        make_inputs(folder)
+    run_sft(sft_config(folder, epochs=1))
+    return folder
+
+
+def streamed(folder, **changes):
+    return grpo_config(folder, **{"stream": True, "shuffle_rows": 16, "epochs": 1, **changes})
+
+
+def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
+    bundle, builder, _ = builder_of(shop)
+    config = streamed(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
+    memory = grpo_rows(builder, bundle.tokenizer, config, 512)
+    stored = StoredCorpus.open(shop / "corpus")
+    disk = disk_prompts(builder, bundle.tokenizer, stored, config, 512, tmp_path / "rows")
+    assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
+    assert (disk.cut, disk.filled_up, len(disk.rows)) == (memory.cut, memory.filled_up, 200)
+    ours, theirs = (Counter(json.dumps(rows.rows[row]) for row in range(168)) for rows in (disk, memory))
+    assert ours == theirs
+    assert {json.dumps(disk.rows[row]) for row in range(168, 200)} <= set(ours)
+    assert {row["history"] is None for row in disk.rows} == {False, True}
+    with pytest.raises(ConfigError, match="task 'sid_to_title' answers with a title"):
+        disk_prompts(
+            builder, bundle.tokenizer, stored, streamed(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other"
+        )
+
+
+def test_killed_it_goes_on_to_the_same_weights(shop, tmp_path):
+    totals = stage_in_child(run_grpo, tmp_path / "whole", streamed(shop, output=str(tmp_path / "whole" / "grpo")))
+    for number, point in enumerate((Point("step", totals["step"] - 1), Point("write", 8))):
+        mine = tmp_path / str(number)
+        run = partial(stage_in_child, run_grpo, mine, streamed(shop, output=str(mine / "grpo")))
+        run(point)
+        run()
+        assert same_weights(mine / "grpo", tmp_path / "whole" / "grpo")
+    assert not (tmp_path / "whole" / "grpo.finished" / "rows").exists()
+
+
+def test_what_cannot_be_streamed_is_refused(shop):
+    with pytest.raises(ConfigError, match="eval_rows is -1, but stream is true"):
+        streamed(shop, eval_rows=-1)
+    assert not {"stream", "shuffle_rows"} & grpo_config(shop).deciding().keys()
+
+
+@pytest.mark.slow
+def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path):
+    config = streamed(shop, prompts_per_device=2, epochs=2, tasks={"next_sid": 0.25, "title_to_sid": 1.0})
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+        settings = {**config.__dict__, "output": str(tmp_path / name / "out")}
+        (tmp_path / name / "grpo.yaml").write_text(yaml.safe_dump(settings))
+    steps = [counts["step"] for counts in launch(tmp_path / "whole", "grpo", 2)]
+    assert steps[0] == steps[1] == 2 * -(-(30 + 24) // 8)
+    launch(tmp_path / "cut", "grpo", 2, Point("step", steps[0] - 2), rank=1, whole=True)  # in the second epoch
+    launch(tmp_path / "cut", "grpo", 2)
+    assert same_weights(tmp_path / "cut" / "out", tmp_path / "whole" / "out")
