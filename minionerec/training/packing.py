@@ -119,7 +119,7 @@ class HasEpoch(Protocol):
 class TellEpoch(TrainerCallback):
     """Tells a collator, and an order of rows, of each epoch before its first batch, also if a run goes on inside one.
 
-    Accelerate tells samplers too, but not if a run of several processes goes on inside an epoch.
+    Accelerate tells samplers too, as far as it finds them in what they were wrapped into.
 
     Args:
         told: Those who have an `epoch`.

@@ -71,8 +71,9 @@ def test_what_cannot_be_streamed_is_refused(shop):
 
 
 @pytest.mark.slow
-def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path):
-    config = streamed(shop, prompts_per_device=2, epochs=2, tasks={"next_sid": 0.25, "title_to_sid": 1.0})
+@pytest.mark.parametrize("way", [streamed, grpo_config], ids=["disk", "memory"])
+def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path, way):
+    config = way(shop, prompts_per_device=2, epochs=2, tasks={"next_sid": 0.25, "title_to_sid": 1.0})
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
         settings = {**config.__dict__, "output": str(tmp_path / name / "out")}

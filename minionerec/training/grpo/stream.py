@@ -64,18 +64,17 @@ class DiskPrompts(Sequence[Row]):
 
     def __init__(self, written: Sequence[Written], step: int, seed: int):
         self._rows = Numbered(written)
-        self.count = len(self._rows)
-        missing = -self.count % step
-        rng = np.random.default_rng(seed)
-        self._again = rng.choice(self.count, missing, replace=missing > self.count).tolist()
+        self.distinct = len(self._rows)
+        missing = -self.distinct % step
+        self._again: list[int] = np.random.default_rng(seed).integers(self.distinct, size=missing).tolist()
 
     def __len__(self) -> int:
         """Number of rows of whole steps."""
-        return self.count + len(self._again)
+        return self.distinct + len(self._again)
 
     def __getitem__(self, row: Any) -> Any:
         """One row."""
-        part, number = self._rows.find(row if row < self.count else self._again[row - self.count])
+        part, number = self._rows.find(row if row < self.distinct else self._again[row - self.distinct])
         found = {
             name: part.arrays[name][slice(*span(part.arrays[ends], number))].tolist() for name, ends in _ENDS.items()
         }
