@@ -121,6 +121,15 @@ def _targets(
     return numbers, owners, begins, ends, places
 
 
+def padded_windows(found: FlatWindows, width: int, padding: Side) -> StoredWindows:
+    """Windows as rows of equal width, items from 1, with the number of each target's row."""
+    firsts = np.maximum(found.firsts, 1)
+    windows = make_windows(found.items + 1, found.begins, found.ends, firsts, width, padding)
+    # Numbers from 1 are cut as items are; they stand where there is a target, which is never 0.
+    numbers = make_windows(found.rows + 1, found.begins, found.ends, firsts, width, padding).targets - 1
+    return StoredWindows(windows.histories, windows.targets, np.where(windows.targets > 0, numbers, -1))
+
+
 def disk_windows(
     stored: StoredCorpus, split: str, folder: Path, max_len: int | None = None, padding: Side = "right"
 ) -> StoredWindows:
@@ -153,13 +162,10 @@ def _write_windows(stored: StoredCorpus, split: str, folder: Path, width: int, p
             if group < done:
                 continue
             found = flat_windows(chains, stored.max_history, stored.together, {split: 0})
-            firsts = np.maximum(found.firsts, 1)
-            windows = make_windows(found.items + 1, found.begins, found.ends, firsts, width, padding)
-            # Numbers from 1 are cut as items are; they stand where there is a target, which is never 0.
-            numbers = make_windows(found.rows + 1, found.begins, found.ends, firsts, width, padding).targets - 1
+            windows = padded_windows(found, width, padding)
             writer.append("histories", windows.histories)
             writer.append("targets", windows.targets)
-            writer.append("rows", np.where(windows.targets > 0, numbers, -1))
+            writer.append("rows", windows.rows)
             writer.commit({"groups": group + 1})
         writer.finish()
 

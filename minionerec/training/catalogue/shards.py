@@ -14,10 +14,9 @@ from torch.utils.data import Dataset
 from minionerec.core.errors import DataError
 from minionerec.data.chains import Chains
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import make_windows
 from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_windows import flat_windows, padded_windows
 from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.data.windows import recency_of
 from minionerec.sid.table import SidTable
@@ -57,8 +56,8 @@ def collate_arrays(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]
 
 
 def reads_shards(stored: StoredCorpus) -> bool:
-    """Whether a corpus is read shard by shard: it is large, and each row's history is all that came before."""
-    return stored.sizes["train"] > ROWS_IN_MEMORY and not stored.together
+    """Whether a corpus is read shard by shard: it is large."""
+    return stored.sizes["train"] > ROWS_IN_MEMORY
 
 
 def rows_held_out(stored: StoredCorpus) -> Corpus:
@@ -68,32 +67,20 @@ def rows_held_out(stored: StoredCorpus) -> Corpus:
     return Corpus(stored.items, nothing, valid, nothing, stored.split, stored.max_history, stored.counts)
 
 
-def chain_windows(chains: Chains, max_history: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def chain_windows(chains: Chains, max_history: int, together: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The training rows of sequences as windows, those of `minionerec.data.windows.user_windows` in another order.
 
     Args:
         chains: Sequences.
         max_history: Most items that a history holds, H.
+        together: Whether items of one time are one step.
 
     Returns:
         Histories and labels, int32 (W, H), items from 1, 0 padding on the right and where there is no loss; and the
         number of each label's row, int32 (W, H), -1 where there is none.
     """
-    trained = chains.splits == SPLITS.index("train")
-    starts = chains.offsets[:-1][chains.lengths > 0]
-    before = np.append(False, trained[:-1])
-    before[starts] = False
-    after = np.append(trained[1:], False)
-    after[starts[1:] - 1] = False
-    firsts, ends = np.flatnonzero(trained & ~before), np.flatnonzero(trained & ~after) + 1  # runs of training targets
-    owners = np.searchsorted(chains.offsets, firsts, side="right") - 1
-    begins = np.maximum(chains.offsets[owners], firsts - max_history)
-    read = np.maximum(firsts - begins, 1)
-    items, rows = (
-        make_windows(values.astype(np.int32) + 1, begins, ends, read, max_history, "right")
-        for values in (chains.items, chains.rows)
-    )
-    return items.histories, items.targets, np.where(items.targets > 0, rows.targets, 0) - 1
+    found = padded_windows(flat_windows(chains, max_history, together, {"train": 0}), max_history, "right")
+    return found.histories, found.targets, found.rows
 
 
 def read_windows(folder: Path) -> Windows:
@@ -115,7 +102,7 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
     """
     folder.mkdir(parents=True, exist_ok=True)
     width = stored.max_history
-    count = sum(len(chain_windows(part, width)[0]) for part in stored.chains())
+    count = sum(len(chain_windows(part, width, stored.together)[0]) for part in stored.chains())
     if not count:
         raise DataError(f"{stored.place}: no training row has a history, so there is nothing to train on.")
     made: dict[str, np.ndarray] = {
@@ -125,7 +112,7 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
     ages = recency_of(stored.split, stored.sizes["train"], recency)
     begin, weight, labelled = 0, 0.0, 0
     for part in stored.chains():
-        histories, labels, rows = chain_windows(part, width)
+        histories, labels, rows = chain_windows(part, width, stored.together)
         here, known = slice(begin, begin + len(histories)), rows >= 0
         weights = np.where(known, ages(rows), np.float32(1))
         made["histories"][here], made["weights"][here] = number[histories], weights
