@@ -328,6 +328,35 @@ def quality_against_cost(
     return _alone(text)
 
 
+def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: str) -> str:
+    """How something grows with something else: a line each, both axes in logarithmic steps, so that a slope is a power.
+
+    Args:
+        series: Name to size to value, all above 0.
+        across: What the horizontal axis shows.
+        up: What the vertical axis shows.
+
+    Returns:
+        An SVG image that stands by itself.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({**_STYLE, "axes.grid.axis": "both"}):
+        figure = _figure(7.2, 4.6)
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(series.items()):
+            sizes = sorted(points)
+            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
+            axes.plot(sizes, [points[size] for size in sizes], marker="o", markersize=4, label=name, **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        figure.legend(loc="outside right upper")
+        text = _svg(figure, "growth")
+    return _alone(text)
+
+
 def interval_panels(panels: Mapping[str, Mapping[str, tuple[float, float, float]]], quantity: str) -> str:
     """One point with its interval for each system, the same systems side by side in panels of their own scale.
 
