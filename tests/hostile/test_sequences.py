@@ -177,7 +177,7 @@ def test_a_stage_says_what_the_reader_says(shop, tmp_path, flaw):
     place = copied(shop, tmp_path / "shop", ("new",))
     rewrite(place / "corpus" / FILE, FLAWS[flaw][0])
     sign(place / "corpus")
-    said = stage(place, "build-sids", "--output", "new").said
+    said = stage(place, "eval-beam", "--output", "new").said
     assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", said), said
 
 

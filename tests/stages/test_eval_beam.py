@@ -161,7 +161,7 @@ def test_masked_lists_are_the_kept_ones_without_the_history(made, tmp_path):
 
 def test_ranked_items():
     table = SidTable(CODES, list("uvwxyz"))
-    assert ranked_items(table.sid_numbers, np.array([0, 2, 0, 0, 2, 0])) == [[0], [1, 4], [2], [5], [3]]
+    assert list(ranked_items(table.sid_numbers, np.array([0, 2, 0, 0, 2, 0]))) == [[0], [1, 4], [2], [5], [3]]
     assert ranked_items(table.sid_numbers, np.array([0, 1, 0, 0, 2, 0]))[1] == [4, 1]
 
 
