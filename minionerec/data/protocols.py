@@ -23,7 +23,7 @@ from minionerec.data.sequences import (
     sequences_from_source,
 )
 from minionerec.data.sources.user_items import read_user_items
-from minionerec.data.windows import user_windows
+from minionerec.data.windows import row_windows
 
 logger = get_logger(__name__)
 
@@ -257,16 +257,12 @@ def _five_core(data: Sequences, least: int = 5) -> Sequences:
 
 
 def corpus_windows(corpus: Corpus, max_len: int, padding: Side) -> Windows:
-    """The training rows of a corpus as windows, items from 1 (`minionerec.prompts.examples.user_windows`).
+    """The training rows of a corpus as windows, items from 1 (`minionerec.data.windows.user_windows`).
 
     With `max_len` the corpus's longest history, window i is that function's window i.
     """
-    found = user_windows(corpus)
-    ends = np.cumsum([len(window.items) for window in found])
-    begins = ends - [len(window.items) for window in found]
-    firsts = np.array([max(window.first_target, 1) for window in found], dtype=np.int64)
-    flat = (np.concatenate([window.items for window in found]) + 1).astype(np.int32)
-    return make_windows(flat, begins, ends, firsts, max_len, padding)
+    found, _ = row_windows(corpus.rows("train"), corpus.max_history)
+    return make_windows(found.items + 1, found.begins, found.ends, np.maximum(found.firsts, 1), max_len, padding)
 
 
 def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:

@@ -1,6 +1,6 @@
 """Windows of consecutive items of a corpus that stays on disk: a row group at a time, as arrays on disk."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,51 +12,9 @@ from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Side, Windows, cut_windows, make_windows, ranges
 from minionerec.data.stored import StoredCorpus
-from minionerec.data.windows import Window
+from minionerec.data.windows import FlatWindows
 
 _COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
-
-
-@dataclass(frozen=True)
-class FlatWindows:
-    """W windows (`minionerec.data.windows.Window`) in a few arrays.
-
-    Attributes:
-        items: int32 (M,), item indices, oldest first; windows of one sequence share them.
-        rows: int64 (M,), the row whose target each item is; -1 for items that are no row's.
-        begins: int64 (W,): window w is `items[begins[w] : ends[w]]`.
-        ends: int64 (W,).
-        firsts: int64 (W,), how many items of each window are only read.
-    """
-
-    items: np.ndarray
-    rows: np.ndarray
-    begins: np.ndarray
-    ends: np.ndarray
-    firsts: np.ndarray
-
-    def __len__(self) -> int:
-        """Number of windows, W."""
-        return len(self.begins)
-
-    @classmethod
-    def of(cls, windows: Sequence[Window]) -> "FlatWindows":
-        """From windows one by one."""
-        items = np.concatenate([np.zeros(0, np.int32), *(window.items for window in windows)])
-        rows = np.concatenate([np.zeros(0, np.int64), *(window.rows for window in windows)])
-        sizes = np.array([len(window.items) for window in windows], dtype=np.int64)
-        firsts = np.array([window.first_target for window in windows], dtype=np.int64)
-        ends = np.cumsum(sizes)
-        return cls(items, rows, ends - sizes, ends, firsts)
-
-    def take(self, chosen: np.ndarray) -> "FlatWindows":
-        """Some of the windows, by number, in the order given."""
-        return FlatWindows(self.items, self.rows, self.begins[chosen], self.ends[chosen], self.firsts[chosen])
-
-    def each(self, together: bool) -> Iterator[Window]:
-        """The windows one by one; `together` as they have it."""
-        for begin, end, first in zip(self.begins.tolist(), self.ends.tolist(), self.firsts.tolist(), strict=True):
-            yield Window(self.items[begin:end], first, self.rows[begin:end], together)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """The rows of a corpus as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.sequences import cut_windows, ranges
 
 logger = get_logger(__name__)
 
 _CROPPED = 0.5  # share of variants that lose their oldest items
+_PART = 1 << 20  # rows that are compared at a time
 _LEFT_OUT = 0.25  # chance of any other item to be left out
 _CHUNK = 1 << 20  # rows
 
@@ -32,6 +35,48 @@ class Window:
     together: bool = False
 
 
+@dataclass(frozen=True)
+class FlatWindows:
+    """W windows (`minionerec.data.windows.Window`) in a few arrays.
+
+    Attributes:
+        items: int32 (M,), item indices, oldest first; windows of one sequence share them.
+        rows: int64 (M,), the row whose target each item is; -1 for items that are no row's.
+        begins: int64 (W,): window w is `items[begins[w] : ends[w]]`.
+        ends: int64 (W,).
+        firsts: int64 (W,), how many items of each window are only read.
+    """
+
+    items: np.ndarray
+    rows: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    firsts: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of windows, W."""
+        return len(self.begins)
+
+    @classmethod
+    def of(cls, windows: Sequence[Window]) -> "FlatWindows":
+        """From windows one by one."""
+        items = np.concatenate([np.zeros(0, np.int32), *(window.items for window in windows)])
+        rows = np.concatenate([np.zeros(0, np.int64), *(window.rows for window in windows)])
+        sizes = np.array([len(window.items) for window in windows], dtype=np.int64)
+        firsts = np.array([window.first_target for window in windows], dtype=np.int64)
+        ends = np.cumsum(sizes)
+        return cls(items, rows, ends - sizes, ends, firsts)
+
+    def take(self, chosen: np.ndarray) -> "FlatWindows":
+        """Some of the windows, by number, in the order given."""
+        return FlatWindows(self.items, self.rows, self.begins[chosen], self.ends[chosen], self.firsts[chosen])
+
+    def each(self, together: bool) -> Iterator[Window]:
+        """The windows one by one; `together` as they have it."""
+        for begin, end, first in zip(self.begins.tolist(), self.ends.tolist(), self.firsts.tolist(), strict=True):
+            yield Window(self.items[begin:end], first, self.rows[begin:end], together)
+
+
 def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
     """The rows of one split as windows of at most `max_history` + 1 items, each row's target a target exactly once.
 
@@ -47,41 +92,50 @@ def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
         Windows in the order of each user's first row.
     """
     rows = corpus.rows(split)
-    chains: dict[str, list[tuple[list[int], list[int], int]]] = {}
-    for row, (user, history, target) in enumerate(rows):
-        open_chains = chains.setdefault(user, [])
-        past = [int(item) for item in history]
-        if (
-            open_chains
-            and past == open_chains[-1][0][-len(past) :]
-            and (len(past) == len(open_chains[-1][0]) or len(past) == corpus.max_history)
-        ):
-            open_chains[-1][0].append(int(target))
-            open_chains[-1][1].append(row)
-        else:
-            open_chains.append(([*past, int(target)], [-1] * len(past) + [row], len(past)))
-    size = corpus.max_history + 1
-    step = max(1, corpus.max_history // 2)
-    windows = []
-    for open_chains in chains.values():
-        for items, numbers, first in open_chains:
-            start, covered = 0, first
-            while covered < len(items):
-                end = min(start + size, len(items))
-                own = np.array(numbers[start:end], dtype=np.int64)
-                shown = np.array(items[start:end], dtype=np.int32)
-                windows.append(Window(shown, covered - start, own, corpus.together))
-                covered = end
-                start = max(end - size + step, 0) if end < len(items) else end
+    found, sequences = row_windows(rows, corpus.max_history)
     if corpus.together:
         logger.info(
             "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the user's "
             "row before is no target.",
-            f"{sum(map(len, chains.values())) - len(chains):,}",
+            f"{sequences - len(np.unique(rows.user_numbers)):,}",
             f"{len(rows):,}",
             split,
         )
-    return windows
+    return list(found.each(corpus.together))
+
+
+def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
+    """The windows of `user_windows`, in a few arrays, and how many sequences the rows make."""
+    _, firsts, users = np.unique(rows.user_numbers, return_index=True, return_inverse=True)
+    order = np.argsort(firsts[users], kind="stable")  # user by user, in the order of their first rows
+    heads = np.flatnonzero(~_continued(rows, order, max_history))
+    read = rows.lengths[order[heads]]
+    sizes = np.diff(np.append(heads, len(order)))  # rows of each sequence
+    stops = np.cumsum(read + sizes)
+    begins = stops - read - sizes
+    items, numbers = np.empty(int(stops[-1]), np.int32), np.full(int(stops[-1]), -1, np.int64)
+    items[ranges(begins, begins + read)] = rows.items[ranges(rows.begins[order[heads]], rows.ends[order[heads]])]
+    places = ranges(begins + read, stops)
+    items[places], numbers[places] = rows.targets[order], order
+    cut = cut_windows(begins, stops, read, max_history)
+    return FlatWindows(items, numbers, *cut).take(np.argsort(cut[0], kind="stable")), len(heads)
+
+
+def _continued(rows: SplitRows, order: np.ndarray, max_history: int) -> np.ndarray:
+    """Which rows, in an order, have the history of the row before and its target as theirs: bool (R,)."""
+    before, after = order[:-1], order[1:]
+    lengths = rows.lengths
+    fits = (rows.user_numbers[before] == rows.user_numbers[after]) & (lengths[after] > 0)
+    fits &= lengths[after] == np.minimum(lengths[before] + 1, max_history)
+    fits &= rows.newest[after] == rows.targets[before]
+    for start in range(0, len(order), _PART):
+        some = np.flatnonzero(fits[start : start + _PART]) + start
+        shared = lengths[after[some]] - 1
+        here = ranges(rows.begins[after[some]], rows.ends[after[some]] - 1)
+        there = ranges(rows.ends[before[some]] - shared, rows.ends[before[some]])
+        differ = np.repeat(some, shared)[rows.items[here] != rows.items[there]]
+        fits[differ] = False
+    return np.append(False, fits)
 
 
 def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Window]:

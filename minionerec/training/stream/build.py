@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from minionerec.data.chains import Chains
 from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_windows import FlatWindows, flat_windows, numbered_from
-from minionerec.data.windows import Recency, varied_windows
+from minionerec.data.stored_windows import flat_windows, numbered_from
+from minionerec.data.windows import FlatWindows, Recency, varied_windows
 from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.data.sequences import ranges
-from minionerec.data.stored_windows import FlatWindows
+from minionerec.data.windows import FlatWindows
 from minionerec.prompts.examples import ExampleBuilder
 from minionerec.prompts.wording import NEXT_SID
 from minionerec.training.rows import window_texts

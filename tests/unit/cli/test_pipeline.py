@@ -89,7 +89,10 @@ def test_a_run_stops_at_the_first_failing_stage(tmp_path):
         (["run", "demo", "--no_such_flag"], "unrecognized arguments: --no_such_flag. See --help."),
         (["recipes", "copy", "demo"], "the following arguments are required: folder. See --help."),
         (["recipes", "copy", "nowhere", "here"], "nowhere: no recipe there"),
-        (["no-such-command"], "unknown command 'no-such-command'; known: run, study, recipes, doctor, put, serve, prepare-"),
+        (
+            ["no-such-command"],
+            "unknown command 'no-such-command'; known: run, study, recipes, doctor, put, serve, pre",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_line_and_status_2(words, message, tmp_path):
