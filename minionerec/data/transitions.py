@@ -47,7 +47,12 @@ def count_transitions(
 
 
 def count_transitions_in_parts(
-    parts: Iterable[tuple[np.ndarray, np.ndarray]], size: int, reach: int, decay: float, reverse: float
+    parts: Iterable[tuple[np.ndarray, np.ndarray]],
+    size: int,
+    reach: int,
+    decay: float,
+    reverse: float,
+    sources: np.ndarray | None = None,
 ) -> Transitions:
     """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs that were counted.
 
@@ -57,31 +62,39 @@ def count_transitions_in_parts(
         reach: How many items back a pair counts.
         decay: Weight of each further step back.
         reverse: Weight of the other direction.
+        sources: Only pairs that begin with these entries are counted, bool (size,); all if None.
     """
     whole = csr_array((size, size), dtype=np.float64)
     held = csr_array((size, size), dtype=np.float64)
     for histories, targets in parts:
-        held = held + _table(histories, targets, size, reach, decay, reverse)
+        held = held + _table(histories, targets, size, reach, decay, reverse, sources)
         if held.nnz > whole.nnz // 4:  # adding to all that was counted costs as much as that is large
             whole, held = whole + held, csr_array((size, size), dtype=np.float64)
     return _transitions(whole + held)
 
 
 def _table(
-    histories: np.ndarray, targets: np.ndarray, size: int, reach: int, decay: float, reverse: float
+    histories: np.ndarray,
+    targets: np.ndarray,
+    size: int,
+    reach: int,
+    decay: float,
+    reverse: float,
+    sources: np.ndarray | None = None,
 ) -> csr_array:
-    """The counts as a sparse matrix, a row an entry."""
-    sources, followers, counts = [], [], []
-    for back in range(min(reach, histories.shape[1])):
-        before, after = histories[:, : histories.shape[1] - back], targets[:, back:]
+    """The counts as a sparse matrix, a row an entry; of the rows `sources` alone, bool (size,), where it is given."""
+    forth: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    back: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for step in range(min(reach, histories.shape[1])):
+        before, after = histories[:, : histories.shape[1] - step], targets[:, step:]
         kept = (before > 0) & (after > 0)
-        sources.append(before[kept] - 1)
-        followers.append(after[kept] - 1)
-        counts.append(np.full(int(kept.sum()), decay**back))
-    source, follower, count = (np.concatenate(part) for part in (sources, followers, counts))
-    if reverse:
-        source, follower = np.concatenate([source, follower]), np.concatenate([follower, source])
-        count = np.concatenate([count, reverse * count])
+        pair = before[kept] - 1, after[kept] - 1
+        for found, (source, follower), weight in ((forth, pair, 1.0), (back, pair[::-1], reverse)):
+            wanted = slice(None) if sources is None else sources[source]
+            if weight:
+                taken = source[wanted]
+                found.append((taken, follower[wanted], np.full(len(taken), weight * decay**step)))
+    source, follower, count = (np.concatenate(column) for column in zip(*forth, *back, strict=True))
     table = coo_array((count, (source, follower)), shape=(size, size)).tocsr()
     table.sum_duplicates()
     return table

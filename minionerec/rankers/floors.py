@@ -12,7 +12,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.sequences import Split, Windows
-from minionerec.data.transitions import count_transitions
+from minionerec.data.transitions import count_transitions_in_parts
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
 from minionerec.rankers.protocol import Ranker, Ranking
@@ -21,6 +21,7 @@ POPULARITY, LAST_ITEM, FOLLOWED = "popularity", "same as last item", "what follo
 """Names of the floors, in tables and in files."""
 
 _ROWS_AT_ONCE = 1024
+_PART = 1 << 18  # windows that are counted at a time
 _REACH, _DECAY, _REVERSE = 10, 0.6, 0.3
 
 
@@ -150,18 +151,17 @@ class WhatFollowed:
     the other direction. A history's items count 1, times 0.6 for each step back, and each is divided by the square root
     of how often it was counted. Of equal scores the candidate with the more popular items comes first.
 
+    Of more than `_PART` windows only those pairs are counted, anew for each question, that begin with an item which is
+    asked about: all pairs of a hundred million choices would not fit into memory.
+
     Args:
         rows: What pairs and popularity are counted from.
     """
 
     def __init__(self, rows: TrainingRows):
         self.rows = rows
-        size = int(rows.numbers.max()) + 1
-        of_item = np.concatenate([[0], rows.numbers + 1])  # by item from 1; 0 is padding
-        histories, targets = of_item[rows.windows.histories], of_item[rows.windows.targets]
-        pairs = count_transitions(histories, targets, size, _REACH, _DECAY, _REVERSE)
-        self.followed = csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(size, size))
-        self.rarity = 1 / np.sqrt(np.asarray(self.followed.sum(1)).ravel() + 1)
+        self.size = size = int(rows.numbers.max()) + 1
+        self.followed = self._counted() if len(rows.windows) <= _PART else None
         self.popularity = np.bincount(rows.numbers, rows.popularity, size)
         self.by_popularity = np.argsort(-self.popularity, kind="stable")
         self.behind = ranked_items(rows.numbers, rows.popularity)
@@ -175,23 +175,29 @@ class WhatFollowed:
         """
         self.rows.check_k(k)
         newest = [self.rows.numbers[np.asarray(history, dtype=np.int64)[::-1][:_REACH]] for history in histories]
+        followed = self._counted(newest) if self.followed is None else self.followed
+        rarity = 1 / np.sqrt(np.asarray(followed.sum(1)).ravel() + 1)
         lists: list[list[int]] = []
         for start in range(0, len(newest), _ROWS_AT_ONCE):
-            scores = self._scores(newest[start : start + _ROWS_AT_ONCE])
+            scores = _asked(newest[start : start + _ROWS_AT_ONCE], rarity) @ followed
             for row, (first, end) in enumerate(pairwise(scores.indptr), start):
                 mask = None if allowed is None else allowed.row(row)
                 ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k, mask)
                 lists.append(list_items(ranked.tolist(), self.behind, k, mask)[0])
         return _by_place(lists)
 
-    def _scores(self, newest: Sequence[np.ndarray]) -> csr_array:
-        """Scores of what followed: (rows, candidates), nothing stored where nothing followed."""
-        lengths = np.array([len(history) for history in newest])
-        known = np.concatenate([*newest, np.zeros(0, np.int64)])
-        back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
-        row = np.repeat(np.arange(len(newest)), lengths)
-        asked = csr_array((_DECAY**back * self.rarity[known], (row, known)), shape=(len(newest), len(self.rarity)))
-        return asked @ self.followed
+    def _counted(self, asked: Sequence[np.ndarray] | None = None) -> csr_array:
+        """What followed what: (candidates, candidates); of the candidates in histories alone, where they are given."""
+        sources = None
+        if asked is not None:
+            sources = np.zeros(self.size, dtype=bool)
+            sources[np.concatenate([*asked, np.zeros(0, np.int64)])] = True
+        of_item = np.concatenate([[0], self.rows.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
+        windows = self.rows.windows
+        parts = (slice(start, start + _PART) for start in range(0, max(1, len(windows)), _PART))
+        taken = ((of_item[windows.histories[part]], of_item[windows.targets[part]]) for part in parts)
+        pairs = count_transitions_in_parts(taken, self.size, _REACH, _DECAY, _REVERSE, sources)
+        return csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(self.size, self.size))
 
     def _ranked(self, found: np.ndarray, values: np.ndarray, width: int, mask: np.ndarray | None) -> np.ndarray:
         """The best candidates of a row with items that are allowed, filled up with popular ones: int64 (width,)."""
@@ -202,6 +208,15 @@ class WhatFollowed:
         best = found[np.lexsort((found, -self.popularity[found], -values))[:width]]
         popular = popular[: width + len(best)]
         return np.concatenate([best, popular[~np.isin(popular, best)]])[:width]
+
+
+def _asked(newest: Sequence[np.ndarray], rarity: np.ndarray) -> csr_array:
+    """What each candidate of histories counts: (rows, candidates)."""
+    lengths = np.array([len(history) for history in newest])
+    known = np.concatenate([*newest, np.zeros(0, np.int64)])
+    back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
+    row = np.repeat(np.arange(len(newest)), lengths)
+    return csr_array((_DECAY**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
 
 
 def make_floors(data: Corpus | Split, table: Groups | None = None) -> dict[str, Ranker]:

@@ -8,7 +8,6 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
-from scipy.sparse import csr_array
 from torch.utils.data import Dataset
 
 from minionerec.core.errors import DataError
@@ -17,7 +16,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import flat_windows, padded_windows
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import recency_of
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import Windows
@@ -145,17 +144,6 @@ def target_counts(windows: Windows, size: int) -> np.ndarray:
 
 def window_transitions(windows: Windows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
     """What followed what in windows; see `minionerec.data.transitions.count_transitions`."""
-    parts = list(parts_of(len(windows["labels"])))
-    counted = (
-        count_transitions(
-            windows["histories"][part], np.maximum(windows["labels"][part], 0), size, reach, decay, reverse
-        )
-        for part in parts
-    )
-    if len(parts) == 1:
-        return next(counted)
-    total = csr_array((size, size), dtype=np.float32)
-    for found in counted:
-        total = total + csr_array((found.counts, found.followers, found.offsets), shape=(size, size))
-    total.sort_indices()
-    return Transitions(total.indptr.astype(np.int64), total.indices.astype(np.int32), total.data)
+    parts = parts_of(len(windows["labels"]))
+    counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)
+    return count_transitions_in_parts(counted, size, reach, decay, reverse)

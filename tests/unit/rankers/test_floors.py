@@ -9,6 +9,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
+from minionerec.rankers import floors
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
 from minionerec.rankers.lists import Rows, rank_rows
@@ -144,3 +145,22 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
         for back, item in enumerate(history[::-1][:10].tolist()):
             scores += 0.6**back * counts[item] / np.sqrt(counts[item].sum() + 1)
         assert row == sorted(range(8), key=lambda item: (-round(scores[item], 5), popular.index(item)))
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
+    rng = np.random.default_rng(1)
+    items = pd.DataFrame({"item_id": [str(n) for n in range(20)], "title": "", "description": ""})
+    chains = [rng.integers(0, 20, length).tolist() for length in (9, 6, 12, 7)]
+    train = [
+        (f"u{user}", chain[:end][-4:], chain[end]) for user, chain in enumerate(chains) for end in range(1, len(chain))
+    ]
+    test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
+    corpus = Corpus(items, SplitRows.of(*zip(*train, strict=True)), test, test, "test split", 4)
+    found = {}
+    for size in (1 << 18, part):
+        monkeypatch.setattr(floors, "_PART", size)
+        ranker = make_floors(corpus)[FOLLOWED]
+        assert (ranker.followed is None) == (size == part)
+        found[size] = ranker.rank(corpus.test.histories.tolist(), 12)
+    assert found[part] == found[1 << 18]
