@@ -350,6 +350,9 @@ def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: s
             axes.plot(sizes, [points[size] for size in sizes], marker="o", markersize=4, label=name, **style)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e6 else f"{value / 1e6:,g} M")
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         figure.legend(loc="outside right upper")
