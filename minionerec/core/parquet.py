@@ -1,7 +1,8 @@
 """Parquet files that a stage wrote: read with their columns checked, and what is wrong in one line."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import ArtefactError, MinioneRecError
@@ -40,12 +41,10 @@ def read_parquet(
         error: If the file cannot be read or lacks a column, or a column has gaps or holds something else.
     """
     import pandas as pd
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    failures = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
     frame = None
-    try:
+    with readable(path, error=error, remedy=remedy):
         held = pq.ParquetFile(path).schema_arrow
         wanted = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in held.names}}
         wrong = next((said for name, kind in wanted.items() if (said := _flaw(held, name, kind))), None)
@@ -55,14 +54,35 @@ def read_parquet(
         if wrong is None:
             frame = pd.read_parquet(path, columns=list(wanted) if only else None)
             wrong = next((said for name, kind in wanted.items() if (said := _holes(frame[name], name, kind))), None)
+    if wrong is not None or frame is None:
+        raise error(f"{path}: {wrong}. {remedy}")
+    return frame
+
+
+@contextmanager
+def readable(
+    path: str | os.PathLike[str], *, error: type[MinioneRecError] = ArtefactError, remedy: str
+) -> Iterator[None]:
+    """What arrow and the file system say of a file that cannot be read, in one line.
+
+    Args:
+        path: The file that is read within.
+        error: What is raised.
+        remedy: What to do about it.
+
+    Raises:
+        error: If the file cannot be read.
+    """
+    import pyarrow as pa
+
+    failures = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
+    try:
+        yield
     except failures as raised:
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
         raise error(
             f"{path}: cannot be read as parquet ({' '.join(str(reason).split())[:300].rstrip('.')}). {remedy}"
         ) from None
-    if wrong is not None or frame is None:
-        raise error(f"{path}: {wrong}. {remedy}")
-    return frame
 
 
 def _flaw(held: "pa.Schema", name: str, kind: str) -> str | None:

@@ -6,7 +6,6 @@ same sequences are the same bytes whoever found them.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from minionerec.core.errors import ArtefactError
-from minionerec.core.faults import fault
+from minionerec.core.parquet import readable
 from minionerec.data.chains import NOBODY, Chains
 from minionerec.data.names import SPLITS
 
@@ -27,7 +26,6 @@ SHARD = 1 << 22
 """Interactions in a shard, about."""
 REMEDY = "Run the stage that makes the corpus again (minionerec prepare-data)."
 _LISTS = {"items": pa.int32(), "times": pa.int64(), "rows": pa.int32(), "splits": pa.int8()}
-_FAILURES = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
 
 
 def count_shards(interactions: int) -> int:
@@ -120,7 +118,7 @@ def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
     Raises:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
-    with _readable(path), pq.ParquetFile(path) as file:
+    with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
         timed = _check_schema(path, file.schema_arrow)
         for group in range(file.num_row_groups):
             yield _chains(path, file.read_row_group(group), n_items, timed)
@@ -132,19 +130,8 @@ def has_times(path: Path) -> bool:
     Raises:
         ArtefactError: As `read_shard`.
     """
-    with _readable(path), pq.ParquetFile(path) as file:
+    with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
         return _check_schema(path, file.schema_arrow)
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Failures of reading a file, in one line."""
-    try:
-        yield
-    except _FAILURES as raised:
-        reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
-        text = " ".join(str(reason).split())[:300].rstrip(".")
-        raise ArtefactError(f"{path}: cannot be read as parquet ({text}). {REMEDY}") from None
 
 
 def _check_schema(path: Path, schema: pa.Schema) -> bool:
