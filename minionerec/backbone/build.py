@@ -65,16 +65,28 @@ class ScratchShape:
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """The torch dtype of a setting; "auto" is bfloat16 where a GPU supports it and float32 elsewhere.
+    """The torch dtype of weights that are trained; "auto" is float32 on every machine.
+
+    Without a float32 copy, most of a small step in bfloat16 rounds to nothing; DeepSpeed keeps such a copy, so recipes
+    that it launches name bfloat16 themselves.
 
     Raises:
         ConfigError: If the name is unknown.
     """
     if name == "auto":
-        return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+        return torch.float32
     if name not in DTYPES:
         raise ConfigError(f"unknown dtype {name!r}; known: auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
+
+
+def reading_dtype(name: str) -> torch.dtype | None:
+    """The torch dtype of weights that are only read; "auto" is None, the stored one, on a GPU and float32 elsewhere.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    return None if name == "auto" and torch.cuda.is_available() else resolve_dtype(name)
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:

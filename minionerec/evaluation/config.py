@@ -92,7 +92,7 @@ class EvalConfig(StageConfig):
     score_end: bool = setting(
         False, "also score what follows the SID in a completion (newline, end token), as stock search does"
     )
-    dtype: str = setting("auto", "dtype of the weights", known=DTYPES)
+    dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
     slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
     times: str | None = setting(
         None,

@@ -69,7 +69,9 @@ class GroundingConfig(StageConfig):
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics; none above the candidates")
     batch_size: int = setting(32, "prompts or texts at a time", least=1)
-    dtype: str = setting("auto", "dtype of the checkpoint's weights", known=DTYPES)
+    dtype: str = setting(
+        "auto", "dtype of the checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
+    )
     slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
     times: str | None = setting(
         None,

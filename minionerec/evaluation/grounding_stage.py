@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from minionerec.backbone.build import resolve_dtype
+from minionerec.backbone.build import reading_dtype
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
@@ -157,7 +157,7 @@ def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _Task:
     for name in {"checkpoint", "sequential"} & set(inputs):
         require_held_out(inputs[name])
     corpus = Corpus.load(inputs["corpus"])
-    bundle = load_bundle(inputs["checkpoint"], dtype=resolve_dtype(config.dtype), titles=True)
+    bundle = load_bundle(inputs["checkpoint"], dtype=reading_dtype(config.dtype), titles=True)
     if bundle.task != NEXT_TITLE:
         raise ArtefactError(
             f"{inputs['checkpoint']}: was trained on {bundle.task} and does not write titles. Give a checkpoint that "

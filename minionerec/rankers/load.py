@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minionerec.backbone.build import resolve_dtype
+from minionerec.backbone.build import reading_dtype
 from minionerec.backbone.bundle import KIND as CHECKPOINT
 from minionerec.backbone.bundle import load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
@@ -59,7 +59,7 @@ def load_ranker(
     """
     kind = read_manifest(path)["kind"]
     if kind == CHECKPOINT:
-        bundle = load_bundle(path, dtype=resolve_dtype(dtype), table=table, titles=True)
+        bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_behind(path) is not None:
             corpus = corpus.with_every_row()

@@ -52,7 +52,9 @@ class RecommendConfig(StageConfig):
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
     )
     rows_at_once: int = setting(4096, "rows read, answered and written at a time", least=1)
-    dtype: str = setting("auto", "dtype of a checkpoint's weights", known=DTYPES)
+    dtype: str = setting(
+        "auto", "dtype of a checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
+    )
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""

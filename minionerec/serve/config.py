@@ -48,7 +48,11 @@ class ServeConfig(Settings):
     )
     corpus: str = setting("", "its corpus; empty: the one that it was trained on", reads="any")
     items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", reads="any")
-    dtype: str = setting("auto", "precision of the weights", known=("auto", "float32", "bfloat16", "float16"))
+    dtype: str = setting(
+        "auto",
+        "precision of the weights; auto: on a GPU as stored, else float32",
+        known=("auto", "float32", "bfloat16", "float16"),
+    )
     host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0 for every one of this machine", required=True)
     port: int = setting(8000, "port to listen at; 0: any free one", least=0, most=65535)
     api_key_file: str = setting(

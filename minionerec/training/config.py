@@ -64,7 +64,7 @@ class RunConfig(StageConfig):
     eval_rows: int = setting(1000, "validation rows ranked at each validation; 0: none, -1: all", least=-1)
     eval_beams: int = setting(20, "beam width of that ranking", least=1)
     patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
-    dtype: str = setting("auto", "dtype of the weights", known=DTYPES)
+    dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
     max_prompt_length: int = setting(512, "prompts are cut to their last tokens, this many", least=1)
     seed: int = setting(42, "seed of initialisation, order and dropout", least=0)

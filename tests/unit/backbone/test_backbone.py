@@ -8,7 +8,14 @@ import torch
 from support.checkpoints import save_checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
+from minionerec.backbone.build import (
+    ScratchShape,
+    load_pretrained,
+    reading_dtype,
+    resolve_dtype,
+    scratch_model,
+    train_tokenizer,
+)
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.vocabulary import (
     add_code_tokens,
@@ -250,6 +257,13 @@ def test_impossible_shapes(change, message):
 
 
 def test_dtypes():
-    assert resolve_dtype("float16") is torch.float16
+    assert resolve_dtype("float16") is reading_dtype("float16") is torch.float16
     with pytest.raises(ConfigError, match="unknown dtype 'int8'; known: auto, float32"):
         resolve_dtype("int8")
+
+
+@pytest.mark.parametrize(("gpu", "read"), [(True, None), (False, torch.float32)])
+def test_weights_are_trained_in_float32_and_read_on_a_gpu_as_they_are(monkeypatch, gpu, read):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert resolve_dtype("auto") is torch.float32
+    assert reading_dtype("auto") is read
