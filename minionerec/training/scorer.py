@@ -9,6 +9,7 @@ import torch
 from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.sequences import padded
+from minionerec.decoding.decoder import decoding_device
 from minionerec.rewards.items import Scorer
 from minionerec.sequential.saved import load_sequential
 from minionerec.sequential.seeds import MODEL_KIND
@@ -34,7 +35,8 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
             f"{path}: was trained on {trained_on['path']}, which is not the corpus {corpus}. Train it with --protocol "
             f"rows --corpus {corpus}."
         )
-    model = load_sequential(path)
+    device = decoding_device()
+    model = load_sequential(path).to(device)
     if model.needs_users:
         raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; take another model.")
 
@@ -44,7 +46,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
         ends = np.cumsum([len(history) for history in kept])
         begins = ends - [len(history) for history in kept]
         flat = np.concatenate([np.asarray(history, dtype=np.int32) for history in kept]) + 1
-        rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).long()
-        return model.logits(model.user_vectors(rows))[:, 1:].float().numpy()
+        rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).to(device, torch.int64)
+        return model.logits(model.user_vectors(rows))[:, 1:].float().cpu().numpy()
 
     return score
