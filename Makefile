@@ -1,6 +1,7 @@
 # make quickstart       set up and run the whole pipeline on the demo shop
 # make test-fast        the unit tests, for the loop of a day
 # make test             set up and run linters and all tests but the slow ones
+# make test-gpu         what a GPU computes against the CPU, where there is one
 # make hostile          50,000 mutated files and settings against every reader (tests/hostile/README.md); ARGS=... passes on
 # make slow             the tests that take minutes, and the one that installs a wheel
 # make serve            serve the model of the demo shop over HTTP, trained first where need be
@@ -27,7 +28,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test tests test-fast serve industrial industrial-best venv hashes lint format slow hostile clean
+.PHONY: quickstart test tests test-fast test-gpu serve industrial industrial-best venv hashes lint format slow hostile clean
 
 quickstart: venv
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -41,6 +42,9 @@ tests: venv
 
 test-fast: venv
 	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL) tests/unit
+
+test-gpu: venv
+	MINIONEREC_TEST_DEVICE=cuda $(OFFLINE) $(BIN)/python -m pytest tests/gpu
 
 slow: venv
 	$(OFFLINE) $(BIN)/python -m pytest -m slow

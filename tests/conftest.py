@@ -1,4 +1,4 @@
-"""What all tests share: no network, one thread a process, and where the published data lie."""
+"""What all tests share: no network, one thread a process, a device, and where the published data lie."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,13 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A GPU adds up in other orders than a CPU, so tests are of the CPU unless somebody asks (`make test-gpu`).
+DEVICE = os.environ.setdefault("MINIONEREC_TEST_DEVICE", "")
+if DEVICE == "cuda":
+    os.environ.setdefault("MINIONEREC_DETERMINISTIC", "1")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+else:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 

@@ -17,6 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.ranked import write_ranks
+from minionerec.nn.order import fix_order
 from minionerec.sequential.config import SequentialConfig
 from minionerec.sequential.given import Given, check_corpus, read_given
 from minionerec.sequential.measure import list_predictions, measure, rank_splits
@@ -100,6 +101,7 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
         ArtefactError: If an input is missing or was changed, or the output cannot be written.
     """
     keep_freed_memory()
+    fix_order()
     check_hyper(config.model, config.hyper)
     check_corpus(config)
     protocol, device = resolve_protocol(config), pick_device(config.device)

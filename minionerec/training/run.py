@@ -30,6 +30,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
+from minionerec.nn.order import fix_order
 from minionerec.training.arguments import trainer_arguments
 from minionerec.training.builds import check_builds
 from minionerec.training.checkpoints import newest_whole_checkpoint
@@ -154,6 +155,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     """
     quiet_libraries()
     keep_freed_memory()
+    fix_order()
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return TrainingResult(stage.output, manifest["counts"], fresh=False)

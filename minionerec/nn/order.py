@@ -1,0 +1,21 @@
+"""Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit."""
+
+import os
+
+import torch
+
+VARIABLE = "MINIONEREC_DETERMINISTIC"
+
+
+def fix_order() -> None:
+    """Let torch add up in a fixed order on GPUs from now on, where the environment says MINIONEREC_DETERMINISTIC=1.
+
+    A GPU adds what threads send to one place (`index_add`, `scatter_add`) in the order in which they arrive, so that
+    two equal runs agree to rounding alone; a fixed order takes longer. What has no such order is an error of torch's.
+    On a CPU the order is fixed anyway.
+    """
+    if os.environ.get(VARIABLE) != "1" or not torch.cuda.is_available():
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads what was not written

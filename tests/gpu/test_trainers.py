@@ -1,0 +1,213 @@
+"""Every trainer on a GPU: it learns, is stopped and goes on, computes in bfloat16, and its lists are the CPU's."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.devices import CPU, all_finite, same_lists
+from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.vocabulary import code_token_ids
+from minionerec.core.records import read_run_record
+from minionerec.data.corpus import Corpus
+from minionerec.decoding.decoder import decode_prompts
+from minionerec.decoding.exact import exact_prompts
+from minionerec.decoding.trie import Trie
+from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+from minionerec.rankers import load
+from minionerec.recommend.explain import explain
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request
+from minionerec.sequential import train
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.rank import rank_rows, top_items
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.stage import run_sequential
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.dpo.config import DpoConfig
+from minionerec.training.dpo.stage import run_dpo
+from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.sft import run_sft
+from minionerec.training.tiger.config import TigerTrainConfig
+from minionerec.training.tiger.stage import run_tiger
+
+SHORT = {"epochs": 2, "evals_per_epoch": 2}
+
+
+def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
+    places = {name: str(folder / name) for name in ("corpus", "sids")}
+    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_rows": 20}
+    settings = {**places, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
+    return TigerTrainConfig(**{**settings, **changes})
+
+
+def dpo_config(folder: Path, **changes) -> DpoConfig:
+    places = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
+    steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_rows": 20}
+    return DpoConfig(**{**places, **steps, **changes})
+
+
+TRAINERS = {
+    "sft": (run_sft, sft_config, SHORT),
+    "taught": (run_sft, sft_config, {**SHORT, "teacher": "catalogue", "all_positions": True}),
+    "catalogue": (run_catalogue, catalogue_config, SHORT),
+    "sampled": (run_catalogue, catalogue_config, {**SHORT, "loss": "sampled", "negatives": 8, "max_grad_norm": 0.0}),
+    "tiger": (run_tiger, tiger_config, SHORT),
+    "grpo": (run_grpo, grpo_config, {"max_steps": 4, "evals_per_epoch": 4, "beta": 0.05}),
+    "sampled rollouts": (run_grpo, grpo_config, {"max_steps": 4, "evals_per_epoch": 4, "rollouts": "sampling"}),
+    "dpo": (run_dpo, dpo_config, SHORT),
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, device):
+    """A corpus with what the trainers below begin with: a catalogue model as teacher, and a language model."""
+    folder = tmp_path_factory.mktemp("gpu")
+    make_inputs(folder)
+    run_catalogue(catalogue_config(folder))
+    run_sft(sft_config(folder, epochs=4, all_positions=False))
+    return folder
+
+
+def trainer_of(shop: Path, name: str, output: Path, **changes):
+    """What runs a trainer, its settings, and where it writes."""
+    run, make, settings = TRAINERS[name]
+    settings = {**settings, **changes, "output": str(output)}
+    if "teacher" in settings:
+        settings["teacher"] = str(shop / settings["teacher"])
+    return partial(run, make(shop, **settings)), output
+
+
+def weights_of(output: Path) -> dict[str, torch.Tensor]:
+    return load_file(output / "model.safetensors")
+
+
+def stopped_and_gone_on(run, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        kill_after(patch, 1)
+        with pytest.raises(Killed):
+            run()
+    run()
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_it_learns_there_and_goes_on_after_a_stop(shop, device, tmp_path, monkeypatch, name):
+    run, output = trainer_of(shop, name, tmp_path / "whole")
+    run()
+    again, other = trainer_of(shop, name, tmp_path / "stopped")
+    stopped_and_gone_on(again, monkeypatch)
+    whole, stopped = weights_of(output), weights_of(other)
+    assert all_finite(whole.values()) and all_finite(stopped.values())
+    assert {key: value.shape for key, value in whole.items()} == {key: value.shape for key, value in stopped.items()}
+    record = read_run_record(other)
+    assert record.resumed_from is not None
+    if device.type == "cuda":
+        assert record.peak_gpu_memory_bytes
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_in_a_fixed_order_a_stop_changes_no_bit(shop, fixed_order, tmp_path, monkeypatch, name):
+    run, output = trainer_of(shop, name, tmp_path / "whole")
+    run()
+    again, other = trainer_of(shop, name, tmp_path / "stopped")
+    stopped_and_gone_on(again, monkeypatch)
+    assert same_weights(output, other)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_it_computes_in_bfloat16_over_float32_weights(shop, tmp_path, name):
+    run, output = trainer_of(shop, name, tmp_path / "mixed", mixed_bf16=True)
+    run()
+    weights = [value for value in weights_of(output).values() if value.is_floating_point()]
+    assert all(value.dtype == torch.float32 for value in weights) and all_finite(weights)
+
+
+def test_a_language_model_of_bfloat16_is_read_as_it_was_saved(shop, device, tmp_path):
+    run, output = trainer_of(shop, "sft", tmp_path / "half", dtype="bfloat16")
+    run()
+    assert {value.dtype for value in weights_of(output).values()} == {torch.bfloat16}
+    found = load.load_ranker(output, Corpus.load(shop / "corpus")).bundle.model
+    assert found.device == device
+    assert found.dtype == (torch.float32 if device.type == "cpu" else torch.bfloat16)
+    assert load.load_ranker(shop / "sft", Corpus.load(shop / "corpus")).bundle.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["sft", "taught", "catalogue", "tiger"])
+def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
+    run, output = trainer_of(shop, name, tmp_path / "trained")
+    run()
+    found = []
+    for place in (CPU, device):
+        bundle, corpus = load_bundle(output), Corpus.load(shop / "corpus")
+        builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+        texts = [example.prompt for example in builder.build("next_sid", "test")]
+        prompts = encode_prompt(bundle.tokenizer, texts, 512).ids
+        trie = Trie.build(bundle.table.codes, code_token_ids(bundle.tokenizer, bundle.table))
+        model = bundle.model.to(place)
+        found.append([search(model, prompts, trie, 10) for search in (decode_prompts, exact_prompts)])
+    assert all(same_lists(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", ["sft", "catalogue"])
+def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, name):
+    history, found = ["i3", "i4", "i5"], []
+    for place in (CPU, device):
+        monkeypatch.setattr(load, "decoding_device", lambda place=place: place)
+        recommender = Recommender.load(shop / name)
+        assert recommender.ranker.bundle.model.device == place
+        listed = recommender.recommend(history, k=8, exclude_seen=True).items
+        said = explain(recommender, Request(history=tuple(history), k=4))
+        assert said.tree and any(said.reasons.values())
+        found.append(([int(item.item_id[1:]) for item in listed], [item.score for item in listed]))
+    assert same_lists(*(([items], [scores]) for items, scores in found))
+
+
+def sequential_config(shop: Path, output: Path, **changes) -> SequentialConfig:
+    settings = {
+        "corpus": str(shop / "corpus"),
+        "protocol": "rows",
+        "output": str(output),
+        "epochs": 3,
+        "learning_rate": 0.01,
+        "hyper": {"hidden_size": 16, "inner_size": 16, "num_layers": 1},
+        "list_length": 5,
+        "resamples": 10,
+        "max_len": 5,
+    }
+    return SequentialConfig(**{**settings, **changes})
+
+
+def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
+    run_sequential(sequential_config(shop, tmp_path / "whole"))
+    epoch = train.train_epoch
+
+    def dies(model, split, optimizer, settings, number):
+        if number == 2:
+            raise Killed
+        return epoch(model, split, optimizer, settings, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_epoch", dies)
+        with pytest.raises(Killed):
+            run_sequential(sequential_config(shop, tmp_path / "stopped"))
+    run_sequential(sequential_config(shop, tmp_path / "stopped"))
+    (whole,), (stopped,) = ((tmp_path / name).glob("seed-*/model") for name in ("whole", "stopped"))
+    ended = [load_sequential(path) for path in (whole, stopped)]
+    assert all_finite(ended[1].state_dict().values())
+    for mine, theirs in zip(ended[0].state_dict().values(), ended[1].state_dict().values(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-3)
+    samples = load.load_ranker(whole, Corpus.load(shop / "corpus"))._samples(
+        list(Corpus.load(shop / "corpus").test.histories)
+    )
+    lists, ranks = [], []
+    for place in (CPU, device):
+        model = load_sequential(whole).to(place)
+        items, scores = top_items(model, samples, "keep", place, 6)
+        lists.append((items, scores))
+        ranks.append(rank_rows(model, samples, "keep", place)["item"])
+    assert same_lists(*lists)
+    assert np.mean(ranks[0] == ranks[1]) > 0.9
