@@ -10,8 +10,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A GPU adds up in other orders than a CPU, so tests are of the CPU unless somebody asks (`make test-gpu`).
-DEVICE = os.environ.setdefault("MINIONEREC_TEST_DEVICE", "")
-if DEVICE == "cuda":
+if os.environ.get("MINIONEREC_TEST_DEVICE") == "cuda":
     os.environ.setdefault("MINIONEREC_DETERMINISTIC", "1")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 else:

@@ -225,7 +225,7 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     found = Predictions.load(run_grounding(config(made, tmp_path / "out", **asked)).output)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
-    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).numpy()
+    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).cpu().numpy()
     for row, (items, scores) in enumerate(zip(found.items, found.scores, strict=True)):
         weights = row_min_max(logits[row])
         before = dict(zip(plain.items[row], plain.scores[row], strict=True))

@@ -120,7 +120,7 @@ def watch(monkeypatch):
 
             def keep_gradient(self, args, state, control, model, **other):
                 gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-                seen.gradient = torch.cat([gradient.flatten() for gradient in gradients])
+                seen.gradient = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
 
             patch.setattr(SidGrpoTrainer, "make_step", spy_make)
             patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)

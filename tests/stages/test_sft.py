@@ -312,7 +312,7 @@ def test_validation_ranks_as_the_evaluator_does(trained):
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     validation = validation_set(config, bundle, builder, trie)
     assert len(validation.prompts) == len(validation.targets) == 20
-    found = rank_validation(bundle.model, validation, Accelerator(cpu=True))
+    found = rank_validation(bundle.model, validation, Accelerator())
     assert {f"eval_{name}": value for name, value in found.items()} == {
         name: value for name, value in result.counts["best"].items() if name != "eval_loss"
     }

@@ -193,7 +193,9 @@ def first_step(monkeypatch, config):
     def note(self, model, inputs, *words):
         loss = step(self, model, inputs, *words)
         assert {module.p for module in model.modules() if isinstance(module, Dropout)} == {config.dropout, 0.0}
-        found.append((inputs, float(loss), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])))
+        batch = {name: value.cpu() for name, value in inputs.items()}
+        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        found.append((batch, float(loss), gradient.cpu()))
         raise Killed
 
     monkeypatch.setattr(CatalogueTrainer, "training_step", note)

@@ -6,6 +6,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
+
 
 def trainer_context() -> Any:
     """Children forked from a server that has imported the trainers once, and has done nothing else."""
@@ -22,6 +25,8 @@ def stage_in_processes(run: Callable[[Any], Any], config: Any, world: int) -> No
         config: What each of them gets.
         world: Number of processes.
     """
+    if torch.cuda.is_available() and torch.cuda.device_count() < world:
+        pytest.skip(f"wants {world} GPUs, or none: MINIONEREC_TEST_DEVICE")
     context = trainer_context()
     with socket.socket() as free:
         free.bind(("localhost", 0))
