@@ -1,6 +1,7 @@
 """Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit."""
 
 import os
+from typing import Any
 
 import torch
 
@@ -18,4 +19,5 @@ def fix_order() -> None:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads what was not written
+    memory: Any = torch.utils.deterministic
+    memory.fill_uninitialized_memory = False  # nothing reads what was not written

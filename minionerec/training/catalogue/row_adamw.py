@@ -72,6 +72,7 @@ class RowAdamW(torch.optim.Optimizer):
             for param in group["params"]:
                 param.register_post_accumulate_grad_hook(self._take_over)
         self._sparse: dict[torch.Tensor, torch.Tensor] = {}
+        self._brought: dict[tuple[int, torch.device], tuple[int, torch.Tensor, torch.Tensor]] = {}
 
     def _take_over(self, param: torch.Tensor) -> None:
         """Keep a sparse gradient until the next step, and add those of further backward passes."""
@@ -112,6 +113,7 @@ class RowAdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state; the numbers of the steps stay on the CPU, wherever the state was moved."""
         super().load_state_dict(state_dict)
+        self._brought.clear()
         for group in self.param_groups:
             group |= {name: group[name].cpu() for name in ("decayed", "push")}
 
@@ -152,6 +154,14 @@ class RowAdamW(torch.optim.Optimizer):
         # Reckoned in weights as they were at the row's own step: a later decay shrinks the push with them.
         push[since] += size * ratio ** (step - since).double() * (decayed[since] - decayed[step]).exp()
 
+    def _numbers(self, group: dict[str, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is kept of each step, `decayed` and `push`, on a device, brought there once a step."""
+        step, place = group["steps"], (id(group), device)
+        if place not in self._brought or self._brought[place][0] != step:
+            decayed, push = (group[name][: step + 1].to(device) for name in ("decayed", "push"))
+            self._brought[place] = (step, decayed, push)
+        return self._brought[place][1:]
+
     def _state(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = self.state[param]
         if not state:
@@ -169,8 +179,8 @@ class RowAdamW(torch.optim.Optimizer):
         rows = late.nonzero()[:, 0] if rows is None else rows[late]
         if not len(rows):
             return
-        last = state["last"][rows].long().cpu()
-        decayed, push = group["decayed"], group["push"]
+        last = state["last"][rows].long()
+        decayed, push = self._numbers(group, param.device)
         shape = (-1, *[1] * (param.dim() - 1))
         keeps = [(decayed[now] - decayed[last]).exp(), push[last]]
         keeps += [beta ** (now - last).double() for beta in group["betas"]]
