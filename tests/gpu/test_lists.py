@@ -113,7 +113,7 @@ def test_the_catalogue_model(shop, device, monkeypatch, at_once):
     # Whole distributions, and what stock `generate` reads.
     tokens = [torch.tensor(prompts[3]).unsqueeze(0).to(model.device) for model in models]
     logits = [model(input_ids=ids).logits.detach().cpu() for model, ids in zip(models, tokens, strict=True)]
-    assert torch.allclose(*logits, atol=1e-4)
+    assert torch.allclose(*logits, atol=1e-3)
 
 
 def test_tiger(shop, device):

@@ -17,6 +17,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.decoding.decoder import decode_prompts
 from minionerec.decoding.exact import exact_prompts
 from minionerec.decoding.trie import Trie
+from minionerec.nn.order import VARIABLE
 from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.rankers import load
 from minionerec.recommend.explain import explain
@@ -68,8 +69,10 @@ def shop(tmp_path_factory, device):
     """A corpus with what the trainers below begin with: a catalogue model as teacher, and a language model."""
     folder = tmp_path_factory.mktemp("gpu")
     make_inputs(folder)
-    run_catalogue(catalogue_config(folder))
-    run_sft(sft_config(folder, epochs=4, all_positions=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE, raising=False)
+        run_catalogue(catalogue_config(folder))
+        run_sft(sft_config(folder, epochs=4, all_positions=False))
     return folder
 
 
