@@ -29,11 +29,20 @@ def assign(
 
     codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
 
+    books = None
+    if device != "cpu":
+        from minionerec.sid.on_device import CodesOn
+
+        books = CodesOn(codebooks, device)
+
     def block(start: int) -> None:
         rows = slice(start, min(start + _ROWS, len(vectors)))
+        if books is not None:
+            codes[rows], left[rows] = books.encode(np.asarray(vectors[rows], dtype=np.float32))
+            return
         residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
         for level, codebook in enumerate(codebooks):
-            codes[rows, level] = distances(residuals, codebook, device).argmin(axis=1)
+            codes[rows, level] = distances(residuals, codebook).argmin(axis=1)
             residuals -= codebook[codes[rows, level]]
         left[rows] = np.einsum("nd,nd->n", residuals, residuals)
 

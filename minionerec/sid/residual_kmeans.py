@@ -84,7 +84,7 @@ def residual_kmeans(
             largest level (`training_rows`).
         train_rows: The size of that sample, if given.
         threads: CPU threads of faiss and BLAS while this runs.
-        device: "cpu", or a device of torch's such as "cuda", where distances are then computed.
+        device: "cpu", or a device of torch's such as "cuda", which then computes codes and means.
 
     Returns:
         Codes, int32 (N, L); and per level a codebook, float32 (C_l, D).
@@ -256,12 +256,21 @@ def _check_finite(vectors: np.ndarray) -> None:
 
 
 def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarray:
+    if device != "cpu":
+        return _encode(points, [codebook], device)[:, 0]
     blocks = (points[start : start + _ROWS] for start in range(0, len(points), _ROWS))
-    return np.concatenate([distances(block, codebook, device).argmin(axis=1) for block in blocks]).astype(np.int32)
+    return np.concatenate([distances(block, codebook).argmin(axis=1) for block in blocks]).astype(np.int32)
 
 
 def _encode(vectors: Rows, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
     codes = np.empty((len(vectors), len(codebooks)), dtype=np.int32)
+    if device != "cpu":
+        from minionerec.sid.on_device import CodesOn
+
+        books = CodesOn(codebooks, device)
+        for rows, block in blocks(vectors):
+            codes[rows], _ = books.encode(block)
+        return codes
     for rows, left in blocks(vectors):
         for level, codebook in enumerate(codebooks):
             codes[rows, level] = distances(left, codebook, device).argmin(axis=1)
@@ -284,7 +293,7 @@ def start_centroids(points: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 
 def lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int, device: str) -> np.ndarray:
-    """Centroids after Lloyd's iterations: faiss on a CPU, the same steps with distances from the device elsewhere."""
+    """Centroids after Lloyd's iterations: faiss on a CPU, the same steps on the device elsewhere."""
     if device == "cpu":
         import faiss
 
@@ -298,18 +307,9 @@ def lloyd(points: np.ndarray, centroids: np.ndarray, iterations: int, seed: int,
         )
         kmeans.train(points, init_centroids=centroids)
         return np.ascontiguousarray(kmeans.centroids, dtype=np.float32)
-    codes = np.full(len(points), -1, dtype=np.int32)
-    for _ in range(iterations):
-        before, codes = codes, _nearest(points, centroids, device)
-        if (codes == before).all():
-            break
-        means, sizes = means_of(points, codes, len(centroids))
-        empty = np.flatnonzero(sizes == 0)
-        if len(empty):  # they take the points that are worst served
-            left = ((points - centroids[codes]) ** 2).sum(axis=1)
-            means[empty] = points[np.argsort(-left, kind="stable")[: len(empty)]]
-        centroids = means
-    return centroids
+    from minionerec.sid.on_device import lloyd_on
+
+    return lloyd_on(points, centroids, iterations, device)
 
 
 def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np.ndarray, np.ndarray]:

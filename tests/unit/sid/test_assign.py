@@ -42,6 +42,21 @@ def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypa
     assert (vectors == before).all()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_device_gives_the_codes_and_distances_of_the_cpu(stored, threads, monkeypatch):
+    vectors, file = stored
+    monkeypatch.setattr(assigning, "_ROWS", 100)
+    codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
+    codes, left = assign(vectors, codebooks)
+    before = vectors.copy()
+    for given_rows in (vectors, file):
+        found, distances = assign(given_rows, codebooks, threads, "cpu:0")
+        assert found.dtype == np.int32 and (found == codes).mean() > 0.999  # sums may be ordered otherwise
+        assert (found == encode(vectors, codebooks, device="cpu:0")).all()
+        np.testing.assert_allclose(distances, left, rtol=1e-3)
+    assert (vectors == before).all()
+
+
 def test_codebooks_of_a_file_are_those_of_the_array(stored):
     vectors, file = stored
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5, train_rows=300)[1]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minionerec.core.errors import DataError
+from minionerec.sid import on_device
 from minionerec.sid.residual_kmeans import fit_codebook_sizes, reconstruct, residual_kmeans, training_rows
 
 
@@ -143,6 +144,35 @@ def test_distances_from_a_device_give_the_same_kmeans():
     few = np.repeat(noise[:3], 5, axis=0)
     codes, codebooks = residual_kmeans(few, (6, 6), 0, 5, device="cpu:0")  # codes that stay empty
     np.testing.assert_allclose(reconstruct(codes, codebooks), few, atol=1e-5)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_device_makes_the_steps_of_lloyd(held, monkeypatch):
+    rng = np.random.default_rng(8)
+    points = rng.normal(size=(700, 6)).astype(np.float32)
+    centroids = np.concatenate([points[:9], np.full((2, 6), 50.0, np.float32)])  # two that no point has
+    monkeypatch.setattr(on_device, "_ROWS", 64)
+    if not held:
+        made = on_device._Points.__init__
+
+        def given_in_blocks(self, points, device):
+            made(self, points, device)
+            self.held = None
+
+        monkeypatch.setattr(on_device._Points, "__init__", given_in_blocks)
+    wanted = centroids.copy()
+    for _ in range(4):
+        apart = ((points[:, None] - wanted[None]) ** 2).sum(-1)
+        codes = apart.argmin(1)
+        empty = [code for code in range(11) if not (codes == code).any()]
+        means = [points[codes == code].mean(0) if code not in empty else wanted[code] for code in range(11)]
+        wanted = np.array(means)
+        wanted[empty] = points[np.argsort(-apart[np.arange(700), codes], kind="stable")[: len(empty)]]
+    found = on_device.lloyd_on(points, centroids, 4, "cpu:0")
+    assert found.dtype == np.float32 and (points[:9] == centroids[:9]).all()
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    settled = on_device.lloyd_on(points, centroids, 500, "cpu:0")
+    np.testing.assert_array_equal(settled, on_device.lloyd_on(points, settled, 1, "cpu:0"))
 
 
 def test_wide_vectors_start_from_projections():

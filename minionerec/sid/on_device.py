@@ -1,0 +1,107 @@
+"""K-means and nearest codes where a device computes: what is read goes there once, and codes alone come back."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+_ROWS = 1 << 14  # vectors at once
+
+
+class CodesOn:
+    """Codebooks on a device, which give vectors their nearest codes.
+
+    Args:
+        codebooks: Per level float32 (C_l, D).
+        device: A device of torch's.
+    """
+
+    def __init__(self, codebooks: Sequence[np.ndarray], device: str):
+        self.device = device
+        self.codebooks = [torch.from_numpy(np.asarray(book, dtype=np.float32)).to(device) for book in codebooks]
+        self.squares = [(book * book).sum(1) for book in self.codebooks]
+
+    @torch.no_grad()
+    def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Nearest code of each residual, level by level, and what is left at the end.
+
+        Args:
+            vectors: float32 (n, D), which stay as they are.
+
+        Returns:
+            Codes, int32 (n, L); and squared distances of vectors and reconstructions, float32 (n,).
+        """
+        left, codes = torch.tensor(vectors, device=self.device), []
+        for book, squares in zip(self.codebooks, self.squares, strict=True):
+            codes.append(_nearest(left, book, squares))
+            left -= book[codes[-1]]
+        distances: np.ndarray = (left * left).sum(1).cpu().numpy()
+        return torch.stack(codes, 1).int().cpu().numpy(), distances
+
+
+def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """The nearest code of each point, int64 (n,); of equally near ones the first."""
+    return torch.addmm(squares, points, book.T, alpha=-2).argmin(1)
+
+
+class _Points:
+    """Points of which a device is given blocks: again and again from its own memory where half of it holds them."""
+
+    def __init__(self, points: np.ndarray, device: str):
+        self.points, self.device = points, device
+        on = torch.device(device)
+        fits = on.type != "cuda" or points.nbytes <= torch.cuda.mem_get_info(on)[0] // 2
+        self.held = list(self._read()) if fits else None
+
+    def _read(self) -> Iterator[torch.Tensor]:
+        for start in range(0, len(self.points), _ROWS):
+            yield torch.from_numpy(self.points[start : start + _ROWS]).to(self.device)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Blocks of points, float32 (n, D)."""
+        return iter(self._read() if self.held is None else self.held)
+
+
+@torch.no_grad()
+def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device: str) -> np.ndarray:
+    """Centroids after Lloyd's iterations, or after the first in which no point changes its code.
+
+    Codes that no point has take the points that are worst served. Sums are products with a matrix of ones and zeros,
+    whose order of addition is fixed, so that equal input gives equal bytes on the same device.
+
+    Args:
+        points: float32 (R, D).
+        centroids: float32 (C, D), where it begins.
+        iterations: Most iterations.
+        device: A device of torch's.
+
+    Returns:
+        float32 (C, D).
+    """
+    blocks, books = _Points(points, device), torch.from_numpy(centroids).to(device)
+    before: list[torch.Tensor] = []
+    for _ in range(iterations):
+        squares = (books * books).sum(1)
+        sums, sizes = torch.zeros_like(books), torch.zeros_like(squares)
+        codes: list[torch.Tensor] = []
+        for block in blocks:
+            codes.append(_nearest(block, books, squares))
+            ones = torch.nn.functional.one_hot(codes[-1], len(books)).to(block.dtype)
+            sums += ones.T @ block
+            sizes += ones.sum(0)
+        if before and all(map(torch.equal, before, codes)):
+            break
+        before = codes
+        means = sums / sizes.clamp(min=1)[:, None]
+        empty = (sizes == 0).nonzero()[:, 0]
+        if len(empty):
+            means[empty] = torch.from_numpy(points[_worst_served(blocks, codes, books, len(empty))]).to(device)
+        books = means
+    return np.ascontiguousarray(books.cpu().numpy())
+
+
+def _worst_served(blocks: _Points, codes: Sequence[torch.Tensor], books: torch.Tensor, count: int) -> np.ndarray:
+    """Which points lie farthest from their codes, int64 (at most count,)."""
+    left = torch.cat([((block - books[own]) ** 2).sum(1) for block, own in zip(blocks, codes, strict=True)])
+    found: np.ndarray = np.argsort(-left.cpu().numpy(), kind="stable")[:count]
+    return found
