@@ -2,13 +2,15 @@
 
 python benchmarks/catalogue_scale.py                       # 10,000, 100,000 and 1,000,000 SIDs
 python benchmarks/catalogue_scale.py --sids 10000 --rounds 5
+python benchmarks/catalogue_scale.py --device cuda
 
 Catalogues are made: SIDs of three codes, text at random, windows in which the next item is a neighbour of the last one
 or a popular one. One JSON line each. A step is drawing, forward, backward and optimiser, as in training. Seconds are
 those of the processor, by one thread. Rounds of both losses take turns, and medians count; the exact loss is left out
-(null) where its scores do not fit into half of the free memory. Before anything is timed, scores of some SIDs are held
-against the dense ones where those fit. Lists are those of a model that has learned little: what they cost counts, not
-what they are worth.
+(null) where its scores do not fit into half of the free memory. With `--device cuda` the card computes, and seconds of
+steps and lists are those of the clock, read when it has nothing to do. Before anything is timed, scores of some SIDs
+are held against the dense ones where those fit. Lists are those of a model that has learned little: what they cost
+counts, not what they are worth.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
+
+from card import clock, forget_peak, peak_gib
 
 
 @dataclass
@@ -73,7 +77,7 @@ def make(sids, args):
         reverse=0.3,
     )
     torch.manual_seed(args.seed)
-    model = build_catalogue(config, codes, tokens, text, counts)
+    model = build_catalogue(config, codes, tokens, text, counts).to(args.device)
     return Made(codes, tokens, torch.from_numpy(items[:, :-1].copy()), torch.from_numpy(items[:, 1:].copy()), model)
 
 
@@ -91,10 +95,10 @@ class Steps:
         from minionerec.training.catalogue.row_adamw import RowAdamW
         from minionerec.training.catalogue.sampling import Sampler
 
-        self.made, self.batch = made, args.batch
+        self.made, self.batch, self.device = made, args.batch, torch.device(args.device)
         self.order = torch.Generator().manual_seed(args.seed)
         counts = torch.bincount(made.labels.flatten() - 1, minlength=len(made.codes)).numpy()
-        self.sampler = Sampler(made.codes, counts, args.negatives, args.siblings)
+        self.sampler = Sampler(made.codes, counts, args.negatives, args.siblings).to(self.device)
         how = {"lr": 1e-3, "betas": (0.9, 0.98), "weight_decay": 0.1}
         self.rows = RowAdamW(made.model.parameters(), **how)
         self.dense = torch.optim.AdamW(made.model.parameters(), **how, foreach=False)
@@ -104,7 +108,7 @@ class Steps:
         import torch
 
         places = torch.randint(len(self.made.histories), (self.batch,), generator=self.order)
-        return self.made.histories[places], self.made.labels[places]
+        return self.made.histories[places].to(self.device), self.made.labels[places].to(self.device)
 
     def sampled(self):
         """A step of the sampled loss; how many SIDs it held."""
@@ -133,7 +137,7 @@ class Steps:
 
         config = self.made.model.config
         scores = self.batch * self.made.histories.shape[1] * config.num_sids
-        return 4 * scores * (2 * config.towers + 2) < free_memory() // 2
+        return 4 * scores * (2 * config.towers + 2) < free_memory(self.device) // 2
 
 
 def check(made):
@@ -143,11 +147,12 @@ def check(made):
     from minionerec.backbone.catalogue.tower import Part
     from minionerec.nn.rows import Columns
 
-    model, histories = made.model.eval(), made.histories[:4]
+    model = made.model.eval()
+    histories, labels = (part[:4].to(model.device) for part in (made.histories, made.labels))
     row, slot = (histories > 0).nonzero(as_tuple=True)
-    columns = Columns(torch.randint(model.config.num_sids, (50,)).unique())
+    columns = Columns(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
-        whole = model(histories=histories, labels=made.labels[:4], distribution=True).log_probs
+        whole = model(histories=histories, labels=labels, distribution=True).log_probs
         part = Part.of(histories, columns, model.places_at(histories, row, slot, columns))
         found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
         if len(found) == 1:
@@ -156,13 +161,18 @@ def check(made):
                 raise SystemExit(f"scores of some SIDs differ from the dense ones by {differences.max():.2g}.")
 
 
-def seconds(do, times):
-    """Median processor seconds of a call."""
+def now(device):
+    """Seconds of the processor, or of the clock where a card computes."""
+    return time.process_time() if device == "cpu" else clock(device)
+
+
+def seconds(do, times, device):
+    """Median seconds of a call."""
     found = []
     for _ in range(times):
-        start = time.process_time()
+        start = now(device)
         do()
-        found.append(time.process_time() - start)
+        found.append(now(device) - start)
     return statistics.median(found)
 
 
@@ -185,11 +195,12 @@ def lists(made, args):
     codes = made.codes[made.histories[: args.lists] - 1]  # (R, T, 3)
     prompts = [[int(made.tokens[level, code]) for sid in row for level, code in enumerate(sid)] for row in codes]
     exact_search(made.model, prompts[:1], trie, args.beams)  # what is made once
-    start = time.process_time()
+    beam_search(made.model, prompts[:1], trie, args.beams)
+    start = now(args.device)
     beams = beam_search(made.model, prompts, trie, args.beams)
-    middle = time.process_time()
+    middle = now(args.device)
     exact = exact_search(made.model, prompts, trie, args.beams)
-    end = time.process_time()
+    end = now(args.device)
     for one, other in zip(beams.sids.tolist(), exact.sids.tolist(), strict=True):
         if len(set(one)) < args.beams or len(set(other)) < args.beams:
             raise SystemExit("a list is too short, or names an SID twice.")
@@ -203,8 +214,15 @@ def measure(sids, args):
     """One line."""
     start = time.process_time()
     made = make(sids, args)
-    figures = {"sids": sids, "windows": len(made.histories), "counts": made.model.config.num_transitions}
+    figures = {
+        "sids": sids,
+        "device": args.device,
+        "windows": len(made.histories),
+        "counts": made.model.config.num_transitions,
+    }
     figures |= {"parameters": made.model.num_parameters(), "make_s": round(time.process_time() - start, 1)}
+    if args.device != "cpu":
+        forget_peak(args.device)
     if sids <= 100_000:
         check(made)
     made.model.train()
@@ -213,19 +231,23 @@ def measure(sids, args):
     figures |= {"labels": made.labels[: args.batch].numel(), "columns": columns}
     sampled, exact = [], []
     for _ in range(args.rounds):
-        sampled.append(seconds(steps.sampled, args.steps))
+        sampled.append(seconds(steps.sampled, args.steps, args.device))
     figures["sampled_rss_mib"], figures["sampled_peak_mib"] = resident_mib()
     if steps.exact_fits():
+        if args.device != "cpu":
+            steps.exact()  # what the card makes once
         sampled = []
         for _ in range(args.rounds):
-            sampled.append(seconds(steps.sampled, args.steps))
-            exact.append(seconds(steps.exact, 1))
+            sampled.append(seconds(steps.sampled, args.steps, args.device))
+            exact.append(seconds(steps.exact, 1, args.device))
     figures["sampled_step_s"] = round(statistics.median(sampled), 4)
     figures["exact_step_s"] = round(statistics.median(exact), 4) if exact else None
     figures["ratio"] = round(figures["exact_step_s"] / figures["sampled_step_s"], 2) if exact else None
     steps.rows.settle()
     figures |= lists(made, args)
     figures["rss_mib"], figures["peak_mib"] = resident_mib()
+    if args.device != "cpu":
+        figures["peak_card_gib"] = peak_gib(args.device)
     return figures
 
 
@@ -245,6 +267,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="sampled steps of a round")
     parser.add_argument("--lists", type=int, default=16, help="lists of each search")
     parser.add_argument("--beams", type=int, default=50, help="width of beam search, and length of the lists")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--seed", type=int, default=0, help="seed")
     args = parser.parse_args()
 

@@ -3,6 +3,7 @@
 python benchmarks/grpo_step.py                                      # 12 layers x 896, four prompts of 130 tokens
 python benchmarks/grpo_step.py --prompt-length 250 --json
 python benchmarks/grpo_step.py --zero-variance-share 0.7 --prompts 10 --json
+python benchmarks/grpo_step.py --layers 24 --vocabulary 152700 --prompts 16 --at-once 4 --device cuda --dtype bfloat16
 python benchmarks/grpo_step.py --layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 30 --prompts 2
 
 A step is rollout, rewards, reference pass, policy pass and backward pass, as `Trainer.train` runs it; the optimiser is
@@ -16,7 +17,8 @@ itself, so that the KL term, which is not computed for these groups, has no grad
 
 `peak_memory_ratio` compares the largest memory above that of the two models, gradients included. `bound` is the ratio
 of multiplications in the model's matrices, the head included at the positions that predict a completion token,
-attention left out; on a CPU, TRL computes the head at all positions, so `ratio` may come out above it.
+attention left out; on a CPU, TRL computes the head at all positions, so `ratio` may come out above it. On a GPU the
+first step is not counted, and `used` is the share of the card's own speed of products that these multiplications reach.
 """
 
 import argparse
@@ -29,6 +31,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from card import card_figures, forget_peak, used_share, wait
 
 WAYS = ("ours", "stock")
 
@@ -81,7 +85,12 @@ def make_model(args: argparse.Namespace) -> None:
         tie_word_embeddings=True,
         initializer_range=0.05,
     )
-    Qwen2ForCausalLM(config).save_pretrained(args.folder)
+    with torch.device(args.device):
+        model = Qwen2ForCausalLM(config)
+    model.to(getattr(torch, args.dtype)).save_pretrained(args.folder)
+    del model
+    if args.device == "cuda":
+        torch.cuda.empty_cache()  # both ways run in processes of their own
     names = ["<pad>", "<end>", *(f"t{place}" for place in range(2, args.vocabulary))]
     words = Tokenizer(models.WordLevel({name: place for place, name in enumerate(names)}, unk_token="<pad>"))
     words.pre_tokenizer, words.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
@@ -187,10 +196,6 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
         repeated = [prompt for prompt in batch.tolist() for _ in range(size)]
         return {"prompt_ids": repeated, "completion_ids": output[:, args.prompt_length :].tolist(), "logprobs": None}
 
-    def wait() -> None:
-        if args.device == "cuda":
-            torch.cuda.synchronize()
-
     class Watch(TrainerCallback):
         """Times each step up to the optimiser's, and keeps the last gradient."""
 
@@ -199,11 +204,11 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
             self.busy: list[float] = []
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            wait()
+            wait(args.device)
             self.begin = time.perf_counter(), time.process_time()
 
         def on_pre_optimizer_step(self, settings: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            wait()
+            wait(args.device)
             self.seconds.append(time.perf_counter() - self.begin[0])
             self.busy.append(time.process_time() - self.begin[1])
             if state.global_step + 1 == state.max_steps:
@@ -212,6 +217,8 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
                 save_file(gradient, f"{args.folder}/{args.way}.gradient")
 
     steps = max(args.repeats, 3) if args.way == "ours" else args.repeats
+    warm = int(args.device == "cuda")
+    steps += warm
     settings = GRPOConfig(
         output_dir=f"{args.folder}/{args.way}",
         max_steps=steps,
@@ -269,6 +276,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     for parameter in (*model.parameters(), *trainer.ref_model.parameters()):
         parameter.sum()  # weights are read from their file when they are first touched
     held = resident(args.device)
+    forget_peak(args.device)
     if args.profile and args.way == "ours":
         with torch.profiler.profile() as profiler:
             trainer.train()
@@ -276,8 +284,9 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     else:
         trainer.train()
     return {
-        "seconds": watch.seconds,
-        "cpu_seconds": watch.busy,
+        "seconds": watch.seconds[warm:],
+        "cpu_seconds": watch.busy[warm:],
+        "held_mib": held / 2**20,
         "peak_mib": (watch.peak - held) / 2**20,
         "rollouts": rolled_out,
         "threads": torch.get_num_threads(),
@@ -335,6 +344,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     busy = {way: statistics.median(figures["cpu_seconds"]) for way, figures in found.items()}
     counted = work(args)
     same = found["ours"]["rollouts"] == found["stock"]["rollouts"]
+    card = card_figures(args.device, args.dtype)
     return {
         "ratio": round(median["stock"] / median["ours"], 2),
         "cpu_ratio": round(busy["stock"] / busy["ours"], 2),
@@ -346,7 +356,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "seconds": {way: [round(second, 3) for second in figures["seconds"]] for way, figures in found.items()},
         "cpu_seconds": {way: [round(second, 3) for second in figures["cpu_seconds"]] for way, figures in found.items()},
         "peak_mib": {way: round(figures["peak_mib"], 1) for way, figures in found.items()},
+        "held_mib": {way: round(figures["held_mib"], 1) for way, figures in found.items()},
+        "rollouts_per_second": {way: round(args.prompts * args.generations / median[way], 1) for way in WAYS},
+        "operations": {way: 2 * counted[way] for way in WAYS},
+        "used": {way: used_share(2 * counted[way], median[way], card) for way in WAYS},
         "threads": found["ours"]["threads"],
+        **card,
+        "asked": {name: value for name, value in vars(args).items() if name not in ("way", "folder")},
     }
 
 

@@ -1,7 +1,11 @@
-"""CPU time of a training epoch and a full ranking, one thread; for SASRec and WEARec beside a per-sample pipeline.
+"""Time of a training epoch and a full ranking, one thread; for SASRec and WEARec beside a per-sample pipeline.
 
 python benchmarks/sequential_epoch.py --model wearec --corpus $MINIONEREC_DATA/sequential/LastFM.txt
 python benchmarks/sequential_epoch.py --model sasrec --corpus $MINIONEREC_DATA/sequential/Beauty.txt --steps 100 --json
+python benchmarks/sequential_epoch.py --model sasrec --corpus $MINIONEREC_DATA/sequential/Beauty.txt --device cuda
+
+Seconds are those of the processor; with `--device cuda` those of the clock, read when the card has nothing to do, and
+behind a few steps and rows of each that are not counted.
 
 The pipeline is written as the field writes it: a Dataset that builds one padded row at a time as a Python list and
 draws an unused negative for it, a DataLoader, torch's dropout, norms and GELU written out, every slot of every layer
@@ -19,6 +23,8 @@ import statistics
 import time
 from typing import Any
 
+from card import clock, forget_peak, peak_gib
+
 
 def field_sasrec(model, histories):
     """All states of SASRec, (B, L, D), from our weights, as a full-width implementation computes them."""
@@ -29,7 +35,9 @@ def field_sasrec(model, histories):
         return x.view(*x.shape[:2], heads, -1).permute(0, 2, 1, 3)
 
     x, training = field_embedding(model, histories), model.training
-    mask = (histories > 0)[:, None, None, :] & torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool))
+    mask = (histories > 0)[:, None, None, :] & torch.tril(
+        torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device)
+    )
     mask = (1.0 - mask.float()) * -10000.0
     for layer in model.layers:
         attention, heads = layer.attention, layer.attention.num_heads
@@ -75,7 +83,7 @@ def field_embedding(model, histories):
     from torch.nn import functional
 
     block = model.embedding
-    slots = torch.arange(histories.shape[1]).unsqueeze(0).expand_as(histories)
+    slots = torch.arange(histories.shape[1], device=histories.device).unsqueeze(0).expand_as(histories)
     x = field_norm(block.norm, block.items(histories) + block.positions(slots))
     return functional.dropout(x, block.dropout.p, model.training)
 
@@ -146,11 +154,12 @@ def field_epoch(model, states, optimizer, loader, steps):
     from torch.nn import functional
 
     model.train()
-    total = 0.0
+    total, device = 0.0, model.item_matrix().device
     for step, (_, rows, slots, targets, _) in enumerate(loader):
         if step == steps:
             break
-        vectors = states(model, rows)[torch.arange(len(rows)), slots]
+        rows, slots, targets = rows.to(device), slots.to(device), targets.to(device)
+        vectors = states(model, rows)[torch.arange(len(rows), device=device), slots]
         loss = functional.cross_entropy(vectors @ model.item_matrix().T, targets)
         optimizer.zero_grad()
         loss.backward()
@@ -165,13 +174,14 @@ def field_ranking(model, states, loader, seen, mask_seen, chunks):
     import torch
 
     model.eval()
-    gains = []
+    gains, device = [], model.item_matrix().device
     with torch.no_grad():
         for chunk, (users, rows, slots, targets, _) in enumerate(loader):
             if chunk == chunks:
                 break
-            vectors = states(model, rows)[torch.arange(len(rows)), slots]
-            scores = (vectors @ model.item_matrix().T).numpy().copy()
+            rows, slots = rows.to(device), slots.to(device)
+            vectors = states(model, rows)[torch.arange(len(rows), device=device), slots]
+            scores = (vectors @ model.item_matrix().T).cpu().numpy().copy()
             if mask_seen:
                 scores[seen[users.numpy()].toarray() > 0] = 0
             else:
@@ -215,9 +225,30 @@ class Measurement:
         self.built = build_model(args.model, num_items=split.num_items, max_len=self.protocol.max_len, **hyper)
         self.settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
         self.states = FIELD.get(args.model) if args.field else None
+        self.device = args.device
+        self.built.to(args.device)
+        self.peak = {}
+
+    def clock(self):
+        """Seconds of the processor, or of the clock where a card computes."""
+        return time.process_time() if self.device == "cpu" else clock(self.device)
+
+    def warm_up(self):
+        """Let the card compile and choose what it needs, on a few rows."""
+        from dataclasses import replace
+
+        whole, steps, size = self.split, self.steps, self.settings.batch_size
+        train = {name: getattr(whole.train, name)[: 3 * size] for name in ("users", "targets", "begins", "ends")}
+        test = {name: getattr(whole.test, name)[:1024] for name in train}
+        self.split = replace(whole, train=replace(whole.train, **train), test=replace(whole.test, **test))
+        self.steps = min(steps, 3)
+        self.ours()
+        if self.states is not None:
+            self.field()
+        self.split, self.steps = whole, steps
 
     def ours(self):
-        """CPU seconds of our epoch and of our ranking, mean loss, NDCG@10."""
+        """Seconds of our epoch and of our ranking, mean loss, NDCG@10."""
         import torch
 
         from minionerec.metrics.ranking import ranking_metrics
@@ -225,12 +256,14 @@ class Measurement:
         from minionerec.sequential.train import make_optimizer, train_epoch
 
         model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
-        start = time.process_time()
+        forget_peak(self.device)
+        start = self.clock()
         loss = train_epoch(model, split, make_optimizer(model, self.settings), self.settings, 0)
-        middle = time.process_time()
-        ranks = rank_rows(model, split.test, protocol.seen, torch.device("cpu"))["item"]
+        middle = self.clock()
+        ranks = rank_rows(model, split.test, protocol.seen, torch.device(self.device))["item"]
         ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
-        return middle - start, time.process_time() - middle, loss, float(ndcg)
+        end, self.peak["ours"] = self.clock(), peak_gib(self.device)
+        return middle - start, end - middle, loss, float(ndcg)
 
     def field(self):
         """The same of the other pipeline."""
@@ -248,11 +281,13 @@ class Measurement:
         seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.user_names), split.num_items + 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         size = self.settings.batch_size
-        start = time.process_time()
+        forget_peak(self.device)
+        start = self.clock()
         loss = field_epoch(model, self.states, optimizer, DataLoader(train, size, shuffle=True), self.steps)
-        middle = time.process_time()
+        middle = self.clock()
         ndcg = field_ranking(model, self.states, DataLoader(test, size), seen, protocol.seen != "keep", math.inf)
-        return middle - start, time.process_time() - middle, loss, ndcg
+        end, self.peak["field"] = self.clock(), peak_gib(self.device)
+        return middle - start, end - middle, loss, ndcg
 
 
 def parse():
@@ -266,6 +301,7 @@ def parse():
     parser.add_argument("--rows", type=int, default=0, help="test rows ranked; 0: all")
     parser.add_argument("--repeats", type=int, default=3, help="how often each is timed, in turn; the median counts")
     parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--seed", type=int, default=42, help="seed of weights, order and dropout")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
@@ -282,6 +318,8 @@ def main() -> None:
     torch.set_num_threads(1)
     timed = Measurement(args)
     results = {"ours": [], "field": []}
+    if args.device != "cpu":
+        timed.warm_up()
     for turn in range(args.repeats):
         # The allocator's setting is part of our trainer; the first turn of the other pipeline runs without it.
         if timed.states is not None:
@@ -293,6 +331,7 @@ def main() -> None:
         "model": args.model,
         "corpus": args.corpus,
         "protocol": args.protocol,
+        "device": args.device,
         "steps": timed.steps,
         "rows": len(timed.split.test),
     }
@@ -305,6 +344,7 @@ def main() -> None:
                 "ranking_s": round(ranking, 3),
                 "loss": found[0][2],
                 "test_ndcg@10": found[0][3],
+                **({} if args.device == "cpu" else {"peak_gib": timed.peak[name]}),
             }
     if timed.states is not None:
         figures["ratio"] = round(figures["field"]["epoch_s"] / figures["ours"]["epoch_s"], 2)

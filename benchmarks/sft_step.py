@@ -2,6 +2,7 @@
 
 MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py                  # 12 layers x 896, 32,000 tokens
 MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py --layers 4 --width 256 --json
+MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py --layers 24 --device cuda --dtype bfloat16
 
 `prose`: the same random rows of the published task mixture (next SID, SID to title and back, next title) in prose, as
 TRL's SFTTrainer pads them, and packed, with the head at labels alone. `compact`: all rows of random users, one by one
@@ -9,8 +10,13 @@ as TRL pads them, and as one row a user with a loss at every item; users whose w
 
 A step is collation, forward, backward and AdamW. Both ways see the same training tokens, counted as the rows one by one
 have them, so the ratio of tokens per second is that of times. The summed loss and its gradient are compared before
-anything is timed. `cpu_ratio_*` compares processor time, which says more than `ratio_*` where other programs share the
-machine and one thread is used.
+anything is timed, in float32. `cpu_ratio_*` compares processor time, which says more than `ratio_*` where other
+programs share the machine and one thread is used.
+
+In bfloat16 the weights are, and so are gradients and the optimiser's state. On a GPU one round of each way is not
+counted, and `used_*` is the share of the card's own speed of products that was reached by those of the model's
+matrices: 6 for each weight of a block and position of a batch (filling up counts), and of the head and label.
+`peak_gib_*` is the most memory that tensors took, weights and optimiser included.
 """
 
 import argparse
@@ -23,6 +29,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from card import card_figures, clock, forget_peak, peak_gib, used_share
 
 TASKS = ["next_sid", "sid_to_title", "title_to_sid", "next_title"]
 
@@ -41,6 +49,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16, help="rows of a micro-batch; for compact, four times as many")
     parser.add_argument("--steps", type=int, default=2, help="micro-batches of a timed round")
     parser.add_argument("--users", type=int, default=32, help="compact: users of a timed round")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of weights as timed")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
+    parser.add_argument(
+        "--kinds", nargs="+", default=["prose", "compact"], choices=["prose", "compact"], help="of rows"
+    )
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: as torch decides")
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds; medians are shown")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and rows")
@@ -54,6 +67,7 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     Returns:
         Corpus, tokenizer, SID table, TRL's trainer, ours.
     """
+    import torch
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig as TrlConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -87,12 +101,13 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
         kv_heads=args.kv_heads,
         inner_size=args.inner or (4864 if args.width == 896 else 3 * args.width),
     )
-    model = scratch_model(tokenizer, shape, args.seed)
+    with torch.device(args.device):
+        model = scratch_model(tokenizer, shape, args.seed)
     model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
     common = {
         "output_dir": str(folder / "run"),
         "report_to": [],
-        "use_cpu": True,
+        "use_cpu": args.device == "cpu",
         "bf16": False,
         "max_length": None,
         "dataset_kwargs": {"skip_prepare_dataset": True},
@@ -168,7 +183,8 @@ def step_of(trainer: Any, batches: list[Any], optimiser: Any) -> Callable[[], fl
     def step() -> float:
         total = 0.0
         for batch in batches:
-            loss = trainer.compute_loss(trainer.model, trainer.data_collator(batch), num_items_in_batch=labels)
+            inputs = {name: part.to(trainer.model.device) for name, part in trainer.data_collator(batch).items()}
+            loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=labels)
             loss.backward()
             total += loss.item()
         if optimiser is not None:
@@ -192,6 +208,56 @@ def compare(stock: Any, ours: Any, batches: tuple[list[Any], list[Any]]) -> tupl
     return abs(loss - other) / loss, apart / size
 
 
+def times(
+    args: argparse.Namespace,
+    name: str,
+    trainers: dict[str, Any],
+    batches: tuple[list[Any], list[Any]],
+    optimiser: Any,
+    card: dict[str, Any],
+) -> dict[str, Any]:
+    """Time rounds of both ways in turns, on one kind of rows."""
+    seconds: dict[str, list[float]] = {way: [] for way in trainers}
+    busy: dict[str, list[float]] = {way: [] for way in trainers}
+    peaks: dict[str, float | None] = {}
+    warm = int(args.device == "cuda")
+    for turn in range(args.repeats + warm):
+        for (way, trainer), mine in zip(trainers.items(), batches, strict=True):
+            step = step_of(trainer, mine, optimiser)
+            forget_peak(args.device)
+            start, start_busy = clock(args.device), time.process_time()
+            step()
+            spent = clock(args.device) - start, time.process_time() - start_busy
+            if turn >= warm:
+                peaks[way] = peak_gib(args.device)
+                seconds[way].append(spent[0])
+                busy[way].append(spent[1])
+            if not args.json:
+                print(f"{name}, {way}: {spent[0]:.2f} s", file=sys.stderr)
+    median = {way: statistics.median(values) for way, values in seconds.items()}
+    busy_median = {way: statistics.median(values) for way, values in busy.items()}
+    tokens = sum(len(row["input_ids"]) for batch in batches[0] for row in batch)
+    labels = sum(label >= 0 for batch in batches[0] for row in batch for label in row["labels"][1:])
+    positions = {
+        way: sum(trainer.data_collator(batch)["input_ids"].numel() for batch in mine)
+        for (way, trainer), mine in zip(trainers.items(), batches, strict=True)
+    }
+    model = trainers["ours"].model
+    body = sum(weight.numel() for weight in model.get_decoder().layers.parameters() if weight.dim() == 2)
+    head = model.lm_head.weight.numel()
+    operations = {way: 6 * (body * count + head * labels) for way, count in positions.items()}
+    return {
+        f"ratio_{name}": round(median["stock"] / median["ours"], 2),
+        f"cpu_ratio_{name}": round(busy_median["stock"] / busy_median["ours"], 2),
+        f"tokens_per_second_{name}": {way: round(tokens / value, 1) for way, value in median.items()},
+        f"tokens_{name}": {"real": tokens, "labels": labels, **positions},
+        f"operations_{name}": operations,
+        f"used_{name}": {way: used_share(operations[way], value, card) for way, value in median.items()},
+        f"peak_gib_{name}": peaks,
+        f"seconds_{name}": {way: [round(value, 4) for value in values] for way, values in seconds.items()},
+    }
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Check that both ways agree, then time them in turns."""
     import torch
@@ -201,42 +267,23 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     keep_freed_memory()
     if args.threads:
         torch.set_num_threads(args.threads)
-    figures: dict[str, Any] = {"equal": True, "threads": torch.get_num_threads()}
+    figures: dict[str, Any] = {"equal": True, "threads": torch.get_num_threads(), "asked": vars(args)}
     with tempfile.TemporaryDirectory() as folder:
         corpus, tokenizer, table, stock, ours = trainers(args, Path(folder))
         ours.model.train()
-        # At rate 0 every round has the same weights; the optimiser's work is the same.
-        optimiser = torch.optim.AdamW(ours.model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
-        for name, make in (("prose", prose_batches), ("compact", compact_batches)):
-            batches = make(args, corpus, tokenizer, table)
-            tokens = sum(len(row["input_ids"]) for batch in batches[0] for row in batch)
+        makers = {"prose": prose_batches, "compact": compact_batches}
+        work = {name: makers[name](args, corpus, tokenizer, table) for name in args.kinds}
+        for name, batches in work.items():
             loss, gradient = compare(stock, ours, batches)
             figures["equal"] &= loss < 1e-5 and gradient < 1e-4
-            seconds: dict[str, list[float]] = {"stock": [], "ours": []}
-            busy: dict[str, list[float]] = {"stock": [], "ours": []}
-            for _ in range(args.repeats):
-                for way, trainer, mine in zip(seconds, (stock, ours), batches, strict=True):
-                    step = step_of(trainer, mine, optimiser)
-                    start, start_busy = time.perf_counter(), time.process_time()
-                    step()
-                    seconds[way].append(time.perf_counter() - start)
-                    busy[way].append(time.process_time() - start_busy)
-                    if not args.json:
-                        print(f"{name}, {way}: {seconds[way][-1]:.2f} s", file=sys.stderr)
-            median = {way: statistics.median(values) for way, values in seconds.items()}
-            busy_median = {way: statistics.median(values) for way, values in busy.items()}
-            positions = [
-                sum(trainer.data_collator(batch)["input_ids"].numel() for batch in mine)
-                for trainer, mine in zip((stock, ours), batches, strict=True)
-            ]
-            figures |= {
-                f"ratio_{name}": round(median["stock"] / median["ours"], 2),
-                f"cpu_ratio_{name}": round(busy_median["stock"] / busy_median["ours"], 2),
-                f"tokens_per_second_{name}": {way: round(tokens / value, 1) for way, value in median.items()},
-                f"tokens_{name}": {"real": tokens, "stock": positions[0], "ours": positions[1]},
-                f"difference_{name}": {"loss": loss, "gradient": gradient},
-                f"seconds_{name}": {way: [round(value, 3) for value in values] for way, values in seconds.items()},
-            }
+            figures[f"difference_{name}"] = {"loss": loss, "gradient": gradient}
+        card = card_figures(args.device, args.dtype)
+        figures |= card
+        ours.model.to(getattr(torch, args.dtype))
+        # At rate 0 every round has the same weights; the optimiser's work is the same.
+        optimiser = torch.optim.AdamW(ours.model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+        for name, batches in work.items():
+            figures |= times(args, name, {"stock": stock, "ours": ours}, batches, optimiser, card)
     return figures
 
 

@@ -3,6 +3,7 @@
 python benchmarks/sids_scale.py --items 100000 --width 128 --fit_rows 0 20000 --folder /tmp/sids --out sids.jsonl
 python benchmarks/sids_scale.py --items 1000000 --fit_rows 0 65536 262144 --folder /tmp/sids --out sids.jsonl
 python benchmarks/sids_scale.py --items 10000000 --fit_rows 262144 --codes 512 --folder /tmp/sids --out sids.jsonl
+python benchmarks/sids_scale.py --items 1000000 --fit_rows 0 65536 --device cuda --folder /tmp/sids --out sids.jsonl
 
 Makes a `.npy` file of clustered vectors (ten million of 768 numbers in float16 take 15.4 GB, in float32 30.7 GB) and a
 corpus that has as many items, and runs `build-sids` on them, for each of `--fit_rows` (0: fitted on all) in a process
@@ -17,6 +18,9 @@ the same command may be given again. A line of JSON a run:
 - `before`, `after`: items that share an SID, and the share of items that would have to move.
 - `gemm_gflops`: what matrix products (16,384 x D) (D x C) reach on so many threads; `assign_limit`: seconds that the
   multiply-adds of assignment, N x D x (sum of C), need at that speed; `assign_to_limit`: how often that it took.
+
+With `--device cuda` the card fits, assigns and measures the error, the products are timed on it, and `peak_card_gib` is
+the most memory that tensors took there. Reading, starting centroids and collisions remain on the CPU.
 """
 
 import argparse
@@ -26,14 +30,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from card import clock, forget_peak, peak_gib
 
 BLOCK = 1 << 15
 SEED = 0
 CLUSTERS = 1000
 
 
-def make_vectors(path, items, width, dtype):
+def make_vectors(path, items, width, dtype, threads):
     """Write vectors of 1,000 clusters of unequal size whose dimensions matter less and less; each block has a seed."""
     import numpy as np
 
@@ -43,6 +50,15 @@ def make_vectors(path, items, width, dtype):
     scale = (1 / np.sqrt(1 + np.arange(width))).astype(np.float32)
     centres = rng.standard_normal((CLUSTERS, width), dtype=np.float32) * scale
     weights = 1 / np.arange(1, CLUSTERS + 1) ** 0.5
+    shares = weights / weights.sum()
+
+    def make(block):
+        rng = np.random.default_rng([SEED, block])
+        vectors = rng.standard_normal((min(BLOCK, items - block * BLOCK), width), dtype=np.float32)
+        vectors *= scale
+        vectors += centres[rng.choice(CLUSTERS, len(vectors), p=shares)]
+        return vectors.astype(dtype, copy=False)
+
     unfinished = path.with_suffix(".part")
     with open(unfinished, "ab") as file:
         if not file.tell():
@@ -53,12 +69,11 @@ def make_vectors(path, items, width, dtype):
         row_bytes = width * np.dtype(dtype).itemsize
         done = (file.tell() - start) // (row_bytes * BLOCK)
         file.truncate(start + done * row_bytes * BLOCK)
-        for block in range(done, -(-items // BLOCK)):
-            rng = np.random.default_rng([SEED, block])
-            vectors = rng.standard_normal((min(BLOCK, items - block * BLOCK), width), dtype=np.float32)
-            vectors *= scale
-            vectors += centres[rng.choice(CLUSTERS, len(vectors), p=weights / weights.sum())]
-            file.write(vectors.astype(dtype, copy=False).tobytes())
+        places = range(done, -(-items // BLOCK))
+        with ThreadPoolExecutor(threads) as pool:
+            for first in range(0, len(places), threads):
+                for made in pool.map(make, places[first : first + threads]):
+                    file.write(made.tobytes())
     unfinished.rename(path)
 
 
@@ -100,24 +115,27 @@ def anonymous_gib():
     return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 2**20
 
 
-def gemm_gflops(width, codes, threads):
+def gemm_gflops(width, codes, threads, device):
     """Speed of the products that assignment is made of."""
     import numpy as np
+    import torch
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(0)
     points = rng.standard_normal((1 << 14, width), dtype=np.float32)
     book = rng.standard_normal((codes, width), dtype=np.float32)
+    if device != "cpu":
+        points, book = (torch.from_numpy(array).to(device) for array in (points, book))
     best = 0.0
     with threadpool_limits(limits=threads):
         for _ in range(10):
-            start = time.perf_counter()
+            start = clock(device)
             points @ book.T
-            best = max(best, 2 * points.size * codes / (time.perf_counter() - start) / 1e9)
+            best = max(best, 2 * (1 << 14) * width * codes / (clock(device) - start) / 1e9)
     return best
 
 
-def relative_error(file, codebooks, rows, threads):
+def relative_error(file, codebooks, rows, threads, device):
     """Share of the variance that the nearest codes leave, over some rows."""
     import numpy as np
 
@@ -138,7 +156,7 @@ def relative_error(file, codebooks, rows, threads):
         def __getitem__(self, places):
             return vectors[chosen[places]]
 
-    _, left = assign(Chosen(), codebooks, threads)
+    _, left = assign(Chosen(), codebooks, threads, device)
     sums, squares = np.zeros(vectors.shape[1]), 0.0
     for _, block in blocks(Chosen()):
         sums += block.sum(axis=0, dtype=np.float64)
@@ -158,6 +176,8 @@ def measure(args, fit_rows):
     from minionerec.sid.config import SidConfig
     from minionerec.sid.quantiser import Quantiser
 
+    if args.device != "cpu":
+        forget_peak(args.device)  # the first that asks the card for anything begins to use it
     mapped.STREAMED_FROM = 0  # small files, too: one way at all sizes
     output = args.folder / f"sids_{args.items}_{args.width}_{args.codes}_{args.levels}_{args.method}_{fit_rows}"
     config = SidConfig(
@@ -171,6 +191,7 @@ def measure(args, fit_rows):
         iterations=args.iterations,
         collisions=args.collisions,
         threads=args.threads,
+        device=args.device,
         seed=SEED,
         restart=True,
     )
@@ -186,15 +207,16 @@ def measure(args, fit_rows):
         "items_per_second": args.items / whole,
         "imports_anonymous_gib": imports,
         "peak_anonymous_gib": peak.most,
+        **({} if args.device == "cpu" else {"peak_card_gib": peak_gib(args.device)}),
         "moved": report["collisions"]["moved"],
         "before": {name: report["collisions"]["before"][name] for name in ("unique", "sharing_rate", "surplus_rate")},
         "after": {name: report["collisions"]["after"][name] for name in ("unique", "sharing_rate", "surplus_rate")},
         "final_error": report["levels"][args.levels - 1]["error"],
     }
     books = Quantiser.load(output).codebooks
-    found["error"] = relative_error(vector_file(args), books, args.error_rows, args.threads)
+    found["error"] = relative_error(vector_file(args), books, args.error_rows, args.threads, args.device)
     if "assign" in seconds:
-        gflops = gemm_gflops(args.width, args.codes, args.threads)
+        gflops = gemm_gflops(args.width, args.codes, args.threads, args.device)
         limit = 2 * args.items * args.width * args.codes * args.levels / gflops / 1e9
         found |= {"gemm_gflops": gflops, "assign_limit": limit, "assign_to_limit": seconds["assign"] / limit}
     return found
@@ -208,7 +230,8 @@ def vector_file(args):
 def key_of(args, fit_rows):
     """What tells a run from others."""
     names = ("items", "width", "dtype", "codes", "levels", "method", "collisions", "threads", "iterations")
-    return {**{name: getattr(args, name) for name in names}, "fit_rows": fit_rows or args.items}
+    card = {} if args.device == "cpu" else {"device": args.device}
+    return {**{name: getattr(args, name) for name in names}, "fit_rows": fit_rows or args.items, **card}
 
 
 def main():
@@ -224,6 +247,7 @@ def main():
     parser.add_argument("--collisions", default="relocate", help="of build-sids")
     parser.add_argument("--iterations", type=int, default=25, help="of k-means")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of fit, assignment and error")
     parser.add_argument("--error_rows", type=int, default=1_000_000, help="vectors that the error is of; 0: all")
     parser.add_argument("--folder", type=Path, required=True, help="where vectors, items and SIDs lie")
     parser.add_argument("--out", type=Path, required=True, help="file that lines are added to")
@@ -233,7 +257,7 @@ def main():
         print(json.dumps(measure(args, args.only)))
         return
     args.folder.mkdir(parents=True, exist_ok=True)
-    make_vectors(vector_file(args), args.items, args.width, args.dtype)
+    make_vectors(vector_file(args), args.items, args.width, args.dtype, args.threads)
     make_items(args.folder / f"corpus_{args.items}", args.items)
     lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.is_file() else []
     done = {json.dumps(line["run"], sort_keys=True): line for line in lines}

@@ -2,6 +2,7 @@
 
 python benchmarks/stream.py                                      # 100,000 interactions
 python benchmarks/stream.py --interactions 1000000 10000000 --ways disk --folder /large/disk
+python benchmarks/stream.py --interactions 1000000 --device cuda --width 512 --layers 8 --batch 256
 
 Each corpus has users with fifty interactions and as many items as a hundredth of its interactions, at most 20,000. A
 run trains on windows (`all_positions`) for `--steps` steps in a process of its own; ways and rounds take turns. One
@@ -11,11 +12,14 @@ JSON line a run:
     resident_mb        the same with the pages of files that it had mapped, which the system may take back (VmHWM)
     tokens_per_second  tokens of the steps behind the first `--warm-up` ones; no validation is in between
     ready_seconds      from the call until the first step: reading, tokenising, building the model
+
+With `--device cpu` a process sees no GPU even where there is one.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import threading
@@ -23,6 +27,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from card import clock
 
 LENGTH, HISTORY, HELD_OUT = 50, 10, 1000
 CODES = 32
@@ -37,7 +43,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, help="runs of each way and size")
     parser.add_argument("--steps", type=int, default=150, help="optimiser steps of a run")
     parser.add_argument("--warm-up", type=int, default=30, help="steps that are not timed")
-    parser.add_argument("--width", type=int, default=128, help="hidden size of the model, of two layers")
+    parser.add_argument("--width", type=int, default=128, help="hidden size of the model")
+    parser.add_argument("--layers", type=int, default=2, help="layers of the model")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--batch", type=int, default=64, help="windows a step")
     parser.add_argument("--folder", default="", help="where corpora are made and kept; empty: a temporary folder")
     return parser.parse_args()
@@ -130,6 +138,8 @@ def memory(name: str) -> float:
 
 def train(args: argparse.Namespace, place: Path, interactions: int, way: str, answer: Any) -> None:
     """One run, in a process of its own."""
+    if args.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import numpy as np
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -139,10 +149,12 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
     from minionerec.training.sft import run_sft
 
     torch.set_num_threads(1)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device cuda, but torch finds no GPU.")
     each = len(cut_windows(np.array([0]), np.array([LENGTH]), np.array([1]), HISTORY)[0])
     steps_per_epoch = interactions // LENGTH * each / args.batch
     times: list[float] = []
-    register_optimizer_step_post_hook(lambda *_: times.append(time.perf_counter()))
+    register_optimizer_step_post_hook(lambda *_: times.append(clock(args.device)))
     watch, began = Watch(), time.perf_counter()
     watch.start()
     with tempfile.TemporaryDirectory(dir=place) as folder:
@@ -152,7 +164,7 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
                 sids=str(place / "sids"),
                 output=f"{folder}/sft",
                 hidden_size=args.width,
-                layers=2,
+                layers=args.layers,
                 inner_size=2 * args.width,
                 all_positions=True,
                 epochs=args.steps / steps_per_epoch,
@@ -171,6 +183,7 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
     answer.send(
         {
             "way": way,
+            "device": args.device,
             "interactions": interactions,
             "rows": rows,
             "steps": len(times),

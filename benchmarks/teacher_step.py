@@ -2,10 +2,15 @@
 
 python benchmarks/teacher_step.py                    # after `minionerec run industrial`, or its first three stages
 python benchmarks/teacher_step.py --threads 1 --json
+python benchmarks/teacher_step.py --layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 \
+    --device cuda --dtype bfloat16 --json
 
-A step is collation, forward, backward and AdamW of the model of configs/industrial/language/sft.yaml on 64 windows.
-Both ways take turns batch by batch. `cpu_ratio` compares processor time, which says more than `ratio` where other
-programs share the machine and one thread is used.
+A step is collation, forward, backward and AdamW of the model of configs/industrial/language/sft.yaml on 64 windows, or
+of a model of another shape. Both ways take turns batch by batch. `cpu_ratio` compares processor time, which says more
+than `ratio` where other programs share the machine and one thread is used. In bfloat16 the weights of the student are,
+and so are gradients and the optimiser's state; the teacher stays as it is. `used` is the share of a card's own speed of
+products that was reached by those of the student's matrices (6 for each weight of a block and position of a batch, and
+for each weight of the head and label).
 """
 
 import argparse
@@ -17,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from card import card_figures, clock, forget_peak, peak_gib, used_share
 
 from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle
@@ -43,6 +49,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--teacher", default="runs/industrial/catalogue", help="checkpoint of a catalogue model")
     parser.add_argument("--batch", type=int, default=64, help="windows of a step")
     parser.add_argument("--steps", type=int, default=30, help="timed steps of each kind")
+    parser.add_argument("--width", type=int, default=256, help="student: hidden size")
+    parser.add_argument("--layers", type=int, default=4, help="student: transformer blocks")
+    parser.add_argument("--heads", type=int, default=4, help="student: attention heads")
+    parser.add_argument("--kv-heads", type=int, default=4, help="student: key and value heads")
+    parser.add_argument("--inner", type=int, default=768, help="student: width of the feed-forward layer")
+    parser.add_argument("--vocabulary", type=int, default=0, help="student: rows of the embedding; 0: its tokenizer's")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="student: of the weights")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     return parser.parse_args()
@@ -55,26 +69,33 @@ def load(args: argparse.Namespace) -> tuple[Bundle, Rows, Teacher]:
     tokenizer = train_tokenizer(corpus.items["title"].tolist(), 1000)
     add_code_tokens(tokenizer, table)
     wording = load_wording("compact")
-    bundle = Bundle(scratch_model(tokenizer, ScratchShape(), 0), tokenizer, table, wording, 512)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     rows = tokenise_windows(tokenizer, builder, user_windows(corpus))
+    shape = ScratchShape(args.width, args.layers, args.heads, args.kv_heads, args.inner)
+    with torch.device(args.device):
+        model: Any = scratch_model(tokenizer, shape, 0)
+    if args.vocabulary:
+        model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
+    bundle = Bundle(model.to(getattr(torch, args.dtype)), tokenizer, table, wording, 512)
     return bundle, rows, load_teacher(args.teacher, table, Trie.build(table.codes, bundle.code_ids))
 
 
 def step(
     bundle: Bundle, optimiser: torch.optim.Optimizer, examples: list[dict[str, Any]], teacher: Teacher | None
-) -> None:
-    """One optimiser step on a batch."""
+) -> tuple[int, int]:
+    """One optimiser step on a batch; its positions, and its labels."""
     model: Any = bundle.model
-    batch = TreeCollator(good_row_length(model), asks_teacher=teacher is not None)(examples)
+    collated = TreeCollator(good_row_length(model), asks_teacher=teacher is not None)(examples)
+    batch = {name: part.to(model.device) for name, part in collated.items()}
     labels = batch["labels"][0]
-    logits = picked_logits(model, model, batch)
+    logits = picked_logits(model, model, batch).float()
     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     if teacher is not None:
         losses = soften(losses, logits, labels, teacher.soft_targets(batch), 1.0)
     losses.mean().backward()
     optimiser.step()
     optimiser.zero_grad()
+    return int(batch["input_ids"].numel()), len(labels)
 
 
 def main() -> None:
@@ -87,17 +108,31 @@ def main() -> None:
     optimiser = torch.optim.AdamW(bundle.model.parameters(), lr=1e-3, fused=True)
     rng = np.random.default_rng(0)
     spent: dict[str, list[tuple[float, float]]] = {"labels alone": [], "with a teacher": []}
+    peaks: dict[str, float | None] = {}
+    tokens, operations = [], []
+    card = card_figures(args.device, args.dtype)
+    body = sum(weight.numel() for weight in bundle.model.get_decoder().layers.parameters() if weight.dim() == 2)
+    head = bundle.model.get_output_embeddings().weight.numel()
     for number in range(args.steps + 3):  # the first three are not counted
         places = rng.choice(len(rows), args.batch, replace=False)
         examples = [{name: column[place] for name, column in rows.columns.items()} for place in places]
         for name, who in (("labels alone", None), ("with a teacher", teacher)):
-            wall, cpu = time.perf_counter(), time.process_time()
-            step(bundle, optimiser, examples, who)
+            forget_peak(args.device)
+            wall, cpu = clock(args.device), time.process_time()
+            positions, labels = step(bundle, optimiser, examples, who)
+            wall, cpu = clock(args.device) - wall, time.process_time() - cpu
             if number >= 3:
-                spent[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+                spent[name].append((wall, cpu))
+                peaks[name] = max(peaks.get(name) or 0.0, peak_gib(args.device) or 0.0) or None
+        if number >= 3:
+            tokens.append(sum(len(example["input_ids"]) for example in examples))
+            operations.append(6 * (body * positions + head * labels))
     medians = {name: [statistics.median(part) for part in zip(*times, strict=True)] for name, times in spent.items()}
     (wall, cpu), (taught_wall, taught_cpu) = medians.values()
     found = {"seconds": medians, "ratio": taught_wall / wall, "cpu_ratio": taught_cpu / cpu}
+    found["tokens_per_second"] = {name: round(statistics.mean(tokens) / part[0], 1) for name, part in medians.items()}
+    found["used"] = {name: used_share(statistics.mean(operations), part[0], card) for name, part in medians.items()}
+    found |= {"peak_gib": peaks, **card, "asked": vars(args)}
     if args.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
         return
