@@ -58,14 +58,13 @@ class Corpus:
         Raises:
             DataError: If the split is unknown or holds no row.
         """
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
-        rows = self.splits()[split]
-        if not len(rows):
-            raise DataError(
-                f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
-            )
+        rows = self.splits().get(split, SplitRows.none())
+        check_split(split, len(rows))
         return rows
+
+    def every_row(self, split: str) -> SplitRows:
+        """`rows`, by the name that a corpus on disk has for it."""
+        return self.rows(split)
 
     @property
     def together(self) -> bool:
@@ -133,6 +132,18 @@ class Corpus:
         chains = concatenated(parts)
         rows = {split: ordered_rows(place, chains, split, limit, together) for split in SPLITS}
         return cls(items, **rows, split=counts["split"], max_history=limit, counts=counts)
+
+
+def check_split(split: str, rows: int) -> None:
+    """Check that there is a split of that name, and that it has rows.
+
+    Raises:
+        DataError: If not.
+    """
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
+    if not rows:
+        raise DataError(f"split {split!r} holds no row. Check the split's proportions and the source's {split} file.")
 
 
 def open_corpus(path: str | os.PathLike[str]) -> tuple[dict[str, Any], pd.DataFrame]:

@@ -7,7 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Split
+from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import RowTimes, row_times
 
 RARE = 5  # training targets of a rare item at most
@@ -56,7 +58,7 @@ class AskedRows(Protocol):
 
 
 def row_kinds(
-    data: Corpus | Split, rows: AskedRows, split: str, times: RowTimes | None
+    data: Corpus | StoredCorpus | Split, rows: AskedRows, split: str, times: RowTimes | None
 ) -> dict[str, dict[str, np.ndarray]]:
     """Which rows are of which kind.
 
@@ -81,8 +83,13 @@ def row_kinds(
         some, size = lengths > 0, len(data.popularity())
         newest = np.full(len(targets), -1, dtype=np.int64)
         newest[some] = items[np.cumsum(lengths)[some] - 1]
-        pairs = neighbours(data, size)
-        followed, turned = np.isin(newest * size + targets, pairs), np.isin(targets * size + newest, pairs)
+        keys = np.concatenate([newest * size + targets, targets * size + newest])
+        if isinstance(data, StoredCorpus):
+            met, known = _met_in_parts(data, keys, rows.users)
+        else:
+            met = np.isin(keys, neighbours(data, size))
+            known = set(data.users("train") if isinstance(data, Split) else data.train.compact().user_ids)
+        followed, turned = np.split(met, 2)
         groups["pair"] = {FOLLOWED: some & followed, NOT_FOLLOWED: some & ~followed}
         groups["reverse"] = {REVERSED: some & turned, NOT_FOLLOWED: some & ~turned}
     held = np.bincount(np.repeat(np.arange(len(targets)), lengths)[items == np.repeat(targets, lengths)])
@@ -93,14 +100,13 @@ def row_kinds(
         groups["target"] = {"cold": often == 0, "rare": (often > 0) & (often <= RARE), "frequent": often > RARE}
     groups["history"] = {kind: within(lengths) for kind, within in _LENGTHS.items()}
     if split != "train":
-        known = set(data.users("train") if isinstance(data, Split) else data.train.compact().user_ids)
         trained = np.array([user in known for user in rows.users], dtype=bool)
         groups["user"] = {"in training": trained, "new": ~trained}
     return groups
 
 
 def read_kinds(
-    data: Corpus | Split, rows: AskedRows, split: str, times: Path | None
+    data: Corpus | StoredCorpus | Split, rows: AskedRows, split: str, times: Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
     """`row_kinds` by the times that the data have, or else a file of times, if any.
 
@@ -108,6 +114,28 @@ def read_kinds(
         DataError: If the file is malformed or about other rows.
     """
     return row_kinds(data, rows, split, row_times(data, split, times))
+
+
+def _met_in_parts(stored: StoredCorpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
+    """What `neighbours` and the users of training say of some pairs and users, of a corpus read a part at a time.
+
+    Args:
+        stored: The corpus.
+        keys: int64 (K,), pairs of items.
+        users: Users.
+
+    Returns:
+        Which pairs stood next to each other in training, bool (K,); and those of the users that have a training row.
+    """
+    wanted, asked = np.unique(keys), set(users)
+    met, known = np.zeros(len(wanted), dtype=bool), set[str]()
+    for _, rows in stored.batches("train"):
+        pairs = _neighbours_of(rows, stored.n_items)
+        places = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
+        met[places[wanted[places] == pairs]] = True
+        known.update(asked.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
+    found: np.ndarray = met[np.searchsorted(wanted, keys)]
+    return found, known
 
 
 _LENGTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -131,7 +159,11 @@ def neighbours(data: Corpus | Split, size: int) -> np.ndarray:
         kept = (before >= 0) & (after >= 0)
         found = before[kept] * size + after[kept]
         return np.unique(found)
-    train = data.train
+    return np.unique(_neighbours_of(data.train, size))
+
+
+def _neighbours_of(train: SplitRows, size: int) -> np.ndarray:
+    """The pairs of `neighbours` in some training rows, unsorted: int64."""
     some = np.flatnonzero(train.ends - train.begins > 0)
     # Neighbours within histories, each place of the sequences once however many histories it is in: one more history
     # at each begin, one less at each newest item.
@@ -140,7 +172,7 @@ def neighbours(data: Corpus | Split, size: int) -> np.ndarray:
     inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)
     items = train.items.astype(np.int64)
     last = items[train.ends[some] - 1] * size + train.targets[some]
-    return np.unique(np.concatenate([items[inside] * size + items[inside + 1], last]))
+    return np.concatenate([items[inside] * size + items[inside + 1], last])
 
 
 def _flat(histories: Sequence[np.ndarray]) -> np.ndarray:

@@ -141,6 +141,10 @@ class Split:
             raise DataError(f"unknown split {name!r}; known splits: {', '.join(known)}.")
         return known[name]
 
+    def every_row(self, name: str) -> Samples:
+        """`rows`, by the name that a corpus on disk has for it."""
+        return self.rows(name)
+
     def times_of(self, name: str) -> RowTimes | None:
         """The times of the rows of "train", "valid" or "test"; None where they are unknown.
 

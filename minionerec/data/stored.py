@@ -13,10 +13,14 @@ import pandas as pd
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.remote import fetched
 from minionerec.data.chains import Chains
-from minionerec.data.corpus import Corpus, open_corpus, sequence_files
+from minionerec.data.corpus import Corpus, check_split, open_corpus, sequence_files
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
-from minionerec.data.shards import REMEDY, read_shard
+from minionerec.data.shards import REMEDY, has_times, read_shard
+from minionerec.data.times import RowTimes
+
+ROWS_IN_MEMORY = 1 << 22
+"""Corpora of more training rows are read shard by shard where that is possible."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +127,59 @@ class StoredCorpus:
             raise ArtefactError(f"{self.place}: holds {len(place)} of {len(wanted)} {split} rows. {REMEDY}")
         return joined(parts).take(np.argsort(place, kind="stable"))
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is better read shard by shard than held in memory."""
+        return self.sizes["train"] > ROWS_IN_MEMORY
+
+    def every_row(self, split: str) -> SplitRows:
+        """All rows of one split, in their order, as `Corpus.rows`; they are kept, for they are asked for again.
+
+        Raises:
+            DataError: If the split is unknown or holds no row.
+            ArtefactError: If a file cannot be read.
+        """
+        if split not in self._kept:
+            check_split(split, self.sizes.get(split, 0))
+            self._kept[split] = self.rows(split, np.arange(self.sizes[split]))
+        return self._kept[split]
+
+    def times_of(self, split: str) -> RowTimes | None:
+        """The times of the rows of one split; None where they are unknown. Raises what `every_row` does."""
+        return self.every_row(split).times if has_times(self.files[0]) else None
+
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training row: int64 (N,)."""
+        return self._popularity.copy()
+
+    @cached_property
+    def _kept(self) -> dict[str, SplitRows]:
+        """Splits that were asked for as a whole."""
+        return {}
+
+    @cached_property
+    def _popularity(self) -> np.ndarray:
         counts = np.zeros(self.n_items, dtype=np.int64)
         for part in self.chains():
             counts += np.bincount(part.items[part.splits == SPLITS.index("train")], minlength=self.n_items)
         return counts
 
+    def without_rows(self) -> Corpus:
+        """Its items as a corpus that holds no row: for what reads nothing but items."""
+        none = SplitRows.none()
+        return Corpus(self.items, none, none, none, self.split, self.max_history, self.counts)
+
     def load(self) -> Corpus:
         """All of it in memory."""
         return Corpus.load(self.place)
+
+
+def read_corpus(path: str | os.PathLike[str]) -> Corpus | StoredCorpus:
+    """A corpus artefact: in memory, or where it is large as it lies on disk.
+
+    Raises:
+        ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or cannot
+            be read.
+    """
+    stored = StoredCorpus.open(path)
+    return stored if stored.is_large else stored.load()

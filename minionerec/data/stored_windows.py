@@ -1,6 +1,6 @@
 """Windows of consecutive items of a corpus that stays on disk: a row group at a time, as arrays on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,31 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> StoredWindo
     # Numbers from 1 are cut as items are; they stand where there is a target, which is never 0.
     numbers = make_windows(found.rows + 1, found.begins, found.ends, firsts, width, padding).targets - 1
     return StoredWindows(windows.histories, windows.targets, np.where(windows.targets > 0, numbers, -1))
+
+
+def windows_in_parts(stored: StoredCorpus, split: str, most: int) -> Iterator[StoredWindows]:
+    """The rows of one split as windows (`disk_windows`) of the corpus's histories, padded on the right, some at a time.
+
+    Args:
+        stored: The corpus.
+        split: Which rows.
+        most: No row group is read where there are as many windows already.
+    """
+    held: list[StoredWindows] = []
+    for chains in stored.chains():
+        found = flat_windows(chains, stored.max_history, stored.together, {split: 0})
+        held.append(padded_windows(found, stored.max_history, "right"))
+        if sum(map(len, held)) >= most:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[StoredWindows]) -> StoredWindows:
+    return StoredWindows(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("histories", "targets", "rows")}
+    )
 
 
 def disk_windows(

@@ -18,6 +18,7 @@ from minionerec.data.units import SECOND, UNITS, unit_numbers
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
     from minionerec.data.sequences import Split
+    from minionerec.data.stored import StoredCorpus
 
 logger = get_logger(__name__)
 
@@ -60,7 +61,7 @@ class RowTimes:
         return same
 
 
-def row_times(data: "Corpus | Split", split: str, path: Path | None = None) -> RowTimes | None:
+def row_times(data: "Corpus | StoredCorpus | Split", split: str, path: Path | None = None) -> RowTimes | None:
     """The times of the rows of a split.
 
     Args:
@@ -80,7 +81,7 @@ def row_times(data: "Corpus | Split", split: str, path: Path | None = None) -> R
         if path is not None:
             logger.info("The corpus has times of its own: %s is not read.", path)
         return own
-    return _read_file(path, split, len(data.rows(split)))
+    return _read_file(path, split, len(data.every_row(split)))
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
+_BLOCK = 1 << 16  # entries whose pairs are added up together
+
 
 @dataclass(frozen=True)
 class Transitions:
@@ -54,7 +56,7 @@ def count_transitions_in_parts(
     reverse: float,
     sources: np.ndarray | None = None,
 ) -> Transitions:
-    """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs that were counted.
+    """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs.
 
     Args:
         parts: Histories and targets of some windows each.
@@ -64,13 +66,45 @@ def count_transitions_in_parts(
         reverse: Weight of the other direction.
         sources: Only pairs that begin with these entries are counted, bool (size,); all if None.
     """
-    whole = csr_array((size, size), dtype=np.float64)
-    held = csr_array((size, size), dtype=np.float64)
+    sums = [_Sum(min(_BLOCK, size - first), size) for first in range(0, size, _BLOCK)]
     for histories, targets in parts:
-        held = held + _table(histories, targets, size, reach, decay, reverse, sources)
-        if held.nnz > whole.nnz // 4:  # adding to all that was counted costs as much as that is large
-            whole, held = whole + held, csr_array((size, size), dtype=np.float64)
-    return _transitions(whole + held)
+        table = _table(histories, targets, size, reach, decay, reverse, sources)
+        for number, held in enumerate(sums):
+            held.add(table if len(sums) == 1 else table[number * _BLOCK : number * _BLOCK + held.rows])
+    found = []
+    while sums:  # each is let go as it is turned into what is kept
+        found.append(_transitions(sums.pop(0).table()))
+    edges = np.cumsum([0, *(len(part.followers) for part in found)]).tolist()
+    return Transitions(
+        np.concatenate(
+            [np.zeros(1, np.int64), *(part.offsets[1:] + edge for part, edge in zip(found, edges, strict=False))]
+        ),
+        np.concatenate([np.zeros(0, np.int32), *(part.followers for part in found)]),
+        np.concatenate([np.zeros(0, np.float32), *(part.counts for part in found)]),
+    )
+
+
+class _Sum:
+    """Counts of the pairs of some entries, from parts: what adding takes beside them is as large as they are.
+
+    Args:
+        rows: How many entries.
+        size: Number of all entries, N.
+    """
+
+    def __init__(self, rows: int, size: int):
+        self.rows = rows
+        self._whole, self._new = csr_array((rows, size), dtype=np.float64), csr_array((rows, size), dtype=np.float64)
+
+    def add(self, table: csr_array) -> None:
+        """Add the counts of a part."""
+        self._new = self._new + table
+        if self._new.nnz > self._whole.nnz // 4:  # adding to all that was counted costs as much as that is large
+            self._whole, self._new = self._whole + self._new, csr_array(self._whole.shape, dtype=np.float64)
+
+    def table(self) -> csr_array:
+        """All that was counted."""
+        return self._whole + self._new
 
 
 def _table(

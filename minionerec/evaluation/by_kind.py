@@ -5,6 +5,7 @@ from pathlib import Path
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
+from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.slices import Part, format_parts, list_kinds, measure_kinds
@@ -13,7 +14,7 @@ from minionerec.rankers.lists import Rows
 
 def measure_lists(
     lists: Mapping[str, Predictions],
-    corpus: Corpus,
+    corpus: Corpus | StoredCorpus,
     split: str,
     times: Path | None,
     ks: Sequence[int],

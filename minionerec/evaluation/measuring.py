@@ -8,7 +8,9 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json
 from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus
 from minionerec.evaluation.by_kind import format_measured, measure_lists
+from minionerec.evaluation.floor_lists import write_floor_lists
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
@@ -67,7 +69,7 @@ class Measuring:
         seed: Seed of the bootstrap.
     """
 
-    corpus: Corpus
+    corpus: Corpus | StoredCorpus
     split: str
     rows: Rows
     name: str
@@ -88,12 +90,14 @@ class Measured:
     Attributes:
         what: What was measured.
         predictions: The lists.
+        floors: Those of the floors, by name; empty where none stand beside it.
         evaluations: Metrics of the recommender and of the floors, by name.
         parts: Metrics by kind of row; None where they were not wanted.
     """
 
     what: Measuring
     predictions: Predictions
+    floors: Mapping[str, Predictions]
     evaluations: Mapping[str, Evaluation]
     parts: Sequence[Part] | None
 
@@ -146,6 +150,8 @@ class Measured:
                 entry["slices"] = [part.to_json(name) for part in self.parts]
             tables.append(format_measured(self.parts, list(self.evaluations), self.what.ks))
         self.predictions.to_frame().to_parquet(place / FILE, index=False)
+        if self.floors:
+            write_floor_lists(place, self.floors)
         if self.what.table is not None:
             write_published_json(place / JSON_FILE, self.predictions, asked)
         (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
@@ -159,10 +165,11 @@ def measure(what: Measuring, predictions: Predictions) -> Measured:
         what: What is measured, and how.
         predictions: The lists for the rows of the split.
     """
-    lists = {what.name: predictions}
+    floors = {}
     if what.floors:
         for name, floor in make_floors(what.corpus, what.table).items():
-            lists[name] = rank_rows(floor, what.rows, what.width, table=what.table)
+            floors[name] = rank_rows(floor, what.rows, what.width, table=what.table)
+    lists = {what.name: predictions, **floors}
     evaluations = {
         name: evaluate_predictions(
             found,
@@ -178,4 +185,4 @@ def measure(what: Measuring, predictions: Predictions) -> Measured:
     parts = None
     if what.slices:
         parts = measure_lists(lists, what.corpus, what.split, what.times, what.ks, what.seed, what.resamples)
-    return Measured(what, predictions, evaluations, parts)
+    return Measured(what, predictions, floors, evaluations, parts)

@@ -13,6 +13,7 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus, read_corpus
 from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
@@ -46,7 +47,7 @@ class _Task:
         table: SIDs of the items; None where there are none.
     """
 
-    corpus: Corpus
+    corpus: Corpus | StoredCorpus
     rows: Rows
     ranker: Ranker
     name: str
@@ -108,12 +109,12 @@ def run_eval(config: EvalConfig) -> EvalResult:
 
 def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     """Corpus, rows, ranker and SIDs."""
-    corpus = Corpus.load(inputs["corpus"])
+    corpus = read_corpus(inputs["corpus"])
     rows = Rows.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
     if config.ranker:
-        task = _Task(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
+        task = _Task(corpus, rows, _own_ranker(config.ranker, corpus), config.ranker, table)
     else:
         require_held_out(inputs["checkpoint"])
         search = Search(
@@ -146,7 +147,12 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     return task
 
 
-def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
+def _own_ranker(name: str, corpus: Corpus | StoredCorpus) -> Ranker:
+    """A user's own ranker, which gets all rows in memory."""
+    return make_ranker(name, corpus.load() if isinstance(corpus, StoredCorpus) else corpus)
+
+
+def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus | StoredCorpus) -> None:
     """Give a checkpoint's search its assistant, where that has any weight."""
     if not isinstance(ranker, LanguageRanker):
         raise ConfigError(

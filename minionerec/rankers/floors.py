@@ -1,6 +1,6 @@
 """Three rankers that need no training: whatever learns must beat them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -12,6 +12,8 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.sequences import Split, Windows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_windows import windows_in_parts
 from minionerec.data.transitions import count_transitions_in_parts
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
@@ -31,32 +33,46 @@ class TrainingRows:
 
     Attributes:
         popularity: int64 (N,), how often each item is a training target.
-        windows: Training targets with what came before them, items from 1.
+        windows: Training targets with what came before them, items from 1; of a corpus on disk the corpus.
         numbers: int64 (N,), candidate of each item: the number of its SID, or its own where there are no SIDs.
         what: What the candidates are, for messages.
     """
 
     popularity: np.ndarray
-    windows: Windows
+    windows: Windows | StoredCorpus
     numbers: np.ndarray
     what: str
 
     @classmethod
-    def of(cls, data: Corpus | Split, table: Groups | None = None) -> "TrainingRows":
+    def of(cls, data: Corpus | StoredCorpus | Split, table: Groups | None = None) -> "TrainingRows":
         """The training rows of a corpus, or of the split that a protocol made.
 
         Args:
-            data: The data.
+            data: The data; a corpus on disk is read a part at a time.
             table: SIDs of the same items; without them every item is a candidate of its own.
         """
         if isinstance(data, Corpus):
-            windows = corpus_windows(data, data.max_history, "right")
+            windows: Windows | StoredCorpus = corpus_windows(data, data.max_history, "right")
         else:
-            windows = data.windows
+            windows = data if isinstance(data, StoredCorpus) else data.windows
         popularity = data.popularity()
         if table is None:
             return cls(popularity, windows, np.arange(len(popularity)), "items")
         return cls(popularity, windows, table.sid_numbers, f"distinct {table.unit}s")
+
+    @property
+    def are_many(self) -> bool:
+        """Whether all pairs of them would be too many to keep."""
+        return isinstance(self.windows, StoredCorpus) or len(self.windows) > _PART
+
+    def parts(self) -> Iterator[Windows]:
+        """The windows, at most about `_PART` of them at a time."""
+        if isinstance(self.windows, StoredCorpus):
+            yield from windows_in_parts(self.windows, "train", _PART)
+            return
+        for start in range(0, max(1, len(self.windows)), _PART):
+            part = slice(start, start + _PART)
+            yield Windows(self.windows.histories[part], self.windows.targets[part])
 
     @cached_property
     def popular_items(self) -> list[int]:
@@ -89,7 +105,7 @@ class TrainingRows:
         return list(chosen)
 
 
-def _by_place(lists: Sequence[Sequence[int]]) -> Ranking:
+def by_place(lists: Sequence[Sequence[int]]) -> Ranking:
     """Lists whose scores say the place and nothing else."""
     return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
 
@@ -113,8 +129,8 @@ class Popularity:
         self.rows.check_k(k)
         popular = self.rows.popular_items
         if allowed is None:
-            return _by_place([self.rows.first_candidates(popular, k, None)] * len(histories))
-        return _by_place([self.rows.first_candidates(popular, k, allowed.row(row)) for row in range(len(histories))])
+            return by_place([self.rows.first_candidates(popular, k, None)] * len(histories))
+        return by_place([self.rows.first_candidates(popular, k, allowed.row(row)) for row in range(len(histories))])
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,7 @@ class SameAsLastItem:
             )
             for row, history in enumerate(histories)
         ]
-        return _by_place(lists)
+        return by_place(lists)
 
 
 class WhatFollowed:
@@ -161,7 +177,7 @@ class WhatFollowed:
     def __init__(self, rows: TrainingRows):
         self.rows = rows
         self.size = size = int(rows.numbers.max()) + 1
-        self.followed = self._counted() if len(rows.windows) <= _PART else None
+        self.followed = None if rows.are_many else self._counted()
         self.popularity = np.bincount(rows.numbers, rows.popularity, size)
         self.by_popularity = np.argsort(-self.popularity, kind="stable")
         self.behind = ranked_items(rows.numbers, rows.popularity)
@@ -184,7 +200,7 @@ class WhatFollowed:
                 mask = None if allowed is None else allowed.row(row)
                 ranked = self._ranked(scores.indices[first:end], scores.data[first:end], k, mask)
                 lists.append(list_items(ranked.tolist(), self.behind, k, mask)[0])
-        return _by_place(lists)
+        return by_place(lists)
 
     def _counted(self, asked: Sequence[np.ndarray] | None = None) -> csr_array:
         """What followed what: (candidates, candidates); of the candidates in histories alone, where they are given."""
@@ -193,9 +209,7 @@ class WhatFollowed:
             sources = np.zeros(self.size, dtype=bool)
             sources[np.concatenate([*asked, np.zeros(0, np.int64)])] = True
         of_item = np.concatenate([[0], self.rows.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
-        windows = self.rows.windows
-        parts = (slice(start, start + _PART) for start in range(0, max(1, len(windows)), _PART))
-        taken = ((of_item[windows.histories[part]], of_item[windows.targets[part]]) for part in parts)
+        taken = ((of_item[part.histories], of_item[part.targets]) for part in self.rows.parts())
         pairs = count_transitions_in_parts(taken, self.size, _REACH, _DECAY, _REVERSE, sources)
         return csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(self.size, self.size))
 
@@ -219,7 +233,7 @@ def _asked(newest: Sequence[np.ndarray], rarity: np.ndarray) -> csr_array:
     return csr_array((_DECAY**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
 
 
-def make_floors(data: Corpus | Split, table: Groups | None = None) -> dict[str, Ranker]:
+def make_floors(data: Corpus | StoredCorpus | Split, table: Groups | None = None) -> dict[str, Ranker]:
     """The three floors by name.
 
     Args:

@@ -10,6 +10,7 @@ import torch
 from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.beam import BeamResult, beam_search
 from minionerec.decoding.branches import SearchModel, evaluating, vocabulary_size
 from minionerec.decoding.decoder import Decode, decode_batches
@@ -104,9 +105,16 @@ class LanguageRanker:
         DataError: If corpus and checkpoint speak of different items.
     """
 
-    def __init__(self, bundle: Bundle, corpus: Corpus, search: Search | None = None, bonus: np.ndarray | None = None):
+    def __init__(
+        self,
+        bundle: Bundle,
+        corpus: Corpus | StoredCorpus,
+        search: Search | None = None,
+        bonus: np.ndarray | None = None,
+    ):
         self.bundle, self.search = bundle, search or Search()
-        self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+        items = corpus.without_rows() if isinstance(corpus, StoredCorpus) else corpus
+        self.builder = ExampleBuilder(items, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         self.behind = ranked_items(self.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.mixing: Mixing | None = None

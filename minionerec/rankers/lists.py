@@ -8,6 +8,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.sequences import Split
+from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import Groups
@@ -35,7 +36,7 @@ class Rows:
         return len(self.users)
 
     @classmethod
-    def of(cls, data: Corpus | Split, split: str) -> "Rows":
+    def of(cls, data: Corpus | StoredCorpus | Split, split: str) -> "Rows":
         """The rows of "valid" or "test" of a corpus, or of what a protocol made of the data.
 
         Raises:
@@ -43,7 +44,7 @@ class Rows:
         """
         if isinstance(data, Split):
             return cls(data.users(split), data.histories(split), data.targets(split), data.num_items)
-        rows = data.rows(split)
+        rows = data.every_row(split)
         return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
 
 

@@ -15,6 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.decoder import decoding_device
 from minionerec.prompts.wording import NEXT_TITLE
 from minionerec.rankers.assistants import CheckpointAssistant, SequentialAssistant
@@ -30,7 +31,7 @@ from minionerec.sid.table import SidTable
 
 def load_ranker(
     path: str | os.PathLike[str],
-    corpus: Corpus,
+    corpus: Corpus | StoredCorpus,
     *,
     corpus_path: str | os.PathLike[str] | None = None,
     table: SidTable | None = None,
@@ -62,7 +63,7 @@ def load_ranker(
         bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_behind(path) is not None:
-            corpus = corpus.with_every_row()
+            corpus = (corpus.load() if isinstance(corpus, StoredCorpus) else corpus).with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()
@@ -80,7 +81,7 @@ def load_ranker(
 def load_assistant(
     path: str | os.PathLike[str],
     ranker: LanguageRanker,
-    corpus: Corpus,
+    corpus: Corpus | StoredCorpus,
     *,
     corpus_path: str | os.PathLike[str] | None = None,
     temperature: float = 1.0,
@@ -110,7 +111,9 @@ def load_assistant(
     )
 
 
-def lift_of_new_items(path: str | os.PathLike[str], table: SidTable, corpus: Corpus) -> np.ndarray | None:
+def lift_of_new_items(
+    path: str | os.PathLike[str], table: SidTable, corpus: Corpus | StoredCorpus
+) -> np.ndarray | None:
     """What a checkpoint adds to the log-probabilities of SIDs whose items no training row ends in.
 
     Args:
@@ -128,7 +131,9 @@ def lift_of_new_items(path: str | os.PathLike[str], table: SidTable, corpus: Cor
     return np.where(trained, 0.0, lift).astype(np.float32)
 
 
-def _load_sequential(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRanker:
+def _load_sequential(
+    path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
+) -> SequentialRanker:
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
         raise ArtefactError(

@@ -15,6 +15,7 @@ from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
 from minionerec.data.sequences import Split
+from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MISSING
@@ -169,7 +170,7 @@ def compare_systems(
     return lines
 
 
-def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | Split) -> ByKind:
+def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | StoredCorpus | Split) -> ByKind:
     rows = Rows.of(data, split)
     if not np.array_equal(systems[0].targets, rows.targets):
         raise ArtefactError(

@@ -30,6 +30,7 @@ from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
 from minionerec.rankers.lists import rank_rows
 from minionerec.reports.config import ReportConfig
+from minionerec.reports.floor_lists import find_floor_lists
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
 from minionerec.reports.slices import ByKind, measure_by_kind
@@ -152,7 +153,7 @@ def gather(config: ReportConfig) -> Material:
         name: load_shown(name, find_path(path), config, ground, table) for name, path in config.predictions.items()
     }
     ks = choose_ks(config.ks, ground.protocol.ks, [shown.system for shown in recommended.values()])
-    floors = make_shown_floors(ground, table, ks)
+    floors = _shown_floors(config, ground, table, ks)
     everyone = {**recommended, **floors}
     return Material(
         config=config,
@@ -274,6 +275,23 @@ def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], systems: Seque
     return within or (max(1, narrowest or 1),)
 
 
+def _shown_floors(config: ReportConfig, ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
+    """The floors on the report's rows, measured by one of the evaluations, or else here."""
+    width = min(ks[-1], ground.n_items if table is None else table.n_unique)
+    found = find_floor_lists(config, ground, table, width)
+    return (
+        make_shown_floors(ground, table, ks)
+        if found is None
+        else {name: _as_shown(name, lists, table, ks) for name, lists in found.items()}
+    )
+
+
+def _as_shown(name: str, lists: Predictions, table: SidTable | None, ks: Sequence[int]) -> Shown:
+    """A floor from its lists."""
+    ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
+    return Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
+
+
 def make_shown_floors(ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
     """The floors on the report's rows; where seen items are masked, theirs are too, and the last item is no floor."""
     masked = ground.protocol.seen == "mask"
@@ -284,8 +302,7 @@ def make_shown_floors(ground: Ground, table: SidTable | None, ks: Sequence[int])
         if masked and name == LAST_ITEM:
             continue
         lists = rank_rows(floor, ground.rows, reach, table=table, allowed=allowed)
-        ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
-        found[name] = Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
+        found[name] = _as_shown(name, lists, table, ks)
     return found
 
 

@@ -38,7 +38,7 @@ from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
 from minionerec.nn.dropout import Dropout
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import run_catalogue, shards, stage
+from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
 from minionerec.training.catalogue.windows import collate, sid_windows
@@ -673,7 +673,7 @@ def test_blocks_change_nothing_in_a_run(trained, tmp_path, monkeypatch):
 def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path, monkeypatch, make, caplog):
     """The same windows in another order; a stopped run goes on, and nothing is left of the arrays."""
     folder, _ = trained
-    monkeypatch.setattr(shards, "ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 100)
     monkeypatch.setattr(Corpus, "load", None)
     config = make(folder, output=str(tmp_path / "whole"), epochs=4)
     with caplog.at_level("INFO", "minionerec"):

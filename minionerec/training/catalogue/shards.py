@@ -21,8 +21,6 @@ from minionerec.data.windows import recency_of
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import Windows
 
-ROWS_IN_MEMORY = 1 << 22
-"""Corpora of more training rows are read shard by shard."""
 _PART = 1 << 20  # windows that are counted at a time
 _TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32}
 
@@ -52,11 +50,6 @@ def collate_arrays(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]
     width = max(1, int((columns["histories"] > 0).sum(1).max()))
     found = {name: torch.from_numpy(values[:, :width]) for name, values in columns.items()}
     return {name: values if name == "weights" else values.long() for name, values in found.items()}
-
-
-def reads_shards(stored: StoredCorpus) -> bool:
-    """Whether a corpus is read shard by shard: it is large."""
-    return stored.sizes["train"] > ROWS_IN_MEMORY
 
 
 def rows_held_out(stored: StoredCorpus) -> Corpus:

@@ -28,7 +28,6 @@ from minionerec.training.catalogue.shards import (
     WindowRows,
     collate_arrays,
     read_windows,
-    reads_shards,
     rows_held_out,
     target_counts,
     write_windows,
@@ -146,7 +145,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
     stored = StoredCorpus.open(run.inputs["corpus"])
-    large = run.refit is None and reads_shards(stored)
+    large = run.refit is None and stored.is_large
     corpus = rows_held_out(stored) if large else run.load_corpus()
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:

@@ -1,0 +1,166 @@
+"""Evaluations and reports of a corpus on disk, and floors that are measured once: the same figures, less work."""
+
+import shutil
+
+import numpy as np
+import pytest
+from support.evaluation import config, copy_artefact
+
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ArtefactError
+from minionerec.data import shards, transitions
+from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import row_kinds
+from minionerec.data.stored import StoredCorpus, read_corpus
+from minionerec.data.times import row_times
+from minionerec.data.transitions import count_transitions, count_transitions_in_parts
+from minionerec.evaluation.floor_lists import FILE, read_floor_lists
+from minionerec.evaluation.stage import run_eval
+from minionerec.rankers import floors
+from minionerec.rankers.floors import make_floors
+from minionerec.rankers.lists import Rows, rank_rows
+from minionerec.reports import material
+from minionerec.reports.config import ReportConfig
+from minionerec.reports.report import run_report
+from minionerec.sid.table import SidTable
+
+
+@pytest.fixture(scope="module")
+def pieces(made, tmp_path_factory):
+    """The shop with its sequences in row groups of seven, and an evaluation of it in memory."""
+    folder = tmp_path_factory.mktemp("pieces")
+    for name in ("sids", "checkpoint"):
+        shutil.copytree(made / name, folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "GROUP", 7)
+        Corpus.load(made / "corpus").save(folder / "corpus", config={}, inputs={})
+    run_eval(config(folder, slices=True))
+    return folder
+
+
+def report(folder, output, monkeypatch, **changes):
+    monkeypatch.chdir(folder)
+    settings = {"corpus": "corpus", "sids": "sids", "predictions": {"model": "eval"}, "resamples": 50}
+    return run_report(ReportConfig(**{**settings, "output": str(output), **changes}))
+
+
+def is_on_disk(monkeypatch):
+    """Let every corpus be a large one, which nobody may load."""
+    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 5)
+    monkeypatch.setattr(Corpus, "load", None)
+
+
+@pytest.mark.parametrize("part", [1, 10, 1000])
+def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
+    is_on_disk(monkeypatch)
+    monkeypatch.setattr(floors, "_PART", part)
+    found = run_eval(config(pieces, slices=True, output=str(tmp_path / "eval"))).output
+    for name in ("predictions.parquet", FILE, "metrics.json", "metrics.txt", "predictions.json"):
+        assert (found / name).read_bytes() == (pieces / "eval" / name).read_bytes(), name
+
+
+def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeypatch):
+    whole = report(pieces, tmp_path / "whole", monkeypatch)
+    is_on_disk(monkeypatch)
+    parts = report(pieces, tmp_path / "parts", monkeypatch)
+    assert parts.html.read_bytes() == whole.html.read_bytes()
+    assert (parts.html.parent / "metrics.json").read_bytes() == (whole.html.parent / "metrics.json").read_bytes()
+
+
+@pytest.mark.parametrize("ks", [[1, 2], [1, 5]])
+@pytest.mark.parametrize("sids", ["sids", ""])
+def test_a_report_takes_the_floors_of_an_evaluation(pieces, tmp_path, monkeypatch, ks, sids):
+    """The figures are those of a report that makes the lists itself, at smaller cut-offs and without SIDs too."""
+    asked = []
+    monkeypatch.setattr(material, "make_floors", lambda *of: asked.append(of) or make_floors(*of))
+    taken = report(pieces, tmp_path / "taken", monkeypatch, ks=ks, sids=sids)
+    assert len(asked) == (0 if sids else 1)  # the evaluation's candidates are SIDs
+    monkeypatch.setattr(material, "find_floor_lists", lambda *of: None)
+    own = report(pieces, tmp_path / "own", monkeypatch, ks=ks, sids=sids)
+    assert len(asked) == (1 if sids else 2)
+    assert own.html.read_bytes() == taken.html.read_bytes()
+    assert (tmp_path / "own" / "metrics.json").read_bytes() == (tmp_path / "taken" / "metrics.json").read_bytes()
+
+
+def test_floors_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch):
+    """Of fewer candidates, of seen items left out, of another corpus, or with no such file, nothing is taken."""
+    asked = []
+    monkeypatch.setattr(material, "make_floors", lambda *of: asked.append(of) or make_floors(*of))
+    run_eval(config(pieces, seen="mask", output=str(tmp_path / "masked")))
+    assert FILE not in read_manifest(tmp_path / "masked")["files"]
+    narrow = run_eval(config(pieces, beams=2, ks=[1, 2], output=str(tmp_path / "narrow"))).output
+    other = copy_artefact(pieces / "eval", tmp_path / "other")  # says of no corpus that it was made from it
+    assert FILE in read_manifest(other)["files"]
+    for number, (place, ks) in enumerate(((tmp_path / "masked", [1, 5]), (other, [1, 5]), (narrow, [1, 2]))):
+        report(pieces, tmp_path / f"r{number}", monkeypatch, ks=ks, predictions={"model": str(place)})
+    assert len(asked) == 2  # the last one has them, of as few candidates as are asked for
+    both = {"narrow": str(narrow), "model": "eval"}
+    report(pieces, tmp_path / "both", monkeypatch, ks=[1, 2], predictions=both)
+    assert len(asked) == 2
+
+
+def test_lists_are_cut_to_what_a_floor_says_of_fewer(pieces):
+    corpus = Corpus.load(pieces / "corpus")
+    table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
+    rows = Rows.of(corpus, "test")
+    for width in (1, 2, 3, 4, 5):
+        found = read_floor_lists(pieces / "eval", rows, width, table)
+        for name, floor in make_floors(corpus, table).items():
+            made = rank_rows(floor, rows, width, table=table)
+            assert (found[name].items, found[name].scores) == (made.items, made.scores)
+            assert (found[name].sids, found[name].target_sids) == (made.sids, made.target_sids)
+
+
+def test_a_damaged_file_of_floors_is_named(pieces, tmp_path):
+    corpus = Corpus.load(pieces / "corpus")
+    (tmp_path / FILE).write_bytes(b"PAR1 no more")
+    with pytest.raises(ArtefactError, match=FILE):
+        read_floor_lists(tmp_path, Rows.of(corpus, "test"), 2, None)
+
+
+@pytest.mark.parametrize("split", ["valid", "test", "train"])
+def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
+    stored, corpus = StoredCorpus.open(pieces / "corpus"), Corpus.load(pieces / "corpus")
+    rows = Rows.of(corpus, split)
+    ours, theirs = (row_kinds(data, Rows.of(data, split), split, row_times(data, split)) for data in (stored, corpus))
+    assert ours.keys() == theirs.keys()
+    for group, kinds in theirs.items():
+        assert {kind: found.tolist() for kind, found in ours[group].items()} == {
+            kind: found.tolist() for kind, found in kinds.items()
+        }
+    assert len(rows) == stored.sizes[split]
+
+
+def test_small_corpora_are_read_into_memory(pieces):
+    assert isinstance(read_corpus(pieces / "corpus"), Corpus)
+
+
+def test_the_page_of_an_evaluation_says_what_its_floors_file_says(pieces):
+    """The figures beside the model's are those of the lists that are kept."""
+    corpus = Corpus.load(pieces / "corpus")
+    table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
+    rows = Rows.of(corpus, "test")
+    figures = read_json(pieces / "eval" / "metrics.json")["recommenders"]
+    for name, found in read_floor_lists(pieces / "eval", rows, 5, table).items():
+        hits = [sid in sids for sid, sids in zip(found.target_sids, found.sids, strict=True)]
+        assert figures[name]["sid"]["HR@5"][0] == pytest.approx(np.mean(hits))
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 64])
+def test_pairs_added_up_in_blocks_are_those_added_up_at_once(monkeypatch, block):
+    rng = np.random.default_rng(3)
+    size, sources = 20, rng.random(20) < 0.5
+    parts = []
+    for _ in range(9):
+        chain = rng.integers(1, size + 1, (5, 7)) * (rng.random((5, 7)) < 0.9)
+        parts.append((chain[:, :-1], chain[:, 1:]))
+    monkeypatch.setattr(transitions, "_BLOCK", block)
+    found = count_transitions_in_parts(parts, size, 4, 0.5, 0.25)  # powers of two: no sum is rounded
+    whole = count_transitions(*(np.concatenate(column) for column in zip(*parts, strict=True)), size, 4, 0.5, 0.25)
+    some = count_transitions_in_parts(parts, size, 4, 0.5, 0.25, sources)
+    for name in ("offsets", "followers", "counts"):
+        assert getattr(found, name).tolist() == getattr(whole, name).tolist()
+        assert getattr(found, name).dtype == getattr(whole, name).dtype
+    lengths = np.diff(whole.offsets)
+    assert np.diff(some.offsets).tolist() == np.where(sources, lengths, 0).tolist()
+    assert some.counts.tolist() == whole.counts[np.repeat(sources, lengths)].tolist()
