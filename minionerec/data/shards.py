@@ -5,7 +5,7 @@ same sequences are the same bytes whoever found them.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -112,15 +112,23 @@ def write_shards(place: Path, chains: Chains) -> None:
                 writer.write(chains.take(own[start : start + GROUP]))
 
 
-def read_shard(path: Path, n_items: int) -> Iterator[Chains]:
+def read_shard(path: Path, n_items: int, shuffled: Sequence[int] | None = None) -> Iterator[Chains]:
     """The sequences of one file, a row group at a time.
+
+    Args:
+        path: The file.
+        n_items: Number of items, N.
+        shuffled: Seed of another order of the row groups than that of the file; None for none.
 
     Raises:
         ArtefactError: If the file cannot be read, or holds no sequences of a corpus of `n_items` items.
     """
     with readable(path, remedy=REMEDY), pq.ParquetFile(path) as file:
         timed = _check_schema(path, file.schema_arrow)
-        for group in range(file.num_row_groups):
+        groups = np.arange(file.num_row_groups)
+        if shuffled is not None:
+            np.random.default_rng(shuffled).shuffle(groups)
+        for group in groups.tolist():
             yield _chains(path, file.read_row_group(group), n_items, timed)
 
 

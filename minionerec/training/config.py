@@ -183,6 +183,12 @@ class SftConfig(StreamedConfig, RefittableConfig):
         "them as about any history",
         least=0,
     )
+    max_tokens: int = setting(
+        0,
+        "stream and all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
+        "users drawn by seed, and no others are tokenised; 0: all rows",
+        least=0,
+    )
     lora_rank: int = setting(
         0,
         "LoRA: train updates of this rank to a pretrained model, and the rows of SID tokens, instead of all weights; "
@@ -215,9 +221,19 @@ class SftConfig(StreamedConfig, RefittableConfig):
             f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
         )
         _check(
+            not self.max_tokens or (self.stream and self.all_positions and list(self.tasks.values()) == [1]),
+            f"max_tokens is {self.max_tokens}, which is about windows that are streamed; set stream and all_positions "
+            "to true, and give one task of weight 1.",
+        )
+        _check(
             not self.teacher or "next_sid" in self.tasks,
             f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; a number of tokens only where there is one, so that what was finished stands."""
+        found = super().deciding()
+        return found if self.max_tokens else {name: value for name, value in found.items() if name != "max_tokens"}
 
     def inputs(self) -> dict[str, Path]:
         """What is read: also the wording where it is the user's own file, and the model where it is ours."""

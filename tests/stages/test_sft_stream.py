@@ -12,7 +12,8 @@ from support.kill import Point, random_points, stage_in_child
 from support.launched import launch
 from support.training import builder_of, catalogue_config, make_inputs, same_weights, sft_config
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
@@ -22,7 +23,7 @@ from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import training_rows
 from minionerec.training.sft import run_sft
 from minionerec.training.stream import jobs
-from minionerec.training.stream.build import disk_rows
+from minionerec.training.stream.build import RowMaker, disk_rows
 from minionerec.training.stream.jobs import Chance, plan_jobs
 from minionerec.training.stream.sampler import BlockSampler
 
@@ -46,8 +47,14 @@ def streamed(folder, **changes):
 
 
 def both(folder, place, monkeypatch, split="leave-last-out", **changes):
-    """The rows in memory, and those on disk."""
+    """The rows in memory, and those on disk, which are as many."""
     monkeypatch.setattr(jobs, "_AT_ONCE", 10)
+    memory, disk = both_of(folder, place, split, **changes)
+    return memory, disk
+
+
+def both_of(folder, place, split="leave-last-out", **changes):
+    """The rows in memory, and those on disk."""
     bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
     config = streamed(folder, **changes)
     corpus = replace(corpus, split=split)
@@ -59,7 +66,7 @@ def both(folder, place, monkeypatch, split="leave-last-out", **changes):
     items = Corpus(corpus.items, none, none, none, split, corpus.max_history)
     builder = ExampleBuilder(items, bundle.table, builder.wording, builder.specials)
     disk = disk_rows(bundle.tokenizer, builder, stored, config, place / "rows")
-    assert disk.counts == counts
+    assert changes.get("max_tokens") or disk.counts == counts
     assert (disk.cut, disk.cut_completions) == (memory.cut, memory.cut_completions)
     return memory, disk
 
@@ -118,6 +125,87 @@ def test_weights_of_tasks_are_shares_of_their_rows(shop, tmp_path, monkeypatch):
     assert [(job.share, job.times) for job in plan_jobs([tmp_path], MANY, tmp_path)] == [
         (1, 1), (1, 2), (1, 1), (0.5, 1), (0.5, 1)
     ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shards_of(tmp_path_factory):
+    """The shop in three shards of several row groups."""
+    folder = tmp_path_factory.mktemp("shards")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minionerec.data.shards.GROUP", 4)
+        patch.setattr("minionerec.data.shards.SHARD", 100)
+        make_inputs(folder)
+    run_sft(sft_config(folder, epochs=0.1))
+    assert len(StoredCorpus.open(folder / "corpus").files) == 3
+    return folder
+
+
+LIMITED = {"all_positions": True, "epochs": 1}
+
+
+@pytest.mark.parametrize("tokens", [60, 201, 390])
+def test_an_epoch_has_as_many_tokens_as_are_asked_for(shards_of, tmp_path, monkeypatch, tokens):
+    """Whole rows of those in memory, of each shard as many tokens, and no row of a shard that is left out would fit."""
+    read = []
+    make = RowMaker.make
+    monkeypatch.setattr(RowMaker, "make", lambda *of: read.append(of) or make(*of))
+    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
+    memory, everything = both_of(shards_of, tmp_path / "all", **LIMITED)
+    batches = len(read)
+    longest = max(len(row) for row in memory.input_ids)
+    _, disk = both_of(shards_of, tmp_path / "some", max_tokens=tokens, **LIMITED)
+    assert disk.tokens == sum(len(disk[row]["input_ids"]) for row in range(len(disk)))
+    parts = [part.tally["tokens"] for part in disk._rows.parts]
+    shares = [part.job.most for part in disk._rows.parts]
+    assert sum(shares) == tokens and max(shares) - min(shares) <= 1
+    for share, taken in zip(shares, parts, strict=True):
+        assert share - longest < taken <= share
+    assert len(read) - batches < batches
+    names = ("input_ids", "labels", "weights")
+    ours = Counter(keyed(disk[row], names) for row in range(len(disk)))
+    assert ours < Counter(keyed(everything[row], names) for row in range(len(everything)))
+
+
+def test_more_tokens_than_there_are_change_nothing(shards_of, tmp_path):
+    memory, disk = both_of(shards_of, tmp_path, max_tokens=10**9, **LIMITED)
+    same_rows(memory, disk)
+
+
+def test_too_few_tokens_for_a_row_are_refused(shards_of, tmp_path):
+    with pytest.raises(DataError, match="max_tokens has no room for a single row"):
+        both_of(shards_of, tmp_path, max_tokens=5, **LIMITED)
+
+
+def test_users_of_a_limited_epoch_are_drawn_by_seed(shards_of, tmp_path):
+    found = []
+    for seed in (1, 2, 1):
+        _, disk = both_of(shards_of, tmp_path / str(len(found)), max_tokens=300, seed=seed, **LIMITED)
+        found.append([disk[row]["input_ids"] for row in range(len(disk))])
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_path):
+    def config(place):
+        return streamed(shards_of, output=str(tmp_path / place / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
+
+    told = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
+    manifest = read_manifest(tmp_path / "whole" / "sft")
+    assert 400 - 3 * 13 < manifest["counts"]["tokens"] <= 400
+    assert manifest["settings"]["max_tokens"] == 400
+    for point in (Point("write", 3), Point("step", told["step"] // 2)):
+        place = f"{point.kind}-{point.number}"
+        run = partial(stage_in_child, run_sft, tmp_path / place, config(place))
+        run(point)
+        run()
+        assert same_weights(tmp_path / place / "sft", tmp_path / "whole" / "sft"), point
+
+
+def test_tokens_are_limited_where_windows_are_streamed_alone(tmp_path):
+    for changes in ({}, {"stream": True}, {"stream": True, **LIMITED, "tasks": {"next_sid": 0.5}}):
+        with pytest.raises(ConfigError, match="max_tokens is 50, which is about windows that are streamed"):
+            sft_config(tmp_path, max_tokens=50, **{"all_positions": False, **changes})
+    assert "max_tokens" not in sft_config(tmp_path, stream=True).deciding()
+    assert sft_config(tmp_path, stream=True, max_tokens=50, **LIMITED).deciding()["max_tokens"] == 50
 
 
 def test_a_share_is_exact_over_batches():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.data.chains import Chains
@@ -16,7 +17,7 @@ from minionerec.training.config import SftConfig
 from minionerec.training.rows import Rows, tokenise_examples, with_histories
 from minionerec.training.stream.disk import KINDS, DiskRows, FlatRows
 from minionerec.training.stream.jobs import Chance, Job, Made, builder_of, plan_jobs, rows_of, write_jobs
-from minionerec.training.stream.windows import WindowTexts, window_rows
+from minionerec.training.stream.windows import WindowTexts, window_rows, window_tokens
 
 
 class RowMaker:
@@ -83,7 +84,9 @@ class RowMaker:
             each = list(windows.each(self.stored.together))
             windows = FlatWindows.of([*each, *varied_windows(each, self.config.variants, seed)])
         taken = windows.take(chance(len(windows)))
-        flat = window_rows(self.texts[task], taken, self.recency, self.teacher, task == NEXT_SID)
+        texts = self.texts[task]
+        taken = taken.take(np.arange(chance.fitting(window_tokens(texts, taken))))
+        flat = window_rows(texts, taken, self.recency, self.teacher, task == NEXT_SID)
         return flat, flat.counted()
 
 
@@ -113,6 +116,6 @@ def disk_rows(
         ArtefactError: If a file of the corpus cannot be read, or one of the rows is damaged.
     """
     maker = RowMaker(tokenizer, builder, stored, config, splits)
-    jobs = plan_jobs(stored.files, config.tasks, folder)
+    jobs = plan_jobs(stored.files, config.tasks, folder, config.max_tokens)
     written = write_jobs(jobs, stored, KINDS, config.seed, maker.make)
     return DiskRows(written, sum(texts.cut for texts in maker.texts.values()))

@@ -39,6 +39,7 @@ class Job:
         share: Which part of the examples, drawn by chance.
         times: How often an epoch sees each.
         place: Folder of the rows.
+        most: Tokens that its rows may have; None for any number.
     """
 
     task: str
@@ -47,17 +48,26 @@ class Job:
     share: float
     times: int
     place: Path
+    most: int | None = None
 
 
-def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path) -> list[Job]:
-    """What there is to write: of each task and shard all examples where the weight is 1 or more, and a random rest."""
+def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, most: int = 0) -> list[Job]:
+    """What there is to write: of each task and shard all examples where the weight is 1 or more, and a random rest.
+
+    Args:
+        files: The shards.
+        tasks: Task to its weight; of one task of weight 1 alone where `most` is given.
+        folder: Where the rows lie.
+        most: Tokens that all rows may have, of each shard as many; 0 for any number.
+    """
     jobs: list[Job] = []
     for task, weight in tasks.items():
         shards: Sequence[Path | None] = [None] if task in ITEM_TASKS else files
         for share, times, name in ((1.0, int(weight), "all"), (weight - int(weight), 1, "some")):
             for number, shard in enumerate(shards if share and times else ()):
                 place = folder / f"{task}-{name}-{number:05d}"
-                jobs.append(Job(task, len(jobs), shard, share, times, place))
+                own = most // len(shards) + (number < most % len(shards)) if most else None
+                jobs.append(Job(task, len(jobs), shard, share, times, place, own))
     return jobs
 
 
@@ -69,11 +79,15 @@ class Chance:
         share: The share.
         seen: How many examples there were before.
         seed: Seed of this batch.
+        left: Tokens that may still be written; None for any number.
+        full: Whether some row was left out because it has more than that.
     """
 
     share: float
     seen: int
     seed: Sequence[int]
+    left: int | None = None
+    full: bool = False
 
     def __call__(self, count: int) -> np.ndarray:
         """Which of the next `count` examples: int64, ascending."""
@@ -82,6 +96,14 @@ class Chance:
         before, self.seen = self.seen, self.seen + count
         drawn = round(self.share * self.seen) - round(self.share * before)
         return np.sort(np.random.default_rng(list(self.seed)).permutation(count)[:drawn])
+
+    def fitting(self, tokens: np.ndarray) -> int:
+        """How many of the next rows are written, of int (R,) tokens each: those before the first that is too much."""
+        if self.left is None:
+            return len(tokens)
+        fit = int(np.searchsorted(np.cumsum(tokens), self.left, side="right"))
+        self.full = fit < len(tokens)
+        return fit
 
 
 class Writable(Protocol):
@@ -149,6 +171,8 @@ def write_jobs(
     wait_for_everyone()
     written = [Written.open(job) for job in jobs]
     for task, count in count_tasks(written).items():
+        if not count and any(part.job.most is not None for part in written):
+            raise DataError(f"task {task!r}: max_tokens has no room for a single row. Give more tokens.")
         if not count:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
     return written
@@ -173,27 +197,35 @@ def _write(
     with ColumnWriter(job.place, kinds) as writer:
         tally = Counter(writer.state.get("tally", {"rows": 0}))
         done, seen = int(writer.state.get("batches", 0)), int(writer.state.get("seen", 0))
-        for number, batch in enumerate(_batches(job, stored)):
+        full = bool(writer.state.get("full", False))
+        for number, batch in enumerate(_batches(job, stored, seed)):
+            if full:
+                break
             if number < done:
                 continue
             seeds = [seed, _SALT, job.number, number]
-            chance = Chance(job.share, seen, seeds)
+            chance = Chance(job.share, seen, seeds, None if job.most is None else job.most - tally["tokens"])
             rows, counted = make(job, batch, chance, int(np.random.SeedSequence(seeds).generate_state(1)[0]))
             rows.write(writer)
             tally.update(counted)
-            seen = chance.seen
-            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally)})
+            seen, full = chance.seen, chance.full
+            told = {"full": True} if full else {}
+            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **told})
         writer.commit({**writer.state, "tally": dict(tally)})
         writer.finish()
 
 
-def _batches(job: Job, stored: StoredCorpus) -> Iterator[Any]:
-    """Sequences of a job's shard, or ranges of items, a few thousand at a time."""
+def _batches(job: Job, stored: StoredCorpus, seed: int) -> Iterator[Any]:
+    """Sequences of a job's shard, or ranges of items, a few thousand at a time.
+
+    Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.
+    """
     if job.shard is None:
         for start in range(0, stored.n_items, _AT_ONCE):
             yield range(start, min(start + _AT_ONCE, stored.n_items))
         return
-    for chains in read_shard(job.shard, stored.n_items):
+    order = None if job.most is None else [seed, _SALT, job.number]
+    for chains in read_shard(job.shard, stored.n_items, order):
         cuts = np.searchsorted(chains.offsets, np.arange(_AT_ONCE, chains.offsets[-1], _AT_ONCE))
         for part in np.split(np.arange(len(chains)), np.unique(cuts)):
             if len(part):

@@ -46,6 +46,14 @@ class WindowTexts:
         return cls(flat.values, offsets, said, (builder.table.sid_numbers + 1).astype(np.int32), cut)
 
 
+def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
+    """How many tokens each window has: int64 (W,)."""
+    lengths = np.diff(texts.offsets)
+    before = np.concatenate([[0], np.cumsum(lengths[:-1][windows.items])])
+    found: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[-1]
+    return found
+
+
 def window_rows(
     texts: WindowTexts,
     windows: FlatWindows,
