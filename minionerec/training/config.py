@@ -287,6 +287,11 @@ class CatalogueTrainConfig(RefittableConfig):
     )
     negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1)
     siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0)
+    loss_rows: int = setting(
+        -1,
+        "validation rows whose loss is measured, a seeded sample; -1: all",
+        least=-1,
+    )
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
     batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)
@@ -310,6 +315,7 @@ class CatalogueTrainConfig(RefittableConfig):
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
         _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
+        _check(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
         self._check_loss()
         _check(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
@@ -343,8 +349,9 @@ class CatalogueTrainConfig(RefittableConfig):
         )
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; what belongs to the sampled loss only with it, so that finished runs stand."""
+        """What decides the result; what is new only where it is made use of, so that finished runs stand."""
         unused = {"loss", *_OF_SAMPLES} if self.loss == "exact" else set()
+        unused |= {"loss_rows"} if self.loss_rows < 0 else set()
         return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:

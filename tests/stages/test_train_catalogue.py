@@ -691,10 +691,32 @@ def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path,
     assert not list(tmp_path.rglob("*.npy"))
 
 
+def test_the_loss_of_fewer_validation_rows_changes_nothing_else(trained, tmp_path, monkeypatch):
+    folder, _ = trained
+    config = sampling(folder, output=str(tmp_path / "whole"))
+    seen = []
+    trainer_of = stage._trainer
+    monkeypatch.setattr(stage, "_trainer", lambda *of: seen.append(of[-1]) or trainer_of(*of))
+    run_catalogue(config)
+    some = replace(config, loss_rows=7, output=str(tmp_path / "some"))
+    run_catalogue(some)
+    assert same_weights(some.output, config.output)
+    whole, sample = tmp_path / "whole", tmp_path / "some"
+    assert validations(sample, "eval_ndcg@10") == validations(whole, "eval_ndcg@10")
+    assert validations(sample, "eval_loss") != validations(whole, "eval_loss")
+    everything, few = ([row.tobytes() for row in part["histories"]] for part in seen)
+    assert len(few) == 7 and len(everything) > 7 and set(few) <= set(everything)
+    assert read_manifest(some.output)["settings"]["loss_rows"] == 7
+    run_catalogue(replace(config, loss_rows=10**6, output=str(tmp_path / "many")))
+    assert validations(tmp_path / "many", "eval_loss") == validations(whole, "eval_loss")
+    with pytest.raises(ConfigError, match="loss_rows is 0; say how many, or -1 for all"):
+        replace(config, loss_rows=0)
+
+
 def test_settings_of_the_exact_loss_are_as_they_were(trained):
     folder, _ = trained
     names = ("loss", "negatives", "siblings")
-    assert not set(names) & set(read_manifest(folder / "catalogue")["settings"])
+    assert not {*names, "loss_rows"} & set(read_manifest(folder / "catalogue")["settings"])
     assert set(names) <= set(sampling(folder).deciding())
 
 

@@ -32,7 +32,7 @@ from minionerec.training.catalogue.shards import (
     target_counts,
     write_windows,
 )
-from minionerec.training.catalogue.windows import Windows, collate, held_out_windows, sid_windows
+from minionerec.training.catalogue.windows import Windows, collate, held_out_windows, sid_windows, some_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.memory import estimate_catalogue
@@ -161,6 +161,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         heldout = held_out_windows(corpus.valid, table, corpus.max_history)
     else:
         windows, heldout = sid_windows(corpus, table, config.recency)
+    heldout = some_windows(heldout, config.loss_rows, config.seed)
     bundle = new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(

@@ -52,6 +52,15 @@ def sid_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[Window
     return windows, valid
 
 
+def some_windows(windows: Windows, count: int, seed: int) -> Windows:
+    """A fixed random sample of windows, in their order; all of them where there are no more, or `count` is -1."""
+    size = len(windows["histories"])
+    if not 0 <= count < size:
+        return windows
+    chosen = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
+    return {name: values[chosen] for name, values in windows.items()}
+
+
 def held_out_windows(rows: SplitRows, table: SidTable, max_history: int) -> Windows:
     """The second part of `sid_windows`, of rows by themselves."""
     number = np.concatenate([[0], table.sid_numbers + 1])
