@@ -51,11 +51,11 @@ def codebooks(material: Material, table: SidTable) -> Section:
 
 def _sharing(table: SidTable, collisions: dict[str, Any]) -> str:
     """How many items share an SID, before collisions were handled and after."""
-    groups = [len(table.items_of(sid)) for sid in dict.fromkeys(table.sids)]
-    crowded = [size for size in groups if size > 1]
+    groups = np.bincount(table.sid_numbers)
+    crowded = groups[groups > 1]
     text = (
         f"{table.n_unique:,} distinct SIDs for {len(table):,} items; {len(crowded):,} SIDs are shared, by "
-        f"{sum(crowded):,} items in all, at most {max(groups):,} on one."
+        f"{crowded.sum():,} items in all, at most {groups.max():,} on one."
     )
     before = collisions.get("before", {})
     if before:

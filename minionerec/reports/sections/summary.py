@@ -72,7 +72,7 @@ def facts(material: Material) -> Section:
 
 def _shared(material: Material, table: SidTable) -> list[list[str]]:
     """How many items, and targets, share their SID."""
-    shared = np.array([len(table.items_of(sid)) > 1 for sid in table.sids])
+    shared = np.bincount(table.sid_numbers)[table.sid_numbers] > 1
     hidden = int(shared[material.ground.rows.targets.astype(np.int64)].sum())
     return [
         ["Items that share their SID", f"{int(shared.sum()):,} of {len(table):,}"],
