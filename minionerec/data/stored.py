@@ -174,6 +174,11 @@ class StoredCorpus:
         return Corpus.load(self.place)
 
 
+def in_memory(corpus: Corpus | StoredCorpus) -> Corpus:
+    """A corpus with all its rows in memory."""
+    return corpus.load() if isinstance(corpus, StoredCorpus) else corpus
+
+
 def read_corpus(path: str | os.PathLike[str]) -> Corpus | StoredCorpus:
     """A corpus artefact: in memory, or where it is large as it lies on disk.
 

@@ -13,7 +13,7 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
-from minionerec.data.stored import StoredCorpus, read_corpus
+from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
 from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
@@ -114,7 +114,7 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
     if config.ranker:
-        task = _Task(corpus, rows, _own_ranker(config.ranker, corpus), config.ranker, table)
+        task = _Task(corpus, rows, make_ranker(config.ranker, in_memory(corpus)), config.ranker, table)
     else:
         require_held_out(inputs["checkpoint"])
         search = Search(
@@ -145,11 +145,6 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
             f"give --beams {known} or fewer, and ks to match."
         )
     return task
-
-
-def _own_ranker(name: str, corpus: Corpus | StoredCorpus) -> Ranker:
-    """A user's own ranker, which gets all rows in memory."""
-    return make_ranker(name, corpus.load() if isinstance(corpus, StoredCorpus) else corpus)
 
 
 def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus | StoredCorpus) -> None:

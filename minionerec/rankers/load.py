@@ -15,7 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
-from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored import StoredCorpus, in_memory
 from minionerec.decoding.decoder import decoding_device
 from minionerec.prompts.wording import NEXT_TITLE
 from minionerec.rankers.assistants import CheckpointAssistant, SequentialAssistant
@@ -63,7 +63,7 @@ def load_ranker(
         bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_behind(path) is not None:
-            corpus = (corpus.load() if isinstance(corpus, StoredCorpus) else corpus).with_every_row()
+            corpus = in_memory(corpus).with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()

@@ -273,7 +273,7 @@ def _encode(vectors: Rows, codebooks: Sequence[np.ndarray], device: str) -> np.n
         return codes
     for rows, left in blocks(vectors):
         for level, codebook in enumerate(codebooks):
-            codes[rows, level] = distances(left, codebook, device).argmin(axis=1)
+            codes[rows, level] = distances(left, codebook).argmin(axis=1)
             left -= codebook[codes[rows, level]]
     return codes
 

@@ -13,6 +13,7 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,8 +109,7 @@ class TrainingRun:
         sample = SplitRows.none()
         if self.refit is None:
             sample = sampled_rows(stored, "valid", eval_rows, self.config.seed)
-        none = SplitRows.none()
-        return Corpus(stored.items, none, sample, none, stored.split, stored.max_history, stored.counts)
+        return replace(stored.without_rows(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """What the trainer is told (`trainer_arguments`); of a refit without validation."""

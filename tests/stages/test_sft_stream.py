@@ -49,8 +49,7 @@ def streamed(folder, **changes):
 def both(folder, place, monkeypatch, split="leave-last-out", **changes):
     """The rows in memory, and those on disk, which are as many."""
     monkeypatch.setattr(jobs, "_AT_ONCE", 10)
-    memory, disk = both_of(folder, place, split, **changes)
-    return memory, disk
+    return both_of(folder, place, split, **changes)
 
 
 def both_of(folder, place, split="leave-last-out", **changes):
