@@ -23,6 +23,16 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
     verify_code_tokens(tokenizer, table)
 
 
+def add_moment_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Make each text by which a wording tells a moment one token of a tokenizer, an ordinary one.
+
+    Args:
+        tokenizer: Changed in place.
+        texts: `minionerec.prompts.wording.Wording.moments`.
+    """
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
+
+
 def verify_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
     """Check that each SID token of a table is exactly one token, which decodes back, also inside an SID.
 

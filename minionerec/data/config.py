@@ -45,6 +45,11 @@ class PrepareConfig(StageConfig):
         "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
         decides=False,
     )
+    times_by_order: bool = setting(
+        False,
+        "published: take rows as sorted by time, and rows of one user right behind one another as of one moment; no "
+        "distances are known",
+    )
     interactions: str | None = setting(
         None,
         "tables: csv, tsv or parquet with one row an interaction, in any order; amazon: the review file, plain or "
@@ -181,6 +186,7 @@ class PrepareConfig(StageConfig):
         checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
             ("category", self.category, ("published",), ("published",)),
             ("root", self.root, ("published",), ()),
+            ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
             ("max_title_words", self.max_title_words, AMAZON, ()),
@@ -212,6 +218,11 @@ class PrepareConfig(StageConfig):
                     f"{name} is {value!r}, but source 'published' comes filtered and split, and is read whole or not "
                     f"at all. Leave {name} out."
                 )
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; what is new only where it is made use of, so that finished corpora stand."""
+        unused = set() if self.times_by_order else {"times_by_order"}
+        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of every file that is read.

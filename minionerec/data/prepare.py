@@ -20,7 +20,7 @@ from minionerec.data.engines.handing import hand_over_source
 from minionerec.data.engines.reading import read_tables_with
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS
-from minionerec.data.published import published_numbers, read_published_files
+from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
 from minionerec.data.source import BadRows, Source
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.data.sources.movielens import read_movielens
@@ -114,6 +114,8 @@ def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
 def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[Corpus, OrderAudit]:
     """The published data as they are, and their audit; the layout is written anew where that is asked for."""
     corpus = read_published_files(inputs)
+    if config.times_by_order:
+        corpus = with_times_by_order(corpus)
     if config.layout is not None:
         content = read_json(inputs["items"])
         records = [content[item] for item in corpus.items["item_id"]]

@@ -22,6 +22,7 @@ from minionerec.core.places import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import read_text
+from minionerec.data.moments import times_by_order
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sources.records import split_cells
@@ -338,6 +339,14 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
         **check_histories(corpus),
     }
     return replace(corpus, counts=counts)
+
+
+def with_times_by_order(corpus: Corpus) -> Corpus:
+    """The same corpus with the times that the order of its rows tells (`minionerec.data.moments.times_by_order`)."""
+    parts = (corpus.train, corpus.valid, corpus.test)
+    times = times_by_order([rows.users.tolist() for rows in parts])
+    train, valid, test = (replace(rows, times=own) for rows, own in zip(parts, times, strict=True))
+    return replace(corpus, train=train, valid=valid, test=test)
 
 
 def _first_lengths(rows: SplitRows) -> Iterator[tuple[str, int]]:

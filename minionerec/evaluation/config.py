@@ -100,6 +100,11 @@ class EvalConfig(StageConfig):
         "own",
         reads="any",
     )
+    tell_moments: bool = setting(
+        True,
+        "tell a checkpoint that was trained with it whether the target came at the moment of the newest item or later, "
+        "as far as times are known; false: leave it untold",
+    )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap", least=0)
 
@@ -149,5 +154,6 @@ class EvalConfig(StageConfig):
         Settings that came later only where they are wanted, so that what was finished without them stands.
         """
         unused = {name for name in ("slices", "length_penalty") if not getattr(self, name)}
+        unused |= {"tell_moments"} if self.tell_moments else set()
         unused |= set() if self.assistant else _OF_ASSISTANT
         return {name: value for name, value in super().deciding().items() if name not in unused}

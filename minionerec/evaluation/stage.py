@@ -13,7 +13,9 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, row_moments
 from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
+from minionerec.data.times import row_times
 from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
@@ -191,7 +193,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
     if isinstance(ranker, LanguageRanker):
-        prompts = ranker.prompts(rows.histories)
+        prompts = ranker.prompts(rows.histories, _moments(task, config, work) if ranker.tells_moments else None)
         if prompts.cut:
             kept = ranker.bundle.max_prompt_length
             logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
@@ -219,6 +221,15 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     predictions = rank_rows(ranker, rows, config.beams, table=task.table, allowed=allowed)
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     return _Answer(predictions, [", ".join(sids[item] for item in history) for history in rows.histories], None)
+
+
+def _moments(task: _Task, config: EvalConfig, work: Work) -> np.ndarray:
+    """What is told of the moments of the targets: what a shop knows that sees somebody come back, or stay."""
+    if not config.tell_moments:
+        return np.full(len(task.rows), UNKNOWN)
+    moments = row_moments(row_times(task.corpus, config.split, work.stage.inputs.get("times")), len(task.rows))
+    logger.info("%d of %d prompts say whether the target came at a later moment.", (moments > 0).sum(), len(moments))
+    return moments
 
 
 def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:

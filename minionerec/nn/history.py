@@ -93,11 +93,18 @@ class Places:
         row: int64 (P,), the history of each position.
         slot: int64 (P,), its column.
         entries: Counts of the P positions; None without counts.
+        moments: int64 (P,), of what moment the next item is (`minionerec.data.moments.MOMENTS`); None: not told.
     """
 
     row: torch.Tensor
     slot: torch.Tensor
     entries: Entries | None = None
+    moments: torch.Tensor | None = None
+
+    @property
+    def told(self) -> torch.Tensor:
+        """The moments, int64 (P,), unknown ones where nothing is told."""
+        return torch.zeros_like(self.row) if self.moments is None else self.moments
 
 
 class PairCounts(nn.Module):

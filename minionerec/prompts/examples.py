@@ -8,6 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, row_moments
 from minionerec.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
@@ -91,15 +92,34 @@ class ExampleBuilder:
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
+    @property
+    def tells_moments(self) -> bool:
+        """Whether prompts say of what moment the next item is."""
+        return bool(self.wording.moments)
+
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
         """The SIDs of a history in words."""
         return self.wording.separator.join(self.table.sids[item] for item in history)
 
     def prompt(
-        self, task: str, history: Sequence[int] | np.ndarray | None = None, item: int | None = None, way: int = 0
+        self,
+        task: str,
+        history: Sequence[int] | np.ndarray | None = None,
+        item: int | None = None,
+        way: int = 0,
+        moment: int = UNKNOWN,
     ) -> str:
-        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask."""
-        values: dict[str, Any] = dict(self.specials)
+        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask.
+
+        Args:
+            task: Its name.
+            history: Item indices, oldest first, of a task that asks for what follows.
+            item: Item index, of any other.
+            way: Which of the wording's ways to ask.
+            moment: Of what moment the next item is, a place in `minionerec.data.moments.MOMENTS`; said only by a
+                wording that tells moments.
+        """
+        values: dict[str, Any] = {**self.specials, "moment": ("", *self.wording.moments)[moment * self.tells_moments]}
         titles, descriptions = self._last
         if history is not None:
             values["history"] = self.history_text(history)
@@ -144,7 +164,9 @@ class ExampleBuilder:
             asked = (({"item": item}, item) for item in items or range(self.corpus.n_items))
         else:
             rows = self.corpus.rows(split)
-            histories = ({"history": history} for history in rows.histories)
+            moments = row_moments(rows.times, len(rows)).tolist()
+            parts = zip(rows.histories, moments, strict=True)
+            histories = ({"history": history, "moment": moment} for history, moment in parts)
             asked = zip(histories, rows.targets.tolist(), strict=True)
         texts = {"title": self.titles, "description": self.descriptions}
         needed = [texts[name] for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]) if name in texts]

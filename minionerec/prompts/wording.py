@@ -13,6 +13,7 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.settings import read_yaml
+from minionerec.data.moments import MOMENTS
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
@@ -44,10 +45,13 @@ COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
     "next_description": ("description",),
 }
 TASKS = tuple(PROMPT_FIELDS)
+_OF_HISTORIES = [task for task, needed in PROMPT_FIELDS.items() if {"history", "history_titles"} & set(needed)]
 NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
 """The tasks that ask for the next item: what a checkpoint recommends by."""
-BUILT_IN = ("compact", "prose", "lcrec")
+BUILT_IN = ("compact", "prose", "lcrec", "moments")
 LONGEST_DESCRIPTION = "longest_description"
+_MOMENTS = "moments"
+_TOLD = "moment"
 
 
 def asked_task(tasks: Collection[str]) -> str:
@@ -92,6 +96,8 @@ class Wording:
         title_separator: Text between the titles of a history.
         tasks: Task name to its templates.
         longest_description: Descriptions are cut to so many characters; 0: not cut.
+        moments: What `{moment}` stands for where the next item is of the newest one's moment, and of a later one; it is
+            nothing where nobody knows. Empty in a wording that does not tell moments.
     """
 
     name: str
@@ -99,6 +105,7 @@ class Wording:
     title_separator: str
     tasks: Mapping[str, TaskWording]
     longest_description: int = 0
+    moments: tuple[str, ...] = ()
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.
@@ -117,6 +124,7 @@ class Wording:
             "separator": self.separator,
             "title_separator": self.title_separator,
             **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
+            **({_MOMENTS: list(self.moments)} if self.moments else {}),
             "tasks": {name: task.content() for name, task in self.tasks.items()},
         }
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
@@ -159,7 +167,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
     wanted = {"name", "separator", "title_separator", "tasks"}
-    if set(content) - {LONGEST_DESCRIPTION} != wanted or not isinstance(content["tasks"], dict):
+    if set(content) - {LONGEST_DESCRIPTION, _MOMENTS} != wanted or not isinstance(content["tasks"], dict):
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
         )
@@ -169,11 +177,30 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     longest = content.get(LONGEST_DESCRIPTION, 0)
     if type(longest) is not int or longest < 0:
         raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
-    tasks = {task: _task_wording(name, task, templates) for task, templates in content["tasks"].items()}
-    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest)
+    moments = _moments(name, content.get(_MOMENTS, []))
+    tasks = {task: _task_wording(name, task, templates, moments) for task, templates in content["tasks"].items()}
+    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, moments)
 
 
-def _task_wording(name: str, task: str, templates: Any) -> TaskWording:
+def _moments(name: str, texts: Any) -> tuple[str, ...]:
+    """The two texts that tell moments, checked.
+
+    Raises:
+        ConfigError: As `load_wording` does.
+    """
+    if not texts and isinstance(texts, list):
+        return ()
+    whole = isinstance(texts, list) and len(texts) == len(MOMENTS) - 1
+    if not whole or not all(isinstance(text, str) and text for text in texts):
+        raise ConfigError(
+            f"{name}: {_MOMENTS} is {shown(texts)}; expected two texts, for the same moment and for a later one."
+        )
+    if texts[0] == texts[1]:
+        raise ConfigError(f"{name}: {_MOMENTS}: both texts are {texts[0]!r}; make them differ.")
+    return tuple(texts)
+
+
+def _task_wording(name: str, task: str, templates: Any, moments: Collection[str] = ()) -> TaskWording:
     """One task of a wording's file, checked.
 
     Raises:
@@ -191,7 +218,8 @@ def _task_wording(name: str, task: str, templates: Any) -> TaskWording:
     parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
     for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
         found = _fields(template, f"{name}: task {task!r}, {part}")
-        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *SPECIALS)
+        told = (_TOLD,) if moments and part == "prompt" and task in _OF_HISTORIES else ()
+        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *told, *SPECIALS)
         for field in found:
             if field not in known:
                 raise ConfigError(

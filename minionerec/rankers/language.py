@@ -10,6 +10,7 @@ import torch
 from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN
 from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.beam import BeamResult, beam_search
 from minionerec.decoding.branches import SearchModel, evaluating, vocabulary_size
@@ -150,9 +151,21 @@ class LanguageRanker:
         """The trie that is searched: what follows an SID stands behind it where that is scored."""
         return self.trie.with_tail(self.end) if self.search.score_end else self.trie
 
-    def prompts(self, histories: Sequence[np.ndarray]) -> Prompts:
-        """What the model is asked for histories."""
-        texts = [self.builder.prompt(self.bundle.task, history=history) for history in histories]
+    @property
+    def tells_moments(self) -> bool:
+        """Whether the model can be told of what moment the next item is."""
+        return self.builder.tells_moments
+
+    def prompts(self, histories: Sequence[np.ndarray], moments: Sequence[int] | np.ndarray | None = None) -> Prompts:
+        """What the model is asked for histories.
+
+        Args:
+            histories: For each row its item indices, oldest first.
+            moments: Of what moment each next item is, places in `minionerec.data.moments.MOMENTS`; None: not told.
+        """
+        told = [UNKNOWN] * len(histories) if moments is None else [int(moment) for moment in moments]
+        asked = zip(histories, told, strict=True)
+        texts = [self.builder.prompt(self.bundle.task, history=history, moment=moment) for history, moment in asked]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
         return Prompts(texts, encoded.ids, encoded.cut, histories)
 

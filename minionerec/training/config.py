@@ -273,6 +273,11 @@ class CatalogueTrainConfig(RefittableConfig):
     decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
     reverse: float = setting(0.3, "weight of a pair in the other direction", least=0)
     recency: float = setting(0.0, RECENCY, least=0)
+    moments: bool = setting(
+        False,
+        "tell the model whether the next item is of the newest one's moment or of a later one, where the corpus has "
+        "times; prompts say it too, and popularity at that moment is weighed on validation rows",
+    )
     objective: str = setting(
         "likelihood",
         "likelihood; expected (reward that the model expects, over the whole catalogue: 1 for the target); grpo "
@@ -352,6 +357,7 @@ class CatalogueTrainConfig(RefittableConfig):
         """What decides the result; what is new only where it is made use of, so that finished runs stand."""
         unused = {"loss", *_OF_SAMPLES} if self.loss == "exact" else set()
         unused |= {"loss_rows"} if self.loss_rows < 0 else set()
+        unused |= set() if self.moments else {"moments"}
         return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:

@@ -148,6 +148,11 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
             f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} asks in "
             f"{ways} ways. Use wording compact."
         )
+    if builder.tells_moments:
+        raise ConfigError(
+            f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} says behind "
+            "it when the next item comes. Set all_positions to false, or use wording compact."
+        )
     first = builder.prompt(task, history=[])
     item = 0
     grown = first + builder.completion(task, item)

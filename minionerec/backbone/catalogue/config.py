@@ -29,6 +29,8 @@ class CatalogueConfig(PreTrainedConfig):
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
         reverse: Weight of a pair in the other direction in the counts.
+        moment_tokens: Vocabulary ids of what says that the next item is of the newest one's moment, and that it is of a
+            later one; empty where the model is not told.
     """
 
     model_type = "minionerec_catalogue"
@@ -54,6 +56,7 @@ class CatalogueConfig(PreTrainedConfig):
         reach: int = 10,
         decay: float = 0.6,
         reverse: float = 0.0,
+        moment_tokens: Sequence[int] = (),
         **kwargs: Any,
     ):
         self.vocab_size = vocab_size
@@ -75,4 +78,5 @@ class CatalogueConfig(PreTrainedConfig):
         self.reach = reach
         self.decay = decay
         self.reverse = reverse
+        self.moment_tokens = list(moment_tokens)
         super().__init__(**kwargs)

@@ -1,7 +1,7 @@
 """The catalogue model: towers, their average, and the language that it speaks to searches and to stock `generate`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.utils.generic import ModelOutput
 
 from minionerec.backbone.catalogue import blocks
 from minionerec.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.backbone.catalogue.config import CatalogueConfig
-from minionerec.backbone.catalogue.prefixes import newest_items, read_tokens
+from minionerec.backbone.catalogue.output import CatalogueOutput
+from minionerec.backbone.catalogue.prefixes import newest_items, read_tokens, told_moments
 from minionerec.backbone.catalogue.sampled import Sample, sampled_losses
 from minionerec.backbone.catalogue.tower import Part, Tower
 from minionerec.core.errors import ConfigError, DataError
@@ -28,23 +28,12 @@ from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import PairCounts, Places
 from minionerec.nn.layers import check_heads
+from minionerec.nn.moments import Popularity
 from minionerec.nn.rows import Columns
 
 INIT_STD = 0.02
-
-
-@dataclass
-class CatalogueOutput(ModelOutput):
-    """What the model says of histories.
-
-    Attributes:
-        loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
-        log_probs: float32 (P, N), of every SID, averaged over towers: after the newest item of each history, or with
-            `distribution` at each label, row by row.
-    """
-
-    loss: torch.Tensor | None = None
-    log_probs: torch.Tensor | None = None
+UNTOLD = 0.1
+"""How many moments are hidden in training, so that the model also answers where nobody tells it."""
 
 
 class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
@@ -76,6 +65,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
+        self.popularity = Popularity(size) if config.moment_tokens else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -147,6 +137,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         leave_out: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
         sample: Sample | None = None,
+        moments: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput | CatalogueOutput:
         """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
@@ -163,6 +154,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 its own label and later ones added to the counts.
             num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
             sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
+            moments: int64 (B, T), with `histories`: of what moment the SID after each position is; training mode hides
+                some of them (`UNTOLD`). Nothing is told if None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -176,20 +169,29 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 raise ValueError("give input_ids or histories.")
             return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
         if labels is None:
-            return CatalogueOutput(log_probs=self.leaf_log_probs(histories))
+            newest = newest_slots(histories)
+            return CatalogueOutput(
+                log_probs=self.leaf_log_probs(histories, None if moments is None else moments[newest])
+            )
         row, slot = (labels > 0).nonzero(as_tuple=True)
+        told = self._told(moments, row, slot)
         counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
-            places = self._places(histories, row, slot, counted)
+            places = self._places(histories, row, slot, counted, told)
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
         if sample is not None:
-            part = Part.of(histories, sample.columns, self.places_at(histories, row, slot, sample.columns, counted))
-            scores = [tower.scores_at(part, *self.given()) for tower in self.each_tower()]
+            part = Part.of(
+                histories, sample.columns, self.places_at(histories, row, slot, sample.columns, counted, told)
+            )
+            scores = [
+                self.with_popularity(tower.scores_at(part, *self.given()), part.places.told, sample.columns.numbers)
+                for tower in self.each_tower()
+            ]
             losses = torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
         elif self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            losses = Blocks(self, histories, row, slot).losses(wanted)
+            losses = Blocks(self, histories, row, slot, told).losses(wanted)
         else:
-            scores = self._scores(histories, self._places(histories, row, slot, counted))
+            scores = self._scores(histories, self._places(histories, row, slot, counted, told))
             each_loss = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
             losses = torch.stack(each_loss).mean(0)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
@@ -201,17 +203,31 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
-    def leaf_log_probs(self, histories: torch.Tensor) -> torch.Tensor:
+    def _told(self, moments: torch.Tensor | None, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor | None:
+        """Moments of positions, some of which are hidden in training mode."""
+        if moments is None or not self.config.moment_tokens:
+            return None
+        told = moments[row, slot].long()
+        return told.masked_fill(torch.rand(told.shape, device=told.device) < UNTOLD, 0) if self.training else told
+
+    def with_popularity(
+        self, scores: torch.Tensor, told: torch.Tensor, columns: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `Popularity`."""
+        return scores if self.popularity is None else self.popularity(scores, told, columns)
+
+    def leaf_log_probs(self, histories: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probabilities of all SIDs after the newest item.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
                 biases alone, but for what the layers make of nothing.
+            moments: int64 (B,), of what moment the next SID is; None: not told.
 
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        return self._log_probs(histories, self._places(histories, *newest_slots(histories)))
+        return self._log_probs(histories, self._places(histories, *newest_slots(histories), told=moments))
 
     def masses(self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
@@ -231,14 +247,33 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
-        text, rows = self.given()
-        return [tower.scores(histories, places, text, rows) for tower in self.each_tower()]
+        found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())
+        return [self.with_popularity(scores, places.told) for scores in found]
+
+    def tower_scores(
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, moments: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Each tower's scores of all SIDs at positions of histories: float32 (P, N).
+
+        Args:
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right.
+            row: int64 (P,), the history of each position.
+            slot: int64 (P,), its column.
+            moments: int64 (P,), of what moment the next SID is.
+        """
+        return [scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, moments))]
 
     def _places(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        told: torch.Tensor | None = None,
     ) -> Places:
-        """Positions and their counts; with labels, without what a position's own and later ones added."""
-        return Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+        """Positions, their counts and moments; with labels, without what a position's own and later ones added."""
+        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+        return replace(places, moments=told)
 
     def places_at(
         self,
@@ -247,11 +282,12 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         slot: torch.Tensor,
         columns: Columns,
         labels: torch.Tensor | None = None,
+        told: torch.Tensor | None = None,
     ) -> Places:
         """Positions for the scores of some SIDs alone; see `minionerec.nn.history.PairCounts.places_at`."""
         if self.pairs is None:
-            return Places(row, slot)
-        return self.pairs.places_at(histories, row, slot, columns, labels)
+            return Places(row, slot, moments=told)
+        return replace(self.pairs.places_at(histories, row, slot, columns, labels), moments=told)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
@@ -283,28 +319,32 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         sids, nodes = read_tokens(self.trie, ids, mask)
         logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
-        trie = self.trie
+        trie, told = self.trie, told_moments(ids, mask, sids, self.config.moment_tokens)
         for place in range(ids.shape[1]):
-            masses = self.node_log_probs(
-                self.leaf_log_probs(newest_items(sids[:, : place + 1], self.config.max_history))
-            )
+            histories = newest_items(sids[:, : place + 1], self.config.max_history)
+            masses = self.node_log_probs(self.leaf_log_probs(histories, told[:, place]))
             children, present = trie.children(nodes[:, place])
             steps = masses.gather(1, children) - masses.gather(1, nodes[:, place, None])
             row, which = present.nonzero(as_tuple=True)
             logits[row, place, trie.tokens(children[row, which])] = steps[row, which]
         return logits
 
-    def histories_of(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """The SIDs that prompts speak of: int64 (B, H), numbers from 1, 0 behind the end.
+    def questions_of(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The SIDs that prompts speak of, and what they say of the moment of the next one.
+
+        Returns:
+            int64 (B, H), numbers from 1, 0 behind the end; and int64 (B,), places in `minionerec.data.moments.MOMENTS`.
 
         Raises:
             DataError: If a prompt ends inside an SID.
         """
-        sids, nodes = read_tokens(self.trie, *pad_left(prompts, self.device))
+        ids, mask = pad_left(prompts, self.device)
+        sids, nodes = read_tokens(self.trie, ids, mask)
         inside = nodes[:, -1].nonzero().flatten().tolist()
         if inside:
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
-        return newest_items(sids, self.config.max_history)
+        told = told_moments(ids, mask, sids, self.config.moment_tokens)[:, -1]
+        return newest_items(sids, self.config.max_history), told
 
     @property
     def vocab_size(self) -> int:
@@ -319,16 +359,16 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
-        histories = self.histories_of(prompts)
+        histories, told = self.questions_of(prompts)
         if self.by_blocks:
-            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories)))
-        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories)))
+            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), told))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, told)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
         if self.by_blocks or not self._speaks(trie):
             return None
-        return self.leaf_log_probs(self.histories_of(prompts))
+        return self.leaf_log_probs(*self.questions_of(prompts))
 
     def best_sids(
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
@@ -336,8 +376,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The best SIDs of very many, block by block; see `minionerec.decoding.branches.OpensBranches.best_sids`."""
         if not (self.by_blocks and self._speaks(trie)):
             return None
-        histories = self.histories_of(prompts)
-        return Blocks(self, histories, *newest_slots(histories)).best(k, guide)
+        histories, told = self.questions_of(prompts)
+        return Blocks(self, histories, *newest_slots(histories), told).best(k, guide)
 
     def values_at_once(self, trie: Trie) -> int:
         """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""

@@ -1,5 +1,7 @@
 """What a text of tokens says in SIDs, and which prefix it has reached."""
 
+from collections.abc import Sequence
+
 import torch
 
 from minionerec.decoding.trie import Trie
@@ -47,3 +49,23 @@ def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
     lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
     places = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
     return kept.gather(1, places)
+
+
+def told_moments(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """What texts say, up to each token, of the moment of the next item: the newest word on it since the newest SID.
+
+    Args:
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+        sids: int64 (B, T), see `read_tokens`.
+        tokens: Token ids of the moments that are no unknown ones, in the order of `minionerec.data.moments.MOMENTS`.
+
+    Returns:
+        int64 (B, T), places in `minionerec.data.moments.MOMENTS`.
+    """
+    said = torch.zeros_like(ids)
+    for moment, token in enumerate(tokens, start=1):
+        said = said.masked_fill((ids == token) & mask, moment)
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    newest = torch.where((said > 0) | (sids >= 0), place, -1).cummax(1).values
+    return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)

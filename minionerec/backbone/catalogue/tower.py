@@ -14,6 +14,7 @@ from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import HistoryScores, Places
 from minionerec.nn.layers import causal_mask
 from minionerec.nn.linear import Linear, linear
+from minionerec.nn.moments import MomentStates
 from minionerec.nn.padding import length_groups
 from minionerec.nn.rows import Columns, take_rows
 
@@ -38,6 +39,7 @@ class Tower(nn.Module):
             CausalLayer(width, config.num_attention_heads, config.intermediate_size, 0.0, 0.0, rotary=True)
             for _ in range(config.num_hidden_layers)
         )
+        self.moments = MomentStates(width) if config.moment_tokens else None
         self.norm = nn.LayerNorm(width)
         self.history = HistoryScores(
             width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
@@ -129,7 +131,10 @@ class Tower(nn.Module):
                 x = layer(x, mask)
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
-        state: torch.Tensor = self.norm(flat[first[places.row] + places.slot])
+        asked = flat[first[places.row] + places.slot]
+        if self.moments is not None:
+            asked = self.moments(asked, places.told)
+        state: torch.Tensor = self.norm(asked)
         return state
 
     def vectors(self, rows: torch.Tensor, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:

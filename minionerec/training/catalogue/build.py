@@ -8,7 +8,7 @@ from transformers import set_seed
 from minionerec.backbone.build import train_tokenizer
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids
+from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens, code_token_ids
 from minionerec.data.corpus import Corpus
 from minionerec.embed.config import EncoderSettings
 from minionerec.embed.vectors import make_vectors
@@ -47,10 +47,11 @@ def sid_text(
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: Windows) -> Bundle:
     """A model with random weights, with all it needs to recommend."""
-    wording = load_wording("compact")
+    wording = load_wording("moments" if config.moments else "compact")
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
     add_code_tokens(tokenizer, table)
+    add_moment_tokens(tokenizer, wording.moments)
     text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
     counts = None
     if config.transitions:
@@ -69,6 +70,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         reach=config.reach,
         decay=config.decay,
         reverse=config.reverse,
+        moment_tokens=[tokenizer.get_vocab()[text] for text in wording.moments],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

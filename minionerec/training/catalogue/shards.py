@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from minionerec.core.errors import DataError
 from minionerec.data.chains import Chains
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, row_moments
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import flat_windows, padded_windows
@@ -22,7 +23,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.windows import Windows
 
 _PART = 1 << 20  # windows that are counted at a time
-_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32}
+_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "moments": np.int8}
 
 
 class WindowRows(Dataset[dict[str, np.ndarray]]):
@@ -46,7 +47,7 @@ class WindowRows(Dataset[dict[str, np.ndarray]]):
 
 def collate_arrays(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     """As `minionerec.training.catalogue.windows.collate`, of arrays."""
-    columns = {name: np.stack([row[name] for row in rows]) for name in _TYPES}
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     width = max(1, int((columns["histories"] > 0).sum(1).max()))
     found = {name: torch.from_numpy(values[:, :width]) for name, values in columns.items()}
     return {name: values if name == "weights" else values.long() for name, values in found.items()}
@@ -77,10 +78,11 @@ def chain_windows(chains: Chains, max_history: int, together: bool) -> tuple[np.
 
 def read_windows(folder: Path) -> Windows:
     """What `write_windows` wrote: as of `sid_windows`, with `histories` and `labels` int32, in the files' order."""
-    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _TYPES}
+    files = {name: folder / f"{name}.npy" for name in _TYPES}
+    return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}
 
 
-def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder: Path) -> None:
+def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder: Path, moments: bool = False) -> None:
     """Write training windows over SID numbers from 1, as arrays.
 
     Args:
@@ -88,6 +90,7 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
         table: SIDs of its items.
         recency: See `minionerec.training.catalogue.windows.sid_windows`.
         folder: Where the arrays are written; it is made.
+        moments: Whether to say of each target at which moment it came.
 
     Raises:
         DataError: If no training row has a history.
@@ -98,7 +101,9 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
     if not count:
         raise DataError(f"{stored.place}: no training row has a history, so there is nothing to train on.")
     made: dict[str, np.ndarray] = {
-        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width)) for name, kind in _TYPES.items()
+        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
+        for name, kind in _TYPES.items()
+        if moments or name != "moments"
     }
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     ages = recency_of(stored.split, stored.sizes["train"], recency)
@@ -109,6 +114,8 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
         weights = np.where(known, ages(rows), np.float32(1))
         made["histories"][here], made["weights"][here] = number[histories], weights
         made["labels"][here] = np.where(known, number[labels], -100)
+        if moments:
+            made["moments"][here] = _moments(part, rows, stored.together)
         begin, weight, labelled = (
             here.stop,
             weight + float(weights[known].sum(dtype=np.float64)),
@@ -119,6 +126,15 @@ def write_windows(stored: StoredCorpus, table: SidTable, recency: float, folder:
         made["weights"][some] /= mean
     for values in made.values():
         cast(np.memmap, values).flush()
+
+
+def _moments(chains: Chains, rows: np.ndarray, together: bool) -> np.ndarray:
+    """The moments, int8, of training rows of some sequences, by their numbers; of -1 nothing is known."""
+    numbers, own = chains.split_rows("train", 1, together)
+    order = np.argsort(numbers)
+    at = np.searchsorted(numbers[order], np.maximum(rows, 0)).clip(max=max(0, len(order) - 1))
+    found: np.ndarray = np.where(rows >= 0, row_moments(own.times, len(own))[order][at], UNKNOWN)
+    return found.astype(np.int8)
 
 
 def parts_of(count: int) -> Iterator[slice]:

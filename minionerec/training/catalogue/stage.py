@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 
 from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.core.artefacts import fingerprint, read_manifest
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone, world_size
@@ -23,6 +23,7 @@ from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer
+from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
 from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.shards import (
     WindowRows,
@@ -72,6 +73,31 @@ def _load_start(checkpoint: Path, table: SidTable) -> Bundle:
             "grpo."
         )
     return bundle
+
+
+def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
+    """Whether the model is told moments: as the settings say, or as the checkpoint has it that training goes on from.
+
+    Raises:
+        ConfigError: If the settings ask for what that checkpoint does not know.
+    """
+    if start is None:
+        return config.moments
+    knows = bool(read_json(start / "config.json").get("moment_tokens"))
+    if config.moments and not knows:
+        raise ConfigError(f"{start}: was not told moments in training. Leave moments out, or train it with them.")
+    return knows
+
+
+def _weigh_popularity(run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows) -> dict[str, Any]:
+    """Fit what popularity adds, for the manifest; a refit takes what was found when rows were held out."""
+    if model.popularity is None:
+        return {}
+    if run.refit is None:
+        return {"popularity": fit_popularity(model, windows, heldout)}
+    found = read_manifest(run.refit.chosen)["counts"].get("popularity", {})
+    set_popularity(model, windows, found)
+    return {"popularity": found}
 
 
 def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
@@ -144,6 +170,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     start = run.inputs.get("checkpoint")
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
+    moments = _tells_moments(config, start)
     stored = StoredCorpus.open(run.inputs["corpus"])
     large = run.refit is None and stored.is_large
     corpus = rows_held_out(stored) if large else run.load_corpus()
@@ -155,12 +182,12 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if large:
         logger.info("The corpus is read shard by shard: it has %s training rows.", f"{stored.sizes['train']:,}")
         if is_main_process():
-            write_windows(stored, table, config.recency, run.folder / "windows")
+            write_windows(stored, table, config.recency, run.folder / "windows", moments)
         wait_for_everyone()
         windows = read_windows(run.folder / "windows")
-        heldout = held_out_windows(corpus.valid, table, corpus.max_history)
+        heldout = held_out_windows(corpus.valid, table, corpus.max_history, moments)
     else:
-        windows, heldout = sid_windows(corpus, table, config.recency)
+        windows, heldout = sid_windows(corpus, table, config.recency, moments)
     heldout = some_windows(heldout, config.loss_rows, config.seed)
     bundle = new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
@@ -182,7 +209,8 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         shutil.rmtree(run.folder / "windows", ignore_errors=True)
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
-    return run.finish(trainer, bundle, counts)
+    trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
+    return run.finish(trainer, bundle, counts | _weigh_popularity(run, trained, windows, heldout))
 
 
 def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:

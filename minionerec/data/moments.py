@@ -1,0 +1,61 @@
+"""Whether the next item comes at the moment of the newest one, or later: what is known when somebody asks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minionerec.data.times import NO_TIME, RowTimes
+
+UNKNOWN, SAME, LATER = 0, 1, 2
+MOMENTS = ("unknown", "same", "later")
+"""What a question may say of its moment; their places are the numbers that models read."""
+
+
+def row_moments(times: RowTimes | None, count: int) -> np.ndarray:
+    """What each of R rows asks for, by its times: int8 (R,), places in `MOMENTS`.
+
+    Args:
+        times: The rows' times; None where nothing is known.
+        count: Number of rows, R.
+
+    Example:
+        >>> times = RowTimes(np.array([5, 7, NO_TIME]), np.array([5, 5, 5]))
+        >>> row_moments(times, 3).tolist()
+        [1, 2, 0]
+    """
+    found = np.full(count, UNKNOWN, dtype=np.int8)
+    if times is not None:
+        found[times.same] = SAME
+        found[times.later] = LATER
+    return found
+
+
+def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
+    """Times of rows that come in the order of time, where nothing but their order is known.
+
+    Rows of one user that stand right behind one another are taken to be of one moment, all others of different ones.
+    So the later is the greater and the same moment the same number, and distances mean nothing. Before the first row of
+    a user nothing is known.
+
+    Args:
+        splits: The user of each row, split after split.
+
+    Returns:
+        For each split the times of its rows: the number, from 0 through all splits, of the first row of its moment.
+
+    Example:
+        >>> [(times.time.tolist(), times.same.tolist()) for times in times_by_order([["a", "a", "b"], ["a"]])]
+        [([0, 0, 2], [False, True, False]), ([3], [False])]
+    """
+    newest: dict[str, tuple[int, int]] = {}  # of each user: row, and the first row of its moment
+    row, found = 0, []
+    for users in splits:
+        time, previous = np.empty(len(users), dtype=np.int64), np.full(len(users), NO_TIME)
+        for place, user in enumerate(users):
+            last, moment = newest.get(user, (-2, NO_TIME))
+            time[place] = moment if last == row - 1 else row
+            previous[place] = moment
+            newest[user] = (row, int(time[place]))
+            row += 1
+        found.append(RowTimes(time, previous))
+    return found

@@ -1,0 +1,70 @@
+"""What a model makes of the moment that it is asked about, and how much popularity there counts."""
+
+import torch
+from torch import nn
+
+from minionerec.data.moments import MOMENTS
+
+
+class MomentStates(nn.Module):
+    """Scales and shifts a state by the moment that it is asked about; at first it leaves all as they are.
+
+    Args:
+        width: Width of the state, D.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(len(MOMENTS), width))
+        self.shift = nn.Parameter(torch.zeros(len(MOMENTS), width))
+
+    def forward(self, state: torch.Tensor, moments: torch.Tensor) -> torch.Tensor:
+        """The state of each moment.
+
+        Args:
+            state: float (P, D).
+            moments: int64 (P,), places in `minionerec.data.moments.MOMENTS`.
+
+        Returns:
+            float (P, D).
+        """
+        scaled: torch.Tensor = state * (1 + self.scale[moments]) + self.shift[moments]
+        return scaled
+
+
+class Popularity(nn.Module):
+    """How often each item was a target, by moment, as an addition to scores with one weight a moment.
+
+    It is no part of training, where it would learn to be relied on: the weights are found on rows that were held out.
+
+    Args:
+        num_items: Number of items, N.
+
+    Attributes:
+        logs: float32 (3, N), logarithms of how often, for each moment.
+        weights: float32 (3,); 0 until they are found.
+    """
+
+    logs: torch.Tensor
+    weights: torch.Tensor
+
+    def __init__(self, num_items: int):
+        super().__init__()
+        self.register_buffer("logs", torch.zeros(len(MOMENTS), num_items))
+        self.register_buffer("weights", torch.zeros(len(MOMENTS)))
+
+    def forward(self, scores: torch.Tensor, moments: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+        """Scores with the addition.
+
+        Args:
+            scores: float (P, N), or (P, C) of some items.
+            moments: int64 (P,), places in `minionerec.data.moments.MOMENTS`.
+            columns: int64 (C,), those items; all if None.
+
+        Returns:
+            float, like `scores`.
+        """
+        if not bool(self.weights.any()):
+            return scores
+        logs = self.logs if columns is None else self.logs[:, columns]
+        return scores + self.weights[moments, None] * logs[moments]
