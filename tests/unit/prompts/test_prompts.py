@@ -71,6 +71,10 @@ GOLDEN = {
             "Blue cup\n<|eos|>",
         ),
     },
+    "moments": {
+        "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
+        "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
+    },
     "lcrec": {
         "next_sid": (
             "<|bos|>A shop's customer has chosen, oldest first: <a_0><b_3>, <a_0><b_4>.\n"
