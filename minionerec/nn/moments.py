@@ -5,6 +5,9 @@ from torch import nn
 
 from minionerec.data.moments import MOMENTS
 
+UNTOLD = 0.1
+"""How many moments are hidden in training, so that a model also answers where nobody tells it."""
+
 
 class MomentStates(nn.Module):
     """Scales and shifts a state by the moment that it is asked about; at first it leaves all as they are.

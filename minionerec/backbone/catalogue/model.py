@@ -28,12 +28,10 @@ from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import PairCounts, Places
 from minionerec.nn.layers import check_heads
-from minionerec.nn.moments import Popularity
+from minionerec.nn.moments import UNTOLD, Popularity
 from minionerec.nn.rows import Columns
 
 INIT_STD = 0.02
-UNTOLD = 0.1
-"""How many moments are hidden in training, so that the model also answers where nobody tells it."""
 
 
 class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
@@ -179,23 +177,32 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if distribution:
             places = self._places(histories, row, slot, counted, told)
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
-        if sample is not None:
-            part = Part.of(
-                histories, sample.columns, self.places_at(histories, row, slot, sample.columns, counted, told)
-            )
-            scores = [
-                self.with_popularity(tower.scores_at(part, *self.given()), part.places.told, sample.columns.numbers)
-                for tower in self.each_tower()
-            ]
-            losses = torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
-        elif self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            losses = Blocks(self, histories, row, slot, told).losses(wanted)
-        else:
-            scores = self._scores(histories, self._places(histories, row, slot, counted, told))
-            each_loss = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
-            losses = torch.stack(each_loss).mean(0)
+        losses = self._losses(histories, Places(row, slot, moments=told), wanted, counted, sample)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+
+    def _losses(
+        self,
+        histories: torch.Tensor,
+        at: Places,
+        wanted: torch.Tensor,
+        counted: torch.Tensor | None,
+        sample: Sample | None,
+    ) -> torch.Tensor:
+        """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
+        row, slot, told = at.row, at.slot, at.moments
+        if sample is not None:
+            columns = sample.columns
+            places = self.places_at(histories, row, slot, columns, counted, told)
+            part = Part.of(histories, columns, places)
+            found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
+            scores = [self.with_popularity(each, places.told, columns.numbers) for each in found]
+            return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
+        if self.by_blocks and not torch.is_grad_enabled() and counted is None:
+            return Blocks(self, histories, row, slot, told).losses(wanted)
+        scores = self._scores(histories, self._places(histories, row, slot, counted, told))
+        losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
+        return torch.stack(losses).mean(0)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any

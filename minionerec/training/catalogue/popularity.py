@@ -15,7 +15,7 @@ from minionerec.training.catalogue.windows import Windows
 
 logger = get_logger(__name__)
 
-WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 """The weights that are tried."""
 _SMOOTHING = 0.2  # targets that every SID has beside its own
 _ROWS = 256  # rows that are scored at a time
