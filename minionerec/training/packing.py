@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
+from minionerec.data.moments import UNKNOWN
 from minionerec.training.shared_prefix import pack_groups
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
@@ -76,8 +77,8 @@ class TreeCollator:
         Returns:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `places` int64 (N,), the positions
             that predict a labelled token, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
-            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots` and `levels`
-            (`teacher_questions`).
+            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `moments`
+            and `levels` (`teacher_questions`).
         """
         examples = [asked_in_turn(example, self.epoch) for example in examples]
         order = sorted(range(len(examples)), key=lambda place: examples[place]["input_ids"])
@@ -141,15 +142,23 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
 
     Returns:
         `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of the examples that a teacher speaks
-        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `levels` int64
-        (N,), for each labelled token of all examples the place in its target's completion, -1 where no teacher has a
-        say. The tokens of a target follow one another, and targets stand in the order of `rows` and `slots`.
+        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `moments` int64
+        (P,), what is told of each one's moment; `levels` int64 (N,), for each labelled token of all examples the place
+        in its target's completion, -1 where no teacher has a say. The tokens of a target follow one another, and
+        targets stand in the order of `rows` and `slots`.
     """
     asked = [example for example in examples if max(example["slots"], default=-1) >= 0]
     histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)
     for row, example in zip(histories, asked, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
     places = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
+    told = [example["moments"] or [UNKNOWN] * len(example["slots"]) for example in asked]
+    moments = [
+        moment
+        for example, own in zip(asked, told, strict=True)
+        for slot, moment in zip(example["slots"], own, strict=True)
+        if slot >= 0
+    ]
     levels: list[int] = []
     for example in examples:
         count = sum(label >= 0 for label in example["labels"][1:])
@@ -160,6 +169,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         "histories": histories,
         "rows": torch.tensor([row for row, _ in places], dtype=torch.long),
         "slots": torch.tensor([slot for _, slot in places], dtype=torch.long),
+        "moments": torch.tensor(moments, dtype=torch.long),
         "levels": torch.tensor(levels, dtype=torch.long),
     }
 

@@ -1,6 +1,6 @@
 """Rows that supervised fine-tuning trains on: token ids, labels where there is a loss, and what a teacher is asked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.moments import row_moments
+from minionerec.data.rows import SplitRows
 from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
 from minionerec.prompts.examples import (
     LONGEST_COMPLETION,
@@ -32,6 +34,8 @@ class Rows:
         histories: What a teacher reads of each row: SID numbers from 1, the oldest first; empty where it has no say.
         slots: For each SID among the row's labels, in their order, the place in the history of the item before it; -1
             where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
+        moments: For each of those SIDs the moment that a teacher is told, a place in `minionerec.data.moments.MOMENTS`;
+            empty where nothing is told.
         prompts: Token ids of each row's prompt in every way to ask, which epochs take in turn from the first on; empty
             where there is one way. `input_ids` have the wording's first.
         cut: How many prompts, in every way to ask, were too long and lost their first tokens.
@@ -43,6 +47,7 @@ class Rows:
     weights: list[list[float]] = field(default_factory=list)
     histories: list[list[int]] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
+    moments: list[list[int]] = field(default_factory=list)
     prompts: list[list[list[int]]] = field(default_factory=list)
     cut: int = 0
     cut_completions: int = 0
@@ -75,7 +80,7 @@ class Rows:
         return sum(label >= 0 for row in self.labels for label in row)
 
 
-COLUMNS = ("input_ids", "labels", "weights", "histories", "slots", "prompts")
+COLUMNS = ("input_ids", "labels", "weights", "histories", "slots", "moments", "prompts")
 
 
 def tokenise_examples(
@@ -99,6 +104,7 @@ def tokenise_examples(
         weights=[[1.0] * len(row) for row in ids],
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
+        moments=[[] for _ in ids],
         prompts=[[ways[(begin + turn) % len(ways)].ids[row] for turn in turns] for row, begin in enumerate(begins)],
         cut=sum(way.cut for way in ways),
         cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
@@ -115,24 +121,26 @@ def tokenise_rows(
     """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
     rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
     ages = recency_weights(builder.corpus, recency)
-    with_histories(rows, builder, builder.corpus.rows("train").histories, ages / ages.mean())
+    with_histories(rows, builder, builder.corpus.rows("train"), ages / ages.mean())
     return rows
 
 
-def with_histories(rows: Rows, builder: ExampleBuilder, histories: Iterable[np.ndarray], weights: np.ndarray) -> None:
+def with_histories(rows: Rows, builder: ExampleBuilder, asked: SplitRows, weights: np.ndarray) -> None:
     """Give rows of the task next_sid the weights of their targets, and what a teacher reads.
 
     Args:
         rows: R rows.
         builder: What made them.
-        histories: Their histories.
+        asked: The same rows of the corpus.
         weights: float32 (R,).
     """
     rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
     numbers = builder.table.sid_numbers + 1
     kept = builder.corpus.max_history
-    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in histories]
+    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in asked.histories]
     rows.slots = [[len(history) - 1] for history in rows.histories]
+    if builder.tells_moments:
+        rows.moments = [[moment] for moment in row_moments(asked.times, len(asked)).tolist()]
 
 
 def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
@@ -194,6 +202,7 @@ def tokenise_windows(
         by_sid = task == NEXT_SID
         rows.histories.append([numbers[item] for item in window.items[:-1].tolist()] if by_sid else [])
         rows.slots.append(list(range(first - 1, len(window.items) - 1)) if by_sid else [])
+        rows.moments.append([])
         rows.prompts.append([])
     rows.cut_completions = cut
     return rows

@@ -13,7 +13,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
+from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
 from minionerec.core.processes import world_size
@@ -144,6 +144,7 @@ def _backbone(
         read = titles if list(config.tasks) == [NEXT_TITLE] else [*titles, *corpus.items["description"], *words]
         tokenizer = train_tokenizer(read, config.text_vocabulary)
         add_code_tokens(tokenizer, table)
+        add_moment_tokens(tokenizer, wording.moments)
         names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
         scratch: Any = scratch_model(tokenizer, shape, config.seed)
@@ -158,6 +159,7 @@ def _backbone(
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
     model, pretrained_tokenizer = load_pretrained(name_or_copy(config.model), resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
+    add_moment_tokens(pretrained_tokenizer, wording.moments)
     spoken = asked_task(config.tasks) == NEXT_SID
     initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
     return model, pretrained_tokenizer

@@ -51,7 +51,7 @@ class Teacher:
         """What the teacher says of each code of the batch's SIDs, as it would when recommending.
 
         Args:
-            batch: `labels`, `histories`, `rows`, `slots` and `levels`.
+            batch: `labels`, `histories`, `rows`, `slots`, `moments` and `levels`.
         """
         device, levels = batch["labels"].device, self.trie.levels
         if self.trie.code.device != device:
@@ -69,7 +69,9 @@ class Teacher:
         size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
         for start in range(0, len(tokens), size):
             part = slice(start, start + size)
-            masses = self.model.masses(batch["histories"], batch["rows"][part], batch["slots"][part])
+            masses = self.model.masses(
+                batch["histories"], batch["rows"][part], batch["slots"][part], batch["moments"][part]
+            )
             below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
         # What the teacher holds impossible has no logarithm; where that is all there is, all are alike.
         probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)

@@ -236,18 +236,21 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         return self._log_probs(histories, self._places(histories, *newest_slots(histories), told=moments))
 
-    def masses(self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    def masses(
+        self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right.
             rows: int64 (P,), the history of each position.
             slots: int64 (P,), its column.
+            moments: int64 (P,), of what moment the SID behind each is; None: not told.
 
         Returns:
             float32 (P, M).
         """
-        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots)))
+        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots, told=moments)))
 
     def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
@@ -260,14 +263,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def tower_scores(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, moments: torch.Tensor
     ) -> list[torch.Tensor]:
-        """Each tower's scores of all SIDs at positions of histories: float32 (P, N).
-
-        Args:
-            histories: int64 (B, T), numbers from 1, padded with 0 on the right.
-            row: int64 (P,), the history of each position.
-            slot: int64 (P,), its column.
-            moments: int64 (P,), of what moment the next SID is.
-        """
+        """Each tower's scores of all SIDs at positions of histories, float32 (P, N); arguments as of `masses`."""
         return [scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, moments))]
 
     def _places(

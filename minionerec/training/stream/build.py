@@ -71,7 +71,7 @@ class RowMaker:
         kept = [examples[place] for place in chosen]
         rows = tokenise_examples(self.tokenizer, kept, self.config.max_prompt_length, seed)
         if task == NEXT_SID:
-            with_histories(rows, builder, taken.take(chosen).histories, self.recency(numbers[chosen]))
+            with_histories(rows, builder, taken.take(chosen), self.recency(numbers[chosen]))
         return self._made(rows)
 
     def _made(self, rows: Rows) -> Made:

@@ -21,10 +21,18 @@ KINDS = {
     "history_ends": "int64",
     "slots": "int32",
     "slot_ends": "int64",
+    "moments": "int32",
+    "moment_ends": "int64",
     "prompts": "int32",
     "prompt_ends": "int64",
 }
-_ENDS = {"tokens": "ends", "histories": "history_ends", "slots": "slot_ends", "prompts": "prompt_ends"}
+_ENDS = {
+    "tokens": "ends",
+    "histories": "history_ends",
+    "slots": "slot_ends",
+    "moments": "moment_ends",
+    "prompts": "prompt_ends",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class FlatRows:
         weights: float32 (T,), the weight of each token's loss; `NO_LOSS` where there is none.
         histories: What a teacher reads of each row; None where there is no teacher.
         slots: Places in it; None where there is no teacher.
+        moments: What a teacher is told of them; None where it is told nothing.
         prompts: Prompts of all rows, each with as many ways to ask; None where there is one way.
     """
 
@@ -62,6 +71,7 @@ class FlatRows:
     weights: np.ndarray
     histories: Ragged | None = None
     slots: Ragged | None = None
+    moments: Ragged | None = None
     prompts: Ragged | None = None
 
     @classmethod
@@ -76,6 +86,7 @@ class FlatRows:
             np.where(labelled, weights, np.float32(NO_LOSS)),
             Ragged.of(rows.histories) if teacher else None,
             Ragged.of(rows.slots) if teacher else None,
+            Ragged.of(rows.moments) if teacher and any(rows.moments) else None,
             Ragged.of([prompt for prompts in rows.prompts for prompt in prompts]) if ways else None,
         )
 
@@ -85,10 +96,10 @@ class FlatRows:
 
     def write(self, writer: ColumnWriter) -> None:
         """Add the rows to columns of `KINDS`."""
-        parts = {"tokens": self.tokens, "histories": self.histories, "slots": self.slots, "prompts": self.prompts}
-        for name, part in parts.items():
+        for name, ends in _ENDS.items():
+            part: Ragged | None = getattr(self, name)
             if part is not None:
-                writer.append(_ENDS[name], writer.size(name) + np.cumsum(part.lengths))
+                writer.append(ends, writer.size(name) + np.cumsum(part.lengths))
                 writer.append(name, part.values)
         writer.append("weights", self.weights)
 
@@ -113,7 +124,7 @@ def read_row(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, list[An
         "labels": np.where(losses, tokens, -100).tolist(),
         "weights": np.where(losses, weights, np.float32(1)).tolist(),
     }
-    for name in ("histories", "slots"):
+    for name in ("histories", "slots", "moments"):
         ends = arrays[_ENDS[name]]
         found[name] = arrays[name][slice(*span(ends, number))].tolist() if len(ends) else []
     ways = len(arrays["prompt_ends"]) // len(arrays["ends"])
