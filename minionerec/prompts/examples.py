@@ -8,7 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments
+from minionerec.data.moments import SAME, UNKNOWN, row_moments
 from minionerec.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
@@ -96,6 +96,11 @@ class ExampleBuilder:
     def tells_moments(self) -> bool:
         """Whether prompts say of what moment the next item is."""
         return bool(self.wording.moments)
+
+    def prompt_tells(self, task: str) -> bool:
+        """Whether the prompt of a task that asks what follows a history has a place for the moment."""
+        untold, told = (self.prompt(task, history=[], moment=moment) for moment in (UNKNOWN, SAME))
+        return untold != told
 
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
         """The SIDs of a history in words."""

@@ -33,14 +33,14 @@ class SequentialAssistant:
         popularity: np.ndarray,
         temperature: float = 1.0,
     ):
-        self.ranker, self.name, self.temperature = ranker, ranker.name, temperature
+        self.ranker, self.name, self.temperature, self.tells_moments = ranker, ranker.name, temperature, False
         counts = torch.from_numpy(popularity + 1.0)
         self.popular = (counts / counts.sum()).log().float().to(ranker.device)
         self.candidate_of_item = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
         self.candidates = int(candidate_of_item.max()) + 1
 
-    def log_probs(self, histories: Sequence[np.ndarray]) -> torch.Tensor:
-        """See `minionerec.rankers.mixture.Assistant`."""
+    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
+        """See `minionerec.rankers.mixture.Assistant`; moments say nothing to these models."""
         found = (self.ranker.scores(histories).float() / self.temperature).log_softmax(-1)
         empty = torch.tensor([len(history) == 0 for history in histories], device=found.device)
         found = torch.where(empty.unsqueeze(1), self.popular, found)
@@ -58,13 +58,14 @@ class CheckpointAssistant:
 
     def __init__(self, ranker: LanguageRanker, name: str, temperature: float = 1.0):
         self.ranker, self.name, self.temperature = ranker, name, temperature
+        self.tells_moments = ranker.tells_moments
 
-    def log_probs(self, histories: Sequence[np.ndarray]) -> torch.Tensor:
+    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
         """See `minionerec.rankers.mixture.Assistant`."""
         ranker = self.ranker
         guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
         with evaluating(ranker.bundle.model):
-            prompts = ranker.prompts(histories).ids
+            prompts = ranker.prompts(histories, moments).ids
             found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
         return (by_number / self.temperature).log_softmax(-1)

@@ -80,12 +80,15 @@ class Prompts:
         ids: Its token ids.
         cut: How many prompts were too long and lost their first tokens.
         histories: The histories, which an assistant reads.
+        moments: Of what moment each next item is, which an assistant may be told too: places in
+            `minionerec.data.moments.MOMENTS`.
     """
 
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
     cut: int
     histories: Sequence[np.ndarray]
+    moments: Sequence[int]
 
 
 class LanguageRanker:
@@ -153,8 +156,12 @@ class LanguageRanker:
 
     @property
     def tells_moments(self) -> bool:
-        """Whether the model can be told of what moment the next item is."""
-        return self.builder.tells_moments
+        """Whether the model, or who assists it, can be told of what moment the next item is."""
+        return self._prompts_tell or (self.mixing is not None and self.mixing.assistant.tells_moments)
+
+    @cached_property
+    def _prompts_tell(self) -> bool:
+        return self.builder.prompt_tells(self.bundle.task)
 
     def prompts(self, histories: Sequence[np.ndarray], moments: Sequence[int] | np.ndarray | None = None) -> Prompts:
         """What the model is asked for histories.
@@ -167,15 +174,21 @@ class LanguageRanker:
         asked = zip(histories, told, strict=True)
         texts = [self.builder.prompt(self.bundle.task, history=history, moment=moment) for history, moment in asked]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, encoded.ids, encoded.cut, histories)
+        return Prompts(texts, encoded.ids, encoded.cut, histories, told)
 
     @cached_property
     def _candidates(self) -> CandidateMasks:
         return CandidateMasks(self.table.sid_numbers)
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.rankers.protocol.Ranker`; candidates are distinct SIDs."""
-        return self.rank_prompts(self.prompts(histories), k, allowed)
+    def rank(
+        self,
+        histories: Sequence[np.ndarray],
+        k: int,
+        allowed: Allowed | None = None,
+        moments: Sequence[int] | None = None,
+    ) -> Ranking:
+        """See `minionerec.rankers.protocol.Ranker`; candidates are distinct SIDs, and `moments` are as in `prompts`."""
+        return self.rank_prompts(self.prompts(histories, moments), k, allowed)
 
     def rank_prompts(
         self, prompts: Prompts, k: int, allowed: Allowed | None = None, decode_all: DecodeAll | None = None
@@ -188,7 +201,7 @@ class LanguageRanker:
 
         Args:
             prompts: R prompts; equal ones that allow the same are searched once, unless an assistant tells their
-                histories apart.
+                histories or moments apart.
             k: Distinct SIDs of each list.
             allowed: What may be listed, row by row; everything if None.
             decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
@@ -200,7 +213,7 @@ class LanguageRanker:
             (
                 tuple(ids),
                 None if allowed is None else allowed.key(row),
-                None if self.mixing is None else tuple(prompts.histories[row]),
+                None if self.mixing is None else (tuple(prompts.histories[row]), prompts.moments[row]),
             )
             for row, ids in enumerate(prompts.ids)
         ]
@@ -214,7 +227,7 @@ class LanguageRanker:
         for width in sorted(set(widths)):
             places = [place for place, own in enumerate(widths) if own == width]
             distinct = [prompts.ids[asked[place]] for place in places]
-            decode = self.decode(distinct, width, [asked[place] for place in places], allowed, prompts.histories)
+            decode = self.decode(prompts, width, [asked[place] for place in places], allowed)
             sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
             found |= {place: (sids[at], scores[at]) for at, place in enumerate(places)}
         items: list[list[int]] = []
@@ -234,47 +247,31 @@ class LanguageRanker:
             wide = -(-(wide + left_out) // _WIDTH_STEP) * _WIDTH_STEP
         return min(wide, self.table.n_unique)
 
-    def decode(
-        self,
-        prompts: Sequence[Sequence[int]],
-        width: int,
-        rows: Sequence[int],
-        allowed: Allowed | None,
-        histories: Sequence[np.ndarray],
-    ) -> Decode:
-        """What searches for the prompts at some places.
+    def decode(self, prompts: Prompts, width: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
+        """What searches for some of the prompts, by their places among `rows`.
 
         Args:
-            prompts: P prompts.
+            prompts: R prompts.
             width: SIDs of each list.
-            rows: For each prompt its row of `allowed` and of `histories`.
+            rows: The rows, of prompts and of `allowed`, that are searched.
             allowed: What may be listed.
-            histories: What an assistant reads.
         """
 
         def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-            sids = None
-            if allowed is not None:
-                sids = torch.from_numpy(self._candidates(allowed.rows([rows[place] for place in places])))
+            chosen = [rows[place] for place in places]
+            sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
             with evaluating(self.bundle.model):
-                found = self._search(
-                    [prompts[place] for place in places], width, sids, [histories[rows[place]] for place in places]
-                )
+                found = self._search(prompts, chosen, width, sids)
             return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
         return search
 
-    def _search(
-        self,
-        prompts: Sequence[Sequence[int]],
-        width: int,
-        sids: torch.Tensor | None,
-        histories: Sequence[np.ndarray],
-    ) -> BeamResult:
-        model = self.bundle.model
+    def _search(self, asked: Prompts, rows: Sequence[int], width: int, sids: torch.Tensor | None) -> BeamResult:
+        model, prompts = self.bundle.model, [asked.ids[row] for row in rows]
         if self.mixing is None:
             return self._search_model(model, prompts, width, sids)
-        log_probs = self.mixing.assistant.log_probs(histories).to(model.device)
+        histories, moments = [asked.histories[row] for row in rows], [asked.moments[row] for row in rows]
+        log_probs = self.mixing.assistant.log_probs(histories, moments).to(model.device)
         if self.mixing.combine == "steps":
             mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
             return self._search_model(mixture, prompts, width, sids)

@@ -12,19 +12,23 @@ from minionerec.decoding.names import COMBINATIONS
 
 
 class Assistant(Protocol):
-    """What gives every candidate of a search a probability, from the histories alone.
+    """What gives every candidate of a search a probability, from the histories and what is told of their moments.
 
     Attributes:
         name: What tables call it.
+        tells_moments: Whether it can be told of what moment the next item is.
     """
 
     name: str
+    tells_moments: bool
 
-    def log_probs(self, histories: Sequence[np.ndarray]) -> torch.Tensor:
+    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
         """Log-probabilities of all candidates (SIDs, or titles) after each history.
 
         Args:
             histories: For each of B rows its item indices, int32, oldest first; may be empty.
+            moments: Of what moment each next item is, places in `minionerec.data.moments.MOMENTS`, for those that were
+                told moments in training; None: not told.
 
         Returns:
             float32 (B, S), by the candidates' numbers in the trie; each row's probabilities sum to 1.

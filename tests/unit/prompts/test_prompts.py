@@ -98,6 +98,13 @@ def test_golden_prompts(wording):
         assert (example.prompt, example.completion) == (prompt, completion)
 
 
+def test_a_prompt_tells_moments_where_it_has_a_place_for_them():
+    told, plain = build("moments"), build("compact")
+    assert told.prompt_tells("next_sid") and not told.prompt_tells("next_title")
+    assert not plain.prompt_tells("next_sid")
+    assert told.prompt("next_sid", history=[0], moment=2).endswith("<|later|>")
+
+
 @pytest.mark.parametrize("wording", BUILT_IN)
 def test_every_task_is_worded_and_survives_saving(wording, tmp_path):
     loaded = load_wording(wording)
