@@ -36,7 +36,7 @@ class RecommendConfig(StageConfig):
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), if wanted `user`, "
-        "and `only` and `without` (lists of item ids) for each row",
+        "and `only` and `without` (lists of item ids) and `moment` for each row",
         required=True,
         reads="any",
     )
@@ -47,6 +47,12 @@ class RecommendConfig(StageConfig):
         {}, "conditions on columns of the items table, e.g. department=Tea price='{at_most: 20}' in_stock=true"
     )
     unknown: str = setting("skip", "ids that are of no item: skip (they are listed beside) or refuse", known=UNKNOWN)
+    moment: str = setting(
+        "unknown",
+        "when the next item is wanted, for a model that was told so in training, where a row does not say it itself: "
+        "same (the visit goes on), later (somebody comes back) or unknown",
+        known=("unknown", "same", "later"),  # MOMENTS, which this module is too light to read
+    )
     beams: int = setting(50, "least width of a language model's beam search", least=1)
     batch_size: int = setting(
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
@@ -63,6 +69,11 @@ class RecommendConfig(StageConfig):
             raise ConfigError("give either --checkpoint, a directory, or --ranker, your own.")
         if self.ranker and not self.corpus:
             raise ConfigError("corpus is empty; a ranker of your own needs --corpus.")
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the result; what is new only where it is made use of, so that finished lists stand."""
+        unused = {"moment"} if self.moment == "unknown" else set()
+        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read: of a checkpoint its corpus too, of a user's own ranker the file it is written in."""

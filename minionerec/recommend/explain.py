@@ -22,7 +22,6 @@ from minionerec.decoding.guide import reached
 from minionerec.decoding.trie import Trie
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker
-from minionerec.rankers.protocol import Ranker
 from minionerec.recommend.items import Items
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Recommended, Request
@@ -111,15 +110,15 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
         raise ConfigError(f"branches is {branches}; it must be at least 0.")
     listed = recommender.answer([request])[0].items
     items, ranker = recommender.items, recommender.ranker
-    history, mask, without, _ = recommender.understand(request)
+    history, mask, without, _, moment = recommender.understand(request)
     places = [place for item in listed if (place := items.index(item.item_id)) is not None]
     sources = list(dict.fromkeys(history[::-1].tolist()))[:SOURCES]
-    reasons = _by_leaving_out(ranker, history, sources, listed, places, items)
+    reasons = _by_leaving_out(recommender, history, moment, sources, listed, places)
     tree: list[Node] = []
     if isinstance(ranker, LanguageRanker):
         allowed = Allowed.of_masks([mask], [without], len(items))
         open_items = None if allowed.unrestricted else allowed.row(0)
-        tree = _Growth(ranker, history, places).tree(items, open_items, branches)
+        tree = _Growth(ranker, history, moment, places).tree(items, open_items, branches)
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, places) if model.pairs is not None else None
@@ -129,14 +128,15 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
 
 
 def _by_leaving_out(
-    ranker: Ranker,
+    recommender: Recommender,
     history: np.ndarray,
+    moment: int,
     sources: Sequence[int],
     listed: Sequence[Recommended],
     places: Sequence[int],
-    items: Items,
 ) -> dict[str, list[Reason]]:
     """How scores of listed items change when an item of the history was never there, at any place of it."""
+    items = recommender.items
     reasons: dict[str, list[Reason]] = {item.item_id: [] for item in listed}
     if not sources or not places:
         return reasons
@@ -144,7 +144,7 @@ def _by_leaving_out(
     only[places] = True
     histories = [history, *(history[history != source] for source in sources)]
     allowed = Allowed.of_masks([only] * len(histories), [()] * len(histories), len(items))
-    ranking = ranker.rank(histories, len(places), allowed)
+    ranking = recommender.rank(histories, [moment] * len(histories), len(places), allowed)
     scores = [dict(zip(*row, strict=True)) for row in zip(ranking.items, ranking.scores, strict=True)]
     for item, place in zip(listed, places, strict=True):
         for source, without in zip(sources, scores[1:], strict=True):
@@ -213,6 +213,7 @@ class _Growth:
     Args:
         ranker: The checkpoint.
         history: Items of the history, oldest first.
+        moment: When the next item is wanted, see `Understood`.
         places: Item indices.
 
     Attributes:
@@ -220,10 +221,10 @@ class _Growth:
         above: Prefixes of the items' SIDs, and the SIDs' own nodes.
     """
 
-    def __init__(self, ranker: LanguageRanker, history: np.ndarray, places: Sequence[int]):
+    def __init__(self, ranker: LanguageRanker, history: np.ndarray, moment: int, places: Sequence[int]):
         self.ranker = ranker
         self.found: dict[int, tuple[list[int], list[float]]] = {}
-        model, prompts = ranker.bundle.model, ranker.prompts([history]).ids
+        model, prompts = ranker.bundle.model, ranker.prompts([history], [moment]).ids
         self.trie = trie = check_search(model, prompts, ranker.trie)
         levels = _prefixes(trie, ranker.table.sid_numbers[list(places)].tolist())
         self.above = set().union(*levels)

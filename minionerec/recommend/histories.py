@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
 from minionerec.data.files import parse_json, repeated_keys
+from minionerec.data.moments import MOMENTS
 
-COLUMNS = ("history", "user", "only", "without")
+COLUMNS = ("history", "user", "only", "without", "moment")
 KINDS = (".parquet", ".jsonl")
 
 
@@ -25,7 +26,7 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
 
     Yields:
         The number of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its number where
-        there is none), "only" a list or None, "without" a list.
+        there is none), "only" a list or None, "without" a list, "moment" one of `MOMENTS` or None.
 
     Raises:
         DataError: If the file cannot be read, or a row is not what it should be; the message names file and row.
@@ -85,12 +86,16 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
     user = row.get("user")
     if not (user is None or isinstance(user, str | int)):
         raise DataError(f"{where}: user is {str(user)[:60]!r}; expected a text or a whole number.")
+    moment = row.get("moment")
+    if not (moment is None or moment in MOMENTS):
+        raise DataError(f"{where}: moment is {str(moment)[:60]!r}; expected one of {', '.join(MOMENTS)}.")
     only = row.get("only")
     return {
         "user": str(number) if user is None else str(user),
         "history": _ids(row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
+        "moment": moment,
     }
 
 

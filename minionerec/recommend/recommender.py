@@ -13,10 +13,12 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import MOMENTS
+from minionerec.data.moments import UNKNOWN as UNTOLD
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.load import load_ranker
-from minionerec.rankers.protocol import Ranker
+from minionerec.rankers.protocol import Ranker, Ranking
 from minionerec.rankers.sequential import SequentialRanker
 from minionerec.recommend.corpus import own_corpus
 from minionerec.recommend.items import Items
@@ -34,12 +36,14 @@ class Understood(NamedTuple):
         mask: bool (N,), the items that may be listed; None for all.
         without: Items that may not be listed, whatever the mask says.
         unknown: Ids that are of no item.
+        moment: When the next item is wanted, a place in `minionerec.data.moments.MOMENTS`; unknown without a history.
     """
 
     history: np.ndarray
     mask: np.ndarray | None
     without: Collection[int]
     unknown: tuple[str, ...]
+    moment: int
 
 
 class Listed(NamedTuple):
@@ -141,13 +145,14 @@ class Recommender:
         without: Collection[str] = (),
         where: Mapping[str, Any] | None = None,
         unknown: str = "skip",
+        moment: str = "unknown",
     ) -> Answer:
         """The best items after one history; the arguments are those of `minionerec.recommend.requests.Request`.
 
         Raises:
             RequestError: Naming what is wrong with the request.
         """
-        return self.answer([Request(history, k, exclude_seen, only, without, where or {}, unknown)])[0]
+        return self.answer([Request(history, k, exclude_seen, only, without, where or {}, unknown, moment)])[0]
 
     def recommend_many(
         self,
@@ -159,10 +164,11 @@ class Recommender:
         without: Collection[str] = (),
         where: Mapping[str, Any] | None = None,
         unknown: str = "skip",
+        moment: str = "unknown",
     ) -> list[Answer]:
         """The best items after each history, all asked the same; see `recommend`."""
         return self.answer(
-            [Request(history, k, exclude_seen, only, without, where or {}, unknown) for history in histories]
+            [Request(history, k, exclude_seen, only, without, where or {}, unknown, moment) for history in histories]
         )
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
@@ -184,11 +190,26 @@ class Recommender:
         for k, places in self._by_width([request.k for request in requests]).items():
             group = [understood[place] for place in places]
             allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
-            ranking = self.ranker.rank([each.history for each in group], k, None if allowed.unrestricted else allowed)
+            histories, moments = [each.history for each in group], [each.moment for each in group]
+            ranking = self.rank(histories, moments, k, None if allowed.unrestricted else allowed)
             for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
                 length = requests[place].k
                 found[place] = Listed(items[:length], scores[:length], each.unknown)
         return [found[place] for place in range(len(requests))]
+
+    @property
+    def tells_moments(self) -> bool:
+        """Whether the model was told in training when the next item came, so that requests may say it too."""
+        return isinstance(self.ranker, LanguageRanker) and self.ranker.tells_moments
+
+    def rank(
+        self, histories: Sequence[np.ndarray], moments: Sequence[int], k: int, allowed: Allowed | None = None
+    ) -> Ranking:
+        """What the ranker says of histories, told their moments if it can be; see `Understood` and `Ranker.rank`."""
+        if isinstance(self.ranker, LanguageRanker) and self.tells_moments:
+            told = [moment if len(each) else UNTOLD for each, moment in zip(histories, moments, strict=True)]
+            return self.ranker.rank(histories, k, allowed, told)
+        return self.ranker.rank(histories, k, allowed)
 
     def probabilities(
         self, items: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray
@@ -223,6 +244,7 @@ class Recommender:
             raise RequestError("k", f"is {request.k!r}; expected a whole number from 1.")
         if request.unknown not in UNKNOWN:
             raise RequestError("unknown", f"is {request.unknown!r}; expected {' or '.join(UNKNOWN)}.")
+        moment = self._moment(request.moment)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         mask = self.items.mask(request.where) if request.where else None
@@ -234,7 +256,19 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Understood(newest, mask, without, tuple(missing))
+        return Understood(newest, mask, without, tuple(missing), moment if len(newest) else UNTOLD)
+
+    def _moment(self, said: str) -> int:
+        """What a request says of its moment, as a place in `MOMENTS`."""
+        if said not in MOMENTS:
+            raise RequestError("moment", f"is {said!r}; expected one of {', '.join(MOMENTS)}.")
+        moment = MOMENTS.index(said)
+        if moment != UNTOLD and not self.tells_moments:
+            raise RequestError(
+                "moment",
+                f"is {said!r}, but this model was not told moments in training. Leave it out, or take one that was.",
+            )
+        return moment
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; what is of no item goes to `missing`."""

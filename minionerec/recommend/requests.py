@@ -36,6 +36,9 @@ class Request:
             of which one must hold ({"department": ["Tea", "Ink"]}), or bounds ({"price": {"at_least": 1, "at_most":
             20}}). An item without a value in the column meets none.
         unknown: "skip" leaves ids that are of no item out and names them in the answer; "refuse" raises.
+        moment: When the next item is wanted, for models that were told so in training: "same", at the moment of the
+            history's newest item, as the corpus has moments (the visit goes on); "later" (somebody comes back);
+            "unknown" says nothing, which every model understands. Behind an empty history nothing is said either.
     """
 
     history: Sequence[str] = ()
@@ -45,6 +48,7 @@ class Request:
     without: Collection[str] = ()
     where: Mapping[str, Any] = field(default_factory=dict)
     unknown: str = "skip"
+    moment: str = "unknown"
 
 
 class Recommended(NamedTuple):

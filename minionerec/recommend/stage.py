@@ -136,7 +136,14 @@ def _answered(
 ) -> list[Listed]:
     requests = [
         Request(
-            row["history"], config.k, config.exclude_seen, row["only"], row["without"], config.where, config.unknown
+            history=row["history"],
+            k=config.k,
+            exclude_seen=config.exclude_seen,
+            only=row["only"],
+            without=row["without"],
+            where=config.where,
+            unknown=config.unknown,
+            moment=row["moment"] or config.moment,
         )
         for row in rows
     ]

@@ -8,10 +8,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.evaluation import made
+from support.telling import save_telling
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
+from minionerec.core.settings import description
+from minionerec.data.moments import MOMENTS
 from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
@@ -78,6 +81,35 @@ def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
     assert result.counts == {"rows": 3, "short_lists": 1, "rows_with_unknown_ids": 2}
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("usual", ["unknown", "later"])
+def test_moments_of_rows_and_of_all_that_have_none(tmp_path, kind, usual):
+    checkpoint, corpus = save_telling(tmp_path), str(tmp_path / "corpus")
+    rows = [{"history": ["i3", "i9"], "moment": moment} for moment in ("same", None, "unknown", "later")]
+    path = tmp_path / f"histories.{kind}"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "moment": usual}
+    found = written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "lists"))))
+    recommender = Recommender.load(checkpoint, corpus=corpus)
+    for row, asked_row in zip(found, rows, strict=True):
+        answer = recommender.recommend(asked_row["history"], 24, moment=asked_row["moment"] or usual)
+        scores = {item.item_id: item.score for item in answer.items}
+        assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, abs=1e-5)
+    assert len({row["scores"][0] for row in found}) == 3
+
+
+def test_a_moment_that_decides_nothing_leaves_finished_lists_as_they_are(made, histories):
+    assert "moment" not in config(made, histories).deciding()
+    assert config(made, histories, moment="same").deciding()["moment"] == "same"
+    assert description(RecommendConfig.__dataclass_fields__["moment"]).known == MOMENTS
+    with pytest.raises(ConfigError, match="unknown moment 'now'; known: unknown, same, later"):
+        config(made, histories, moment="now")
+    with pytest.raises(DataError, match=r"row 1: moment: is 'same', but this model was not told moments in training"):
+        run_recommend(config(made, histories, moment="same"))
+
+
 def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
     whole = written(run_recommend(config(made, histories, output=str(histories.parent / "whole"))))
     write, parts = stage._write_part, []
@@ -118,7 +150,10 @@ def test_processes_take_turns(made, histories, monkeypatch):
     [
         ('{"history": ["u"', "line 2: not valid JSON"),
         ("[1]", "line 2: expected an object such as"),
-        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without"),
+        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without, moment"),
+        ('{"history": [], "moment": "now"}', "row 2: moment is 'now'; expected one of unknown, same, later"),
+        ('{"history": [], "moment": 1}', "row 2: moment is '1'; expected one of unknown, same, later"),
+        ('{"history": ["u"], "moment": "later"}', "row 2: moment: is 'later', but this model was not told moments"),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
         ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),

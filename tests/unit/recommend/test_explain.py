@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from support.evaluation import made
+from support.telling import save_telling
 from support.training import catalogue_config, make_inputs
 
 from minionerec.backbone.bundle import load_bundle
@@ -48,6 +49,13 @@ def shop(tmp_path_factory):
         for parameter in bundle.model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     return recommender_of(LanguageRanker(bundle, corpus, Search("exact")), corpus)
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory):
+    """A catalogue model that can be told moments."""
+    folder = tmp_path_factory.mktemp("telling")
+    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +185,23 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
     assert any(
         abs(reason["change"]) > 0.1 for rows in explanation.reasons.values() for reason in rows if "change" in reason
     )
+
+
+@pytest.mark.parametrize("history", [HISTORY, ["i3"], []])
+@pytest.mark.parametrize("moment", ["unknown", "same", "later"])
+def test_a_list_that_was_told_a_moment_is_explained_by_it(telling, history, moment):
+    request = Request(history, k=24, moment=moment)
+    listed = {item.item_id: item for item in telling.answer([request])[0].items}
+    explanation = explain(telling, request)
+    leaves = [(node, item_id) for node in flat(explanation.tree).values() for item_id in node["items"]]
+    assert len(leaves) == 24
+    for node, item_id in leaves:
+        assert node["probability"] == pytest.approx(listed[item_id].probability, rel=1e-4)
+    for source in dict.fromkeys(history):
+        left = telling.recommend([one for one in history if one != source], 24, moment=moment).items
+        for item in left:
+            reason = by_kind(explanation, item.item_id, "history")[source]
+            assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, abs=1e-4)
 
 
 def test_counts_are_training_rows_and_texts_are_cosines(shop):

@@ -4,14 +4,17 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evaluation import copy_artefact, made
+from support.telling import save_telling
 
 from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
 from minionerec.rankers.floors import make_floors
-from minionerec.rankers.language import Search
+from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.load import load_ranker
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
@@ -52,6 +55,13 @@ def recommenders(made, table, tmp_path_factory):
         "sequential": Recommender.load(seed / "model", **given),
         "floor": Recommender.of(make_floors(corpus)["what followed"], corpus, items=table),
     }
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory):
+    """A catalogue model that can be told moments, over items i0 to i23."""
+    folder = tmp_path_factory.mktemp("telling")
+    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
 
 
 def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
@@ -146,12 +156,80 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         (Request("uv"), "history: is the text 'uv'; expected a list of item ids"),
         (Request(["u", 3]), r"history\[1\]: is 3; expected an item id, a text"),
         (Request(unknown="maybe"), "unknown: is 'maybe'; expected skip or refuse"),
+        (Request(moment="now"), "moment: is 'now'; expected one of unknown, same, later"),
+        (Request(moment=1), "moment: is 1; expected one of unknown, same, later"),
+        (Request(moment=None), "moment: is None; expected one of unknown, same, later"),
         (Request(where={"size": 1}), "where.size: is no column of the items table; columns: shelf, price"),
     ],
 )
 def test_bad_requests_name_their_field(recommenders, request_, message):
     with pytest.raises(RequestError, match=message):
         recommenders["catalogue"].answer([Request(["u"]), request_])
+
+
+def scores_of(answer):
+    return {item.item_id: item.score for item in answer.items}
+
+
+def asked_of(telling, history, moment):
+    """Log-probability of every item by the model itself: of each SID after a history, told a moment."""
+    numbers = telling.ranker.table.sid_numbers
+    rows = torch.tensor([[int(numbers[int(item[1:])]) + 1 for item in history]])
+    with torch.no_grad():
+        found = telling.ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([moment]))[0]
+    return {f"i{item}": float(found[number]) for item, number in enumerate(numbers)}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_moment_is_told_to_the_model(telling, moment):
+    history = ["i3", "i9", "i7"]
+    answer = telling.recommend(history, 24, moment=moment)
+    wanted = asked_of(telling, history, MOMENTS.index(moment))
+    assert scores_of(answer) == pytest.approx(wanted, abs=1e-5)
+    assert telling.recommend_many([history], 24, moment=moment) == [answer]
+    others = [asked_of(telling, history, other) for other in {UNKNOWN, SAME, LATER} - {MOMENTS.index(moment)}]
+    assert all(abs(wanted[item] - other[item]) > 0.01 for other in others for item in ("i0", "i5"))
+    assert telling.recommend(history, 24) == telling.recommend(history, 24, moment="unknown")
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_each_request_of_a_batch_has_its_own_moment(telling, data):
+    ids = [f"i{item}" for item in range(24)]
+    histories = st.sampled_from([[], ["i3"], ["i3", "i9", "i7"], ["i1", "i2"]])
+    request = st.builds(
+        Request, history=histories, k=st.integers(1, 24), without=st.lists(st.sampled_from(ids), max_size=3),
+        moment=st.sampled_from(MOMENTS),
+    )  # fmt: skip
+    requests = data.draw(st.lists(request, min_size=1, max_size=8))
+    for asked, answer in zip(requests, telling.answer(requests), strict=True):
+        assert scores_of(answer) == pytest.approx(scores_of(telling.answer([asked])[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["beam", "stock"])
+def test_every_search_is_told_the_moment(telling, method):
+    ranker = LanguageRanker(telling.ranker.bundle, telling.ranker.builder.corpus, Search(method, beams=24))
+    found = Recommender(ranker, telling.items, "model", "0" * 12, 10)
+    requests = [Request(["i3", "i9"], 24, moment=moment) for moment in MOMENTS]
+    for request, answer, exact in zip(requests, found.answer(requests), telling.answer(requests), strict=True):
+        assert scores_of(answer) == pytest.approx(scores_of(exact), abs=1e-4), request
+
+
+def test_behind_an_empty_history_nothing_is_told(telling):
+    requests = [Request(history, 24, moment=moment) for history in ([], ["nobody"]) for moment in MOMENTS]
+    answers = telling.answer(requests)
+    assert all(answer.items == answers[0].items for answer in answers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_was_not_told_moments_says_so(recommenders, kind):
+    recommender = recommenders[kind]
+    assert recommender.recommend(["v"], 3, moment="unknown") == recommender.recommend(["v"], 3)
+    for moment in MOMENTS[1:]:
+        message = f"^moment: is '{moment}', but this model was not told moments in training. Leave it out"
+        with pytest.raises(RequestError, match=message) as raised:
+            recommender.answer([Request(["v"]), Request(["v"], moment=moment)])
+        assert raised.value.field == "moment"
 
 
 def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, tmp_path, monkeypatch):
