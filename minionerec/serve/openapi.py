@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from minionerec.data.moments import MOMENTS
 from minionerec.serve.config import Limits
 from minionerec.serve.models import Served
 from minionerec.serve.writing import answered
@@ -57,6 +58,7 @@ def request_schema(limits: Limits) -> Schema:
         "without": {**_IDS, "maxItems": limits.max_list, "default": []},
         "where": {"type": ["object", "null"], "additionalProperties": condition, "maxProperties": 32},
         "unknown": {"enum": ["skip", "refuse"], "default": "skip"},
+        "moment": {"enum": list(MOMENTS), "default": "unknown"},
     }
     said = {
         "history": "item ids, oldest first",
@@ -67,6 +69,8 @@ def request_schema(limits: Limits) -> Schema:
         "where": "conditions on columns, all of which must hold: a value, a list of which one must hold, or bounds; "
         "GET /v1/model names the columns",
         "unknown": "whether ids that are of no item are left out and named, or refused",
+        "moment": "when the next item is wanted: same, while the newest one's visit goes on; later, when somebody "
+        "comes back; a model that was not told it in training takes unknown alone, see moments of GET /v1/model",
     }
     return _object({name: {**field, "description": said[name]} for name, field in fields.items()}, ())
 
@@ -188,9 +192,10 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
             },
         },
         ("get", "/v1/model"): {
-            "summary": "The model in service, what its items can be filtered by, and the limits of a call.",
+            "summary": "The model in service, what its items can be filtered by, which moments it knows, and the "
+            "limits of a call.",
             "responses": {
-                "200": _gives("name, version, items, filters, limits", model={**model, "items": len(items)}),
+                "200": _gives("name, version, items, filters, moments, limits", model={**model, "items": len(items)}),
                 **_errors(401, 503),
             },
         },

@@ -8,11 +8,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from minionerec.data.moments import MOMENTS
 from minionerec.recommend.requests import UNKNOWN, Request
 from minionerec.serve.config import Limits
 from minionerec.serve.refusal import Refusal
 
-FIELDS = ("history", "k", "exclude_seen", "only", "without", "where", "unknown")
+FIELDS = ("history", "k", "exclude_seen", "only", "without", "where", "unknown", "moment")
 _LONGEST_ID = 512
 _MOST_CONDITIONS = 32
 _DIGITS = 18  # of a whole number: what fits into 64 bits
@@ -126,6 +127,9 @@ def read_request(value: Any, limits: Limits, place: str = "") -> Request:
     unknown = value.get("unknown", "skip")
     if unknown not in UNKNOWN:
         _wrong(f"{prefix}unknown", unknown, '"skip" or "refuse"')
+    moment = value.get("moment", "unknown")
+    if moment not in MOMENTS:
+        _wrong(f"{prefix}moment", moment, '"unknown", "same" or "later"')
     only = value.get("only")
     return Request(
         history=_ids(value.get("history", []), f"{prefix}history", limits.max_history),
@@ -135,6 +139,7 @@ def read_request(value: Any, limits: Limits, place: str = "") -> Request:
         without=_ids(value.get("without", []), f"{prefix}without", limits.max_list),
         where=_where(value.get("where"), f"{prefix}where", limits),
         unknown=unknown,
+        moment=moment,
     )
 
 

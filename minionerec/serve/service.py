@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
+from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.serve.batching import Batcher, Outcome
@@ -104,7 +105,8 @@ class Service:
         """`GET /v1/model`."""
         served = self._served()
         told = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
-        return 200, to_json({**told, "limits": self.limits.shown()})
+        moments = MOMENTS if served.recommender.tells_moments else MOMENTS[:1]
+        return 200, to_json({**told, "moments": moments, "limits": self.limits.shown()})
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/reload`."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minionerec.data.moments import MOMENTS
 from minionerec.recommend.requests import Request
 from minionerec.serve.config import Limits
 from minionerec.serve.openapi import request_schema, schemas
@@ -33,8 +34,9 @@ def test_a_full_request_is_read():
         "without": ["c"],
         "where": {"price": {"at_least": 1, "at_most": 2.5}, "department": ["Tea", "Ink"], "in_stock": True},
         "unknown": "refuse",
+        "moment": "later",
     }
-    wanted = Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse")
+    wanted = Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later")
     assert read_call(read_json(json.dumps(body).encode()), LIMITS) == ([wanted], True)
     several = read_call({"requests": [body, {}]}, LIMITS)
     assert several == ([wanted, Request(history=[], without=[])], False)
@@ -94,6 +96,10 @@ def test_a_name_given_twice_is_named():
         ({"exclude_seen": 1}, "exclude_seen", "is 1; expected true or false."),
         ({"unknown": "drop"}, "unknown", 'is \'drop\'; expected "skip" or "refuse".'),
         ({"unknown": []}, "unknown", 'is an empty list; expected "skip" or "refuse".'),
+        ({"moment": "now"}, "moment", 'is \'now\'; expected "unknown", "same" or "later".'),
+        ({"moment": None}, "moment", 'is null; expected "unknown", "same" or "later".'),
+        ({"moment": {}}, "moment", 'is an object; expected "unknown", "same" or "later".'),
+        ({"requests": [{}, {"moment": 1}]}, "requests[1].moment", 'is 1; expected "unknown", "same" or "later".'),
         ({"where": []}, "where", "is an empty list; expected an object of columns and conditions."),
         ({"where": {"price": None}}, "where.price", "is null; expected true, false, a number or a text"),
         ({"where": {"price": {}}}, "where.price", "is an object; expected at_least, at_most, or both."),
@@ -158,6 +164,7 @@ def test_the_description_has_the_fields_that_are_read_with_their_limits():
     assert tuple(described) == FIELDS
     assert described["k"]["maximum"] == LIMITS.max_k and described["history"]["maxItems"] == LIMITS.max_history
     assert schemas(LIMITS)["Requests"]["properties"]["requests"]["maxItems"] == LIMITS.max_requests
+    assert described["moment"]["enum"] == list(MOMENTS)
     empty = read_request({}, LIMITS)
     defaults = {name: field["default"] for name, field in described.items() if "default" in field}
     assert defaults == {name: getattr(empty, name) for name in defaults}

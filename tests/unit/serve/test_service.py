@@ -8,9 +8,12 @@ import pytest
 from fastapi.testclient import TestClient
 from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_parts
+from support.telling import save_telling
 
 from minionerec import __version__
+from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import Explanation
+from minionerec.recommend.recommender import Recommender
 from minionerec.serve import service as service_module
 from minionerec.serve.app import create_app
 from minionerec.serve.guard import REQUESTS
@@ -21,11 +24,13 @@ KEY = "a-key-of-some-length"
 
 @pytest.fixture
 def make(tmp_path):
-    """Makes a client of a server with a loaded fake model, with these settings."""
+    """Makes a client of a server with a loaded model, the fake one unless told, with these settings."""
     opened = []
 
-    def build(loaded=True, **settings):
+    def build(loaded=True, recommender=None, **settings):
         parts = fake_parts(tmp_path, **settings)
+        if recommender is not None:
+            parts.shelf._load = lambda sources: recommender
         if loaded:
             parts.shelf.bring(parts.reloader.sources)
         client = TestClient(create_app(parts), raise_server_exceptions=False)
@@ -81,6 +86,44 @@ def test_filters_and_unknown_ids_reach_the_model(make):
     assert refused == (422, "history[1]", "'nobody' is no item of the catalogue.")
     wrong = {"requests": [{}, {"where": {"colour": "red"}}]}
     assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory):
+    """A catalogue model that can be told moments, over items i0 to i23."""
+    folder = tmp_path_factory.mktemp("telling")
+    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
+
+
+def test_a_moment_reaches_the_model_and_the_explanation(make, telling):
+    client = make(recommender=telling)
+    bodies = [{"history": ["i3", "i9"], "k": 24, "moment": moment} for moment in MOMENTS]
+    several = ask(client, requests=bodies).json()["results"]
+    tops = set()
+    for body, together in zip(bodies, several, strict=True):
+        wanted = telling.recommend(["i3", "i9"], 24, moment=body["moment"]).items
+        for answer in (ask(client, **body).json(), together):
+            found = {item["item_id"]: item["score"] for item in answer["items"]}
+            assert found == pytest.approx({item.item_id: item.score for item in wanted}, abs=1e-5)
+        tree = client.post("/v1/explain", json=body).json()["tree"]
+        first = max(tree, key=lambda node: node["probability"])
+        under = sum(item.probability for item in wanted if item.sid.startswith(first["code"]))
+        assert first["probability"] == pytest.approx(under, rel=1e-4)
+        tops.add(round(wanted[0].score, 3))
+    assert len(tops) == 3
+    assert ask(client, history=["i3", "i9"], k=24).json() == ask(client, **bodies[0]).json()
+    assert client.get("/v1/model").json()["moments"] == list(MOMENTS)
+
+
+def test_a_moment_of_a_model_that_knows_none_is_a_wrong_field(make):
+    client = make()
+    assert client.get("/v1/model").json()["moments"] == ["unknown"]
+    assert ids(ask(client, history=["i1"], k=3, moment="unknown").json()) == expected(["i1"], 3)
+    said = "is 'same', but this model was not told moments in training. Leave it out, or take one that was."
+    assert error(ask(client, history=["i1"], moment="same")) == (422, "moment", said)
+    assert error(client.post("/v1/explain", json={"history": ["i1"], "moment": "same"})) == (422, "moment", said)
+    wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "moment": "same"}]}
+    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].moment", said)
 
 
 def test_a_score_that_is_no_number_is_null(make, monkeypatch):
