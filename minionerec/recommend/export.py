@@ -17,6 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import MOMENTS
 from minionerec.decoding.decoder import decode_prompts, decoding_device
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
@@ -124,10 +125,12 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
     lengths = (bundle.table.codes >= 0).sum(1)
+    said = dict(zip(MOMENTS, ("", *bundle.wording.moments), strict=True)) if builder.prompt_tells("next_sid") else {}
     return {
         "wording": bundle.wording.name,
         "template": task.prompt,
         "separator": bundle.wording.separator,
+        **({"moments": said} if said else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,
@@ -151,9 +154,12 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 def make_examples(
     bundle: Bundle, builder: ExampleBuilder, trie: Trie, behind: Sequence[Sequence[int]], config: ExportConfig
 ) -> dict[str, Any]:
-    """Some prompts with the lists that are to be expected."""
+    """Some prompts with the lists that are to be expected; a model that is told moments is told each in turn."""
     histories = example_histories(builder.corpus, config.examples)
-    texts = [builder.prompt("next_sid", history=history) for history in histories]
+    tells = builder.prompt_tells("next_sid")
+    moments = [place % len(MOMENTS) * tells for place in range(len(histories))]
+    asked = zip(histories, moments, strict=True)
+    texts = [builder.prompt("next_sid", history=history, moment=moment) for history, moment in asked]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
     beams = min(config.beams, trie.n_sids)
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
@@ -166,6 +172,7 @@ def make_examples(
         examples.append(
             {
                 "history": [ids[item] for item in history.tolist()],
+                **({"moment": MOMENTS[moments[place]]} if tells else {}),
                 "text": texts[place],
                 "input_ids": list(prompts[place]),
                 "sids": [bundle.table.sids[item] for item in heads],

@@ -34,7 +34,7 @@ Take the customer's newest {max_history} items at most, oldest first. Write thei
 put them into `template` with `specials`, tokenise, and keep the last {max_prompt_length} tokens. What the model says
 next is an SID, code by code. Its score is the sum of its codes' log-probabilities, each from a softmax over the whole
 vocabulary; tokens that the trie does not allow are left out after that, and nothing is scaled up again.
-
+{telling}
 ## With transformers
 
 ```python
@@ -51,9 +51,9 @@ items_of = json.load(open("sid_to_item.json", encoding="utf-8"))
 sid_of = {{item: sid for sid, items in items_of.items() for item in items}}
 
 
-def recommend(history, k=10):
+def recommend(history, k=10{asked}):
     sids = [sid_of[item] for item in history[-about["max_history"] :]]
-    text = about["template"].format(history=about["separator"].join(sids), **about["specials"])
+    text = about["template"].format(history=about["separator"].join(sids), {said}**about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
     found = stock_lists(model, trie, prompt, k, steps=about["longest"])
     return [item for said, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(said))]]
@@ -101,6 +101,12 @@ SIDs of this catalogue differ in length ({shortest} to {longest} codes), and sto
 one ends: take `trie.search(model_log_probs(model), prompt, k)` instead of `stock_lists`.
 """
 
+_TELLING = """
+This model was told in training when the next item came, and a prompt may say it. Where `{{moment}}` stands in
+`template`, write `{same}` while the visit of the newest item goes on, `{later}` when somebody comes back, and nothing
+where you do not know. Behind an empty history write nothing. In `prompts.json` these are `moments`.
+"""
+
 _REFIT = " It was trained on all rows, those held out for tests too: no figure measured on them says anything about it."
 
 
@@ -111,12 +117,16 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         about: Content of `prompts.json`.
         counts: The manifest's counts.
     """
+    moments = about.get("moments", {})
     one_length = about["shortest"] == about["longest"]
     written = {
         **about,
         **counts,
         "examples": len(about["examples"]),
         "history": about["examples"][-1]["history"],
+        "telling": _TELLING.format(**moments) if moments else "",
+        "asked": ', moment="unknown"' if moments else "",
+        "said": 'moment=about["moments"][moment if sids else "unknown"], ' if moments else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),
         "refit": _REFIT if counts["refit"] else "",
     }

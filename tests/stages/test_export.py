@@ -21,6 +21,7 @@ from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import MOMENTS
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.wording import load_wording
 from minionerec.rankers.language import LanguageRanker, Search
@@ -42,7 +43,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 asked = json.load(open(sys.argv[1]))
 answers = {}
-for folder, histories in asked.items():
+for folder, questions in asked.items():
     os.chdir(folder)
     sys.path.insert(0, folder)
     sys.modules.pop("sid_trie", None)
@@ -59,7 +60,7 @@ for folder, histories in asked.items():
         searched.append(page["trie"].search(log_probs, prompt, page["about"]["beams"]))
     stock = type(page["model"]).__module__.startswith("transformers.")
     answers[folder] = {
-        "items": [page["recommend"](history, 5) for history in histories],
+        "items": [page["recommend"](*question) for question in questions],
         "checked": sid_trie.check(folder),
         "searched": searched,
         "stock": stock and all(type(part).__module__.startswith(("torch.", "transformers."))
@@ -76,7 +77,7 @@ def export_config(folder, **changes):
 
 
 def ask_alone(tmp_path, asked):
-    """What exports recommend for histories of item ids, in a process that cannot import the project."""
+    """What exports recommend, asked by what their example takes, in a process that cannot import the project."""
     page = (Path(next(iter(asked))) / "README.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     files = [tmp_path / name for name in ("asked.json", "page.json", "answers.json")]
@@ -88,13 +89,16 @@ def ask_alone(tmp_path, asked):
     return json.loads(files[2].read_text())
 
 
-def lists_of(checkpoint, corpus, k):
-    """Histories of the test rows as item ids, and the lists of our ranker."""
+def lists_of(checkpoint, corpus, k, moment=None):
+    """What an export's example is asked for the test rows, and the lists of our ranker, told that moment."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
-    ranking = LanguageRanker(bundle, corpus, Search()).rank(histories, k)
+    told = None if moment is None else [MOMENTS.index(moment)] * len(histories)
+    ranking = LanguageRanker(bundle, corpus, Search()).rank(histories, k, moments=told)
     ids = bundle.table.item_ids
-    return [[ids[item] for item in row] for row in histories], [[ids[item] for item in row] for row in ranking.items]
+    more = [] if moment is None else [moment]
+    questions = [[[ids[item] for item in row], k, *more] for row in histories]
+    return questions, [[ids[item] for item in row] for row in ranking.items]
 
 
 def test_the_files_alone_give_our_lists(made, tmp_path):
@@ -118,6 +122,31 @@ def test_the_files_alone_give_our_lists(made, tmp_path):
                 example["items"][:1]
                 == json.loads((Path(folder) / "sid_to_item.json").read_text())[example["sids"][0]][:1]
             )
+
+
+def test_a_model_that_is_told_moments_is_told_them_by_the_export_too(made, tmp_path):
+    wording = {"wording.yaml": load_wording("moments").to_yaml()}
+    checkpoint = copy_artefact(made / "checkpoint", tmp_path / "checkpoint", **wording)
+    output = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / "export"))).output
+    found = {moment: lists_of(checkpoint, made / "corpus", 5, moment) for moment in MOMENTS}
+    questions = [question for asked, _ in found.values() for question in asked]
+    answer = ask_alone(tmp_path, {str(output): questions})[str(output)]
+    assert answer["items"] == [row for _, lists in found.values() for row in lists]
+    assert len({json.dumps(lists) for _, lists in found.values()}) == 3
+    assert answer["checked"].startswith("5 of 5 lists are equal")
+    about = json.loads((output / "prompts.json").read_text())
+    assert about["moments"] == {"unknown": "", "same": "<|same|>", "later": "<|later|>"}
+    assert [example["moment"] for example in about["examples"]] == ["unknown", "same", "later", "unknown", "same"]
+    for example, searched in zip(about["examples"], answer["searched"], strict=True):
+        assert example["text"].endswith(">" + about["moments"][example["moment"]])
+        assert [tokens for tokens, _ in searched] == example["sid_tokens"]
+    page = " ".join((output / "README.md").read_text().split())
+    assert "`{moment}` stands in `template`, write `<|same|>` while" in page and "`<|later|>` when somebody" in page
+
+
+def test_a_model_that_is_not_told_moments_says_nothing_of_them(made, tmp_path):
+    output = run_export(export_config(made, output=str(tmp_path / "export"))).output
+    assert "moment" not in (output / "README.md").read_text() + (output / "prompts.json").read_text()
 
 
 def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, tmp_path):
