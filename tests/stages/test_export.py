@@ -17,7 +17,7 @@ from support.training import catalogue_config, make_inputs
 
 from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.vocabulary import add_code_tokens
+from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
@@ -125,8 +125,14 @@ def test_the_files_alone_give_our_lists(made, tmp_path):
 
 
 def test_a_model_that_is_told_moments_is_told_them_by_the_export_too(made, tmp_path):
-    wording = {"wording.yaml": load_wording("moments").to_yaml()}
-    checkpoint = copy_artefact(made / "checkpoint", tmp_path / "checkpoint", **wording)
+    wording, table, checkpoint = load_wording("moments"), SidTable.load_index(made / "sids"), tmp_path / "checkpoint"
+    tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
+    add_code_tokens(tokenizer, table)
+    add_moment_tokens(tokenizer, wording.moments)
+    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=1)
+    for parameter in model.parameters():
+        parameter.data *= 4
+    save_checkpoint(Bundle(model, tokenizer, table, wording, 64), checkpoint)
     output = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / "export"))).output
     found = {moment: lists_of(checkpoint, made / "corpus", 5, moment) for moment in MOMENTS}
     questions = [question for asked, _ in found.values() for question in asked]
@@ -139,6 +145,8 @@ def test_a_model_that_is_told_moments_is_told_them_by_the_export_too(made, tmp_p
     assert [example["moment"] for example in about["examples"]] == ["unknown", "same", "later", "unknown", "same"]
     for example, searched in zip(about["examples"], answer["searched"], strict=True):
         assert example["text"].endswith(">" + about["moments"][example["moment"]])
+        told = tokenizer.convert_tokens_to_ids([about["moments"][example["moment"]]])
+        assert example["moment"] == "unknown" or example["input_ids"][-1:] == told
         assert [tokens for tokens, _ in searched] == example["sid_tokens"]
     page = " ".join((output / "README.md").read_text().split())
     assert "`{moment}` stands in `template`, write `<|same|>` while" in page and "`<|later|>` when somebody" in page
