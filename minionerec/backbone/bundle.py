@@ -173,7 +173,14 @@ def load_bundle(
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
     if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
         raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({wrong}). {_REMEDY}")
-    return Bundle(replace_linear(model), tokenizer, own, load_wording(path / WORDING_FILE), longest, path, task)
+    wording = load_wording(path / WORDING_FILE)
+    if isinstance(model, CatalogueModel):
+        vocabulary = tokenizer.get_vocab()
+        if list(model.config.moment_tokens) != [vocabulary.get(text) for text in wording.moments]:
+            raise ArtefactError(
+                f"{path}: the model is told moments by other tokens than those of {WORDING_FILE}. {_REMEDY}"
+            )
+    return Bundle(replace_linear(model), tokenizer, own, wording, longest, path, task)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:

@@ -121,7 +121,8 @@ def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[
         records = [content[item] for item in corpus.items["item_id"]]
         sids = read_index(inputs["layout_index"], corpus.n_items)
         write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
-    audit = audit_rows(corpus, SPLITS)
+    times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
+    audit = audit_rows(corpus, SPLITS, times or None)
     return replace(corpus, counts={**corpus.counts, "order": audit.counts()}), audit
 
 

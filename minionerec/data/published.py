@@ -26,6 +26,7 @@ from minionerec.data.moments import times_by_order
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sources.records import split_cells
+from minionerec.data.times import NO_TIME
 
 COLUMNS = (
     "user_id",
@@ -342,9 +343,20 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 
 
 def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with the times that the order of its rows tells (`minionerec.data.moments.times_by_order`)."""
+    """The same corpus with the times that the order of its rows tells (`minionerec.data.moments.times_by_order`).
+
+    Where a history does not end with the target of the user's row before, rows are missing, and nobody knows when its
+    newest item came.
+    """
     parts = (corpus.train, corpus.valid, corpus.test)
     times = times_by_order([rows.users.tolist() for rows in parts])
+    targets: dict[str, int] = {}  # of each user's newest row
+    for rows, own in zip(parts, times, strict=True):
+        moved = zip(rows.users.tolist(), rows.newest.tolist(), rows.targets.tolist(), strict=True)
+        for row, (user, newest, target) in enumerate(moved):
+            if targets.get(user) != newest:
+                own.previous[row] = NO_TIME
+            targets[user] = target
     train, valid, test = (replace(rows, times=own) for rows, own in zip(parts, times, strict=True))
     return replace(corpus, train=train, valid=valid, test=test)
 

@@ -3,10 +3,25 @@
 import torch
 from torch import nn
 
-from minionerec.data.moments import MOMENTS
+from minionerec.data.moments import MOMENTS, UNKNOWN
 
 UNTOLD = 0.1
 """How many moments are hidden in training, so that a model also answers where nobody tells it."""
+UNSOLD = 0.2
+"""How often every item counts as a target beside what was counted, so that one that never was has a logarithm."""
+
+
+def hidden(moments: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Moments of which some, drawn at random, are unknown.
+
+    Args:
+        moments: int64 (B, T), places in `minionerec.data.moments.MOMENTS`.
+        labels: int64 (B, T); only the moments of those above 0 are drawn.
+    """
+    found, asked = moments.clone(), labels > 0
+    told = moments[asked]
+    found[asked] = told.masked_fill(torch.rand(told.shape, device=told.device) < UNTOLD, UNKNOWN)
+    return found
 
 
 class MomentStates(nn.Module):
@@ -55,6 +70,11 @@ class Popularity(nn.Module):
         super().__init__()
         self.register_buffer("logs", torch.zeros(len(MOMENTS), num_items))
         self.register_buffer("weights", torch.zeros(len(MOMENTS)))
+
+    def set(self, logs: torch.Tensor, weights: torch.Tensor) -> None:
+        """Take logarithms, float (3, N), and weights, float (3,), over."""
+        self.logs.copy_(logs)
+        self.weights.copy_(weights)
 
     def forward(self, scores: torch.Tensor, moments: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
         """Scores with the addition.

@@ -9,6 +9,7 @@ from minionerec.backbone.catalogue.build import build_catalogue
 from minionerec.backbone.catalogue.model import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
+from minionerec.nn.moments import UNSOLD
 
 
 def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -92,9 +93,10 @@ def extended_catalogue(
 ) -> CatalogueModel:
     """The same model for more SIDs.
 
-    Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors and biases, so that
-    the differences between their scores change by counts alone. New ones get text and counts as given, and the learned
-    vector, the bias and the vectors of their codes that `start` says.
+    Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
+    popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
+    given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
+    the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs.
 
     Args:
         model: A trained model; it is left as it is.
@@ -134,5 +136,16 @@ def extended_catalogue(
                 grown[wanted[:, 0]] = grown_rows(weights[name][known[:, 0]], known, wanted, start)
                 weights[name] = grown
         new.load_state_dict(weights)
+    if model.popularity is not None and extended.popularity is not None:
+        logs = _grown_logs(model.popularity.logs, before, after, start)
+        extended.popularity.set(logs, model.popularity.weights)
     torch.nn.Module.eval(extended)
     return extended
+
+
+def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start: str) -> torch.Tensor:
+    """Logarithms of popularity, float (3, N), for more SIDs: float (3, N')."""
+    grown = grown_rows(logs.cpu().T, before, after, start)
+    if start == "zero":
+        grown[torch.from_numpy(places_among(before, after) < 0)] = float(np.log(UNSOLD))
+    return grown.T

@@ -28,7 +28,7 @@ from minionerec.nn.causal import CausalLayer
 from minionerec.nn.dropout import Dropout
 from minionerec.nn.history import PairCounts, Places
 from minionerec.nn.layers import check_heads
-from minionerec.nn.moments import UNTOLD, Popularity
+from minionerec.nn.moments import Popularity
 from minionerec.nn.rows import Columns
 
 INIT_STD = 0.02
@@ -152,8 +152,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 its own label and later ones added to the counts.
             num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
             sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
-            moments: int64 (B, T), with `histories`: of what moment the SID after each position is; training mode hides
-                some of them (`UNTOLD`). Nothing is told if None.
+            moments: int64 (B, T), with `histories`: of what moment the SID after each position is. Nothing is told if
+                None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -172,7 +172,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 log_probs=self.leaf_log_probs(histories, None if moments is None else moments[newest])
             )
         row, slot = (labels > 0).nonzero(as_tuple=True)
-        told = self._told(moments, row, slot)
+        told = None if moments is None else moments[row, slot].long()
         counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
             places = self._places(histories, row, slot, counted, told)
@@ -209,13 +209,6 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     ) -> dict[str, Any]:
         """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-    def _told(self, moments: torch.Tensor | None, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor | None:
-        """Moments of positions, some of which are hidden in training mode."""
-        if moments is None or not self.config.moment_tokens:
-            return None
-        told = moments[row, slot].long()
-        return told.masked_fill(torch.rand(told.shape, device=told.device) < UNTOLD, 0) if self.training else told
 
     def with_popularity(
         self, scores: torch.Tensor, told: torch.Tensor, columns: torch.Tensor | None = None

@@ -22,6 +22,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.catalogue.sampled import Sample
+from minionerec.nn.moments import hidden
 from minionerec.rewards.advantages import group_advantages
 from minionerec.rewards.ranking import ranking
 from minionerec.rewards.rollouts import Rollouts
@@ -108,6 +109,8 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         inputs = {**inputs, "leave_out": model.training}
         if self.sampler is not None and model.training:
             inputs["sample"] = self._sampled(inputs)
+        if model.training and "moments" in inputs:  # before the reference is asked, which is told the same
+            inputs["moments"] = hidden(inputs["moments"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         log_probs = model(**inputs, distribution=True).log_probs

@@ -10,6 +10,7 @@ from minionerec.backbone.catalogue.blocks import newest_slots
 from minionerec.core.log import get_logger, progress
 from minionerec.data.moments import MOMENTS, UNKNOWN
 from minionerec.metrics.ranking import ranking_metrics
+from minionerec.nn.moments import UNSOLD
 from minionerec.training.catalogue.shards import parts_of
 from minionerec.training.catalogue.windows import Windows
 
@@ -17,7 +18,6 @@ logger = get_logger(__name__)
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 """The weights that are tried."""
-_SMOOTHING = 0.2  # targets that every SID has beside its own
 _ROWS = 256  # rows that are scored at a time
 
 
@@ -37,7 +37,7 @@ def popularity_logs(windows: Windows, size: int) -> np.ndarray:
         for moment in range(len(MOMENTS)):
             counted = (labels > 0) & ((moments == moment) | (moment == UNKNOWN))
             found[moment] += np.bincount(labels[counted] - 1, weights[counted], size)
-    return np.log(found + _SMOOTHING).astype(np.float32)
+    return np.log(found + UNSOLD).astype(np.float32)
 
 
 @torch.no_grad()
@@ -51,8 +51,10 @@ def set_popularity(model: CatalogueModel, windows: Windows, weights: Mapping[str
     """
     assert model.popularity is not None
     if not model.by_blocks:
-        model.popularity.logs.copy_(torch.from_numpy(popularity_logs(windows, model.config.num_sids)))
-        model.popularity.weights.copy_(torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]))
+        model.popularity.set(
+            torch.from_numpy(popularity_logs(windows, model.config.num_sids)),
+            torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]),
+        )
 
 
 @torch.inference_mode()
@@ -84,7 +86,7 @@ def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) ->
         if gains.shape[1]:
             popularity.weights[moment] = WEIGHTS[int(gains.mean(1).argmax())]
     model.train(training)
-    found = {name: round(float(weight), 1) for name, weight in zip(MOMENTS, popularity.weights, strict=True)}
+    found = {name: round(float(weight), 2) for name, weight in zip(MOMENTS, popularity.weights, strict=True)}
     logger.info("Popularity counts with a weight of %s.", ", ".join(f"{found[name]} ({name})" for name in MOMENTS))
     return found
 

@@ -174,6 +174,12 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     stored = StoredCorpus.open(run.inputs["corpus"])
     large = run.refit is None and stored.is_large
     corpus = rows_held_out(stored) if large else run.load_corpus()
+    if moments and not corpus.has_times:
+        logger.warning(
+            "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare "
+            "it from a source with times (of the published data with --times_by_order true), or leave moments out.",
+            run.inputs["corpus"],
+        )
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(

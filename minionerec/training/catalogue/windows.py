@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import row_moments
+from minionerec.data.moments import UNKNOWN, row_moments
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import padded
@@ -57,6 +57,7 @@ def sid_windows(corpus: Corpus, table: SidTable, recency: float, moments: bool =
         of_rows = np.append(row_moments(corpus.train.times, len(corpus.train)), 0)  # -1 names the last: nothing known
         for place, window in zip(windows["moments"], found, strict=True):
             place[: len(window.rows) - 1] = of_rows[window.rows[1:]]
+        windows["moments"][windows["labels"] < 0] = UNKNOWN
     windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
     return windows, valid
 

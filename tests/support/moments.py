@@ -1,0 +1,52 @@
+"""Corpora whose rows have moments, which decide what comes next."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.times import RowTimes
+from support.training import N_ITEMS
+
+AT_ONCE, LATER_ON = 1, 7
+"""How far on the next item stands that is chosen at the same moment, and the one that is chosen later."""
+
+
+def make_moments(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
+    """A corpus in place of that of `support.training.make_inputs`: item i is followed by i + 1 at once, by i + 7 later.
+
+    Args:
+        folder: Where the corpus is written; the SIDs of `make_inputs` fit.
+        users: Users of eight items, the last two of each held out.
+        timed: Whether it has times.
+        seed: Seed of what each user does.
+    """
+    rng = np.random.default_rng(seed)
+    split: dict[str, list[tuple[str, np.ndarray, int]]] = {"train": [], "valid": [], "test": []}
+    times: dict[str, list[tuple[int, int]]] = {name: [] for name in split}
+    for user in range(users):
+        chain, moments = [int(rng.integers(N_ITEMS))], [100 * user]
+        for place in range(1, 8):
+            later = int(rng.integers(2))
+            chain.append((chain[-1] + (LATER_ON if later else AT_ONCE)) % N_ITEMS)
+            moments.append(moments[-1] + later)
+            name = {6: "valid", 7: "test"}.get(place, "train")
+            split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
+            times[name].append((moments[place], moments[place - 1]))
+    tables = {
+        name: SplitRows.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
+        for name, rows in split.items()
+    }
+    names = ["cup", "lamp", "chair", "shelf"]
+    items = pd.DataFrame(
+        {
+            "item_id": [f"i{place}" for place in range(N_ITEMS)],
+            "title": [f"{names[place // 6]} number {place % 6}" for place in range(N_ITEMS)],
+            "description": "",
+        }
+    )
+    corpus = Corpus(items, **tables, split="leave-last-out", max_history=10)
+    corpus.save(folder, config={}, inputs={})
+    return corpus

@@ -1,0 +1,165 @@
+"""Moments of rows, and the times that the order of rows tells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
+from minionerec.data.layout import item_records, write_layout
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments, times_by_order
+from minionerec.data.names import SPLITS
+from minionerec.data.prepare import run_prepare
+from minionerec.data.published import read_published, with_times_by_order
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.times import NO_TIME, RowTimes
+
+
+def test_what_a_row_asks_for():
+    assert (MOMENTS[UNKNOWN], MOMENTS[SAME], MOMENTS[LATER]) == ("unknown", "same", "later")
+    times = RowTimes(np.array([5, 7, 5, NO_TIME, 4, NO_TIME]), np.array([5, 5, NO_TIME, 5, 5, NO_TIME]))
+    found = row_moments(times, 6)
+    assert found.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN] and found.dtype == np.int8
+    assert row_moments(None, 3).tolist() == [UNKNOWN] * 3 and row_moments(None, 3).dtype == np.int8
+
+
+def test_times_by_order_by_hand():
+    """Runs of rows of one user are one moment, across the borders of splits, too, and over an empty split."""
+    train, valid, test = times_by_order([["a", "a", "b", "a", "a"], [], ["a", "b", "c", "b"]])
+    assert train.time.tolist() == [0, 0, 2, 3, 3] and test.time.tolist() == [3, 6, 7, 8]
+    assert train.previous.tolist() == [NO_TIME, 0, NO_TIME, 0, 3] and test.previous.tolist() == [3, 2, NO_TIME, 6]
+    assert row_moments(train, 5).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
+    assert row_moments(test, 4).tolist() == [SAME, LATER, UNKNOWN, LATER]
+    assert len(valid.time) == len(valid.previous) == 0
+    assert times_by_order([]) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), min_size=1, max_size=3))
+def test_times_by_order_say_what_a_plain_search_says(splits):
+    users = [user for part in splits for user in part]
+    found = times_by_order(splits)
+    assert [len(times.time) for times in found] == [len(part) for part in splits]
+    moments = [moment for times in found for moment in row_moments(times, len(times.time)).tolist()]
+    for row, (user, moment) in enumerate(zip(users, moments, strict=True)):
+        wanted = UNKNOWN if user not in users[:row] else SAME if users[row - 1] == user else LATER
+        assert moment == wanted
+    time = np.concatenate([times.time for times in found])
+    assert (np.diff(time) >= 0).all()
+    assert [time[row] == time[row - 1] for row in range(1, len(users))] == [
+        users[row] == users[row - 1] for row in range(1, len(users))
+    ]
+
+
+VISITS = [  # user and the items of one visit, in order of time; 20 rows follow
+    ("u1", [0, 1, 2]), ("u2", [3]), ("u1", [4]), ("u3", [2, 0]), ("u2", [1, 5]), ("u1", [0, 0]),
+    ("u3", [1]), ("u2", [2]), ("u4", [3, 4, 5]), ("u1", [2]), ("u4", [0, 1]), ("u3", [5, 4]), ("u1", [3, 1, 0]),
+]  # fmt: skip
+CUTS = {"train": slice(0, 14), "valid": slice(14, 16), "test": slice(16, None)}
+
+
+@pytest.fixture
+def layout(tmp_path):
+    """A small published layout, whose splits part visits, and what each row asks for."""
+    histories: dict[str, list[int]] = {}
+    rows, wanted = [], []
+    newest = None
+    for user, visit in VISITS:
+        seen = histories.setdefault(user, [])
+        for item in visit:
+            if seen:
+                follows_row = any(row[0] == user for row in rows)
+                wanted.append(UNKNOWN if not follows_row else SAME if newest == user else LATER)
+                rows.append((user, seen[-10:], item))
+                newest = user
+            seen.append(item)
+    splits = {name: SplitRows.of(*zip(*rows[cut], strict=True)) for name, cut in CUTS.items()}
+    items = pd.DataFrame({"item_id": range(6), "title": list("abcdef"), "description": ""})
+    corpus = Corpus(items, **splits, split="", max_history=10)
+    write_layout(
+        tmp_path / "Amazon",
+        "Pots",
+        corpus,
+        {f"u{number}": number for number in range(1, 5)},
+        item_records(items),
+        [f"<a_{item}><b_0>" for item in range(6)],
+    )
+    return tmp_path, {name: wanted[cut] for name, cut in CUTS.items()}
+
+
+def prepared(folder: Path, output: str, **changes):
+    return PrepareConfig(
+        source="published", category="Pots", root=str(folder / "Amazon"), output=str(folder / output), **changes
+    )
+
+
+def same_times(one, other):
+    return np.array_equal(one.time, other.time) and np.array_equal(one.previous, other.previous)
+
+
+def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog):
+    folder, wanted = layout
+    with caplog.at_level("INFO", "minionerec"):
+        result = run_prepare(prepared(folder, "timed", times_by_order=True))
+    corpus, stored = Corpus.load(result.output), StoredCorpus.open(result.output)
+    expected = with_times_by_order(read_published(folder / "Amazon", "Pots"))
+    assert {name: len(rows) for name, rows in wanted.items()} == {"train": 14, "valid": 2, "test": 4}
+    for name in SPLITS:
+        rows = corpus.rows(name)
+        assert row_moments(rows.times, len(rows)).tolist() == wanted[name]
+        assert same_times(rows.times, expected.rows(name).times)
+        assert same_times(rows.times, stored.every_row(name).times) and same_times(rows.times, stored.times_of(name))
+        assert [row.tolist() for row in rows.histories] == [row.tolist() for row in expected.rows(name).histories]
+    assert {moment for row in wanted.values() for moment in row} == {UNKNOWN, SAME, LATER}
+    # The audit tells ties from the other pairs, as it does of any source with times.
+    same, later = (sum(row.count(moment) for row in wanted.values()) for moment in (SAME, LATER))
+    order = read_manifest(result.output, "corpus")["counts"]["order"]
+    assert (order["pairs"], order["ties"]) == (same + later, same)
+    assert f"neighbouring pairs of one moment: {same} of {same + later}" in caplog.text
+
+
+def test_corpora_without_it_stay_as_they_were(layout):
+    folder, _ = layout
+    result = run_prepare(prepared(folder, "plain"))
+    assert not Corpus.load(result.output).has_times
+    assert "times_by_order" not in read_manifest(result.output, "corpus")["settings"]
+    assert "times_by_order" not in prepared(folder, "plain").deciding()
+    assert run_prepare(prepared(folder, "plain", times_by_order=False)).up_to_date
+    changed = run_prepare(prepared(folder, "plain", times_by_order=True))
+    assert not changed.up_to_date and Corpus.load(result.output).has_times
+    assert read_manifest(result.output, "corpus")["settings"]["times_by_order"] is True
+    assert run_prepare(prepared(folder, "plain", times_by_order=True)).up_to_date
+
+
+@pytest.mark.parametrize("source", [{}, {"source": "tables", "items": "i.csv", "interactions": "x.csv"}])
+def test_other_sources_have_times_of_their_own(source):
+    with pytest.raises(ConfigError, match=r"times_by_order is True, but source is .*Set source to 'published'"):
+        PrepareConfig(**source, times_by_order=True)
+
+
+def test_where_rows_are_missing_nobody_knows_when_the_newest_item_came(layout, tmp_path):
+    """An empty history has no newest item, and one that the user's row before did not add came at any time."""
+    folder, _ = layout
+    corpus = read_published(folder / "Amazon", "Pots")
+    users, histories = ["u", "u", "u", "u"], [[0], [], [1], [0, 5]]
+    rows = SplitRows.of(users, histories, [1, 1, 2, 3])
+    found = with_times_by_order(replace(corpus, train=rows)).train.times
+    assert found.time.tolist() == [0, 0, 0, 0]
+    assert found.previous.tolist() == [NO_TIME, NO_TIME, 0, NO_TIME]
+    broken = replace(with_times_by_order(replace(corpus, train=rows)), max_history=10)
+    broken.save(tmp_path / "broken", config={}, inputs={})
+    assert same_times(Corpus.load(tmp_path / "broken").train.times, found)
+
+
+def test_the_real_layout_reads_back(data_root):
+    corpus = with_times_by_order(read_published(data_root / "Amazon", "Industrial_and_Scientific"))
+    counts = {name: np.bincount(row_moments(rows.times, len(rows))).tolist() for name, rows in corpus.splits().items()}
+    assert counts == {"train": [7034, 14251, 14974], "valid": [393, 1701, 2438], "test": [267, 1644, 2622]}

@@ -1,0 +1,274 @@
+"""Moments of windows, in memory and by shards, and the popularity that is weighed by them."""
+
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.decoding import token_ids
+
+from minionerec.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import SplitRows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.nn.moments import UNSOLD, UNTOLD, hidden
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.popularity import WEIGHTS, fit_popularity, popularity_logs, set_popularity
+from minionerec.training.catalogue.shards import read_windows, rows_held_out, write_windows
+from minionerec.training.catalogue.windows import collate, held_out_windows, sid_windows
+
+N = 30
+TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
+SIZE = TABLE.n_unique
+
+
+def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
+    """Users whose items often share a moment; some rows are missing, and of some items nobody knows the time."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for user in range(20):
+        size = int(rng.integers(2, 30))
+        items, times = rng.integers(N, size=size), np.sort(rng.integers(15, size=size)) * 20 + user
+        said = np.where(rng.random(size) < unknown, NO_TIME, times)
+        for place in range(1, size):
+            end = int(np.searchsorted(times, times[place])) if ties == "together" else place
+            if end and rng.random() >= gaps:
+                history = items[max(0, end - max_history) : end]
+                rows.append((times[place], f"u{user}", history, items[place], said[place], said[end - 1]))
+    rows.sort(key=lambda row: row[0])
+    cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
+    splits = []
+    for low, high in pairwise(cuts):
+        part = rows[low:high]
+        times = np.array([row[4:] for row in part]).T
+        splits.append(SplitRows.of(*zip(*[row[1:4] for row in part], strict=True), RowTimes(*times.copy())))
+    ids = pd.DataFrame({"item_id": TABLE.item_ids, "title": TABLE.item_ids, "description": ""})
+    counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in zip(SPLITS, splits, strict=True)}}
+    return Corpus(ids, *splits, split="global time 8:1:1", max_history=max_history, counts=counts)
+
+
+KINDS = pytest.mark.parametrize(
+    ("max_history", "settings"),
+    [
+        (30, {}),
+        (10, {}),
+        (3, {}),
+        (1, {}),
+        (6, {"gaps": 0.3}),
+        (10, {"ties": "together"}),
+        (4, {"ties": "together", "gaps": 0.2}),
+        (5, {"unknown": 0.3}),
+    ],
+)
+
+
+def told(windows):
+    """What is asked at each label: history, target and moment, in an order of their own."""
+    parts = zip(*(windows[name] for name in ("histories", "labels", "moments")), strict=True)
+    return sorted(
+        (items[: place + 1].tolist(), int(labels[place]), int(moments[place]))
+        for items, labels, moments in parts
+        for place in np.flatnonzero(labels > 0)
+    )
+
+
+@KINDS
+def test_each_label_has_the_moment_of_its_row(max_history, settings):
+    corpus = corpus_of(max_history, **settings)
+    windows, valid = sid_windows(corpus, TABLE, 1.0, moments=True)
+    number = TABLE.sid_numbers + 1
+    for part, split in ((windows, "train"), (valid, "valid")):
+        rows = corpus.rows(split)
+        moments = row_moments(rows.times, len(rows)).tolist()
+        wanted = sorted(
+            (number[history].tolist(), int(number[target]), moment)
+            for (_, history, target), moment in zip(rows, moments, strict=True)
+        )
+        found = told(part)
+        if split == "train" and max_history < 30:  # a window may begin later than a history does
+            found, wanted = (sorted((seen[-1], *asked) for seen, *asked in each) for each in (found, wanted))
+        assert found == wanted
+        assert part["moments"].dtype == np.int8 and part["moments"].shape == part["labels"].shape
+        assert (part["moments"][part["labels"] < 0] == UNKNOWN).all()
+    kinds = {LATER} if settings.get("ties") == "together" else {SAME, LATER}
+    assert {moment for *_, moment in told(windows)} == kinds | ({UNKNOWN} if "unknown" in settings else set())
+
+
+@KINDS
+def test_shards_have_the_same_moments(tmp_path, max_history, settings):
+    corpus = corpus_of(max_history, **settings)
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    stored = StoredCorpus.open(tmp_path / "corpus")
+    wanted, valid = sid_windows(corpus, TABLE, 2.0, moments=True)
+    write_windows(stored, TABLE, 2.0, tmp_path / "windows", moments=True)
+    found = read_windows(tmp_path / "windows")
+    assert told(found) == told(wanted)
+    assert found["moments"].dtype == np.int8 and (found["moments"][found["labels"] < 0] == UNKNOWN).all()
+    again = held_out_windows(rows_held_out(stored).valid, TABLE, max_history, moments=True)
+    assert set(again) == set(valid)
+    for name, values in valid.items():
+        assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
+
+
+def test_nothing_else_is_changed_by_moments(tmp_path):
+    corpus = corpus_of(6, gaps=0.2)
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, moments) for moments in (False, True)), strict=True))
+    for moments in (False, True):
+        stored = StoredCorpus.open(tmp_path / "corpus")
+        write_windows(stored, TABLE, 2.0, tmp_path / str(moments), moments)
+    pairs.append(tuple(read_windows(tmp_path / str(moments)) for moments in (False, True)))
+    for without, with_them in pairs:
+        assert set(with_them) - set(without) == {"moments"} and "moments" not in without
+        for name, values in without.items():
+            assert np.array_equal(values, with_them[name]) and values.dtype == with_them[name].dtype
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_corpus_without_times_knows_no_moment(tmp_path, stored):
+    corpus = corpus_of(6)
+    splits = {name: replace(rows, times=None) for name, rows in corpus.splits().items()}
+    corpus = replace(corpus, **splits)
+    if stored:
+        corpus.save(tmp_path / "corpus", config={}, inputs={})
+        write_windows(StoredCorpus.open(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows", moments=True)
+        assert not read_windows(tmp_path / "windows")["moments"].any()
+    else:
+        for part in sid_windows(corpus, TABLE, 0.0, moments=True):
+            assert not part["moments"].any()
+
+
+def test_batches_keep_moments():
+    windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, moments=True)
+    batch = collate([{name: values[place].tolist() for name, values in windows.items()} for place in (0, 2)])
+    assert batch["moments"].dtype == torch.int64 and batch["moments"].shape == batch["labels"].shape
+    assert (batch["moments"] == torch.from_numpy(windows["moments"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
+
+
+def test_some_moments_are_hidden_and_nothing_else():
+    torch.manual_seed(0)
+    labels = torch.randint(-3, 9, (400, 20))
+    moments = torch.where(labels > 0, torch.randint(1, 3, labels.shape), 0)
+    found = hidden(moments, labels)
+    asked = labels > 0
+    gone = (found != moments) & asked
+    assert (found[gone] == UNKNOWN).all() and torch.equal(found[~gone], moments[~gone])
+    assert gone.sum().item() / asked.sum().item() == pytest.approx(UNTOLD, abs=0.02)
+    assert not torch.equal(hidden(moments, labels), found)
+
+
+def windows_of(labels, moments, weights=None):
+    labels, moments = np.array(labels), np.array(moments, dtype=np.int8)
+    histories = np.where(labels > 0, 1, 0)
+    weights = np.ones(labels.shape, dtype=np.float32) if weights is None else np.array(weights, dtype=np.float32)
+    return {"histories": histories, "labels": labels, "moments": moments, "weights": weights}
+
+
+def test_popularity_by_hand():
+    windows = windows_of(
+        [[1, 2, -100], [1, 1, 3], [2, -100, -100]],
+        [[SAME, LATER, UNKNOWN], [SAME, LATER, UNKNOWN], [SAME, SAME, SAME]],
+        [[1, 2, 9], [0.5, 1, 3], [1, 9, 9]],
+    )
+    found = np.exp(popularity_logs(windows, 4))
+    assert found.dtype == np.float32
+    counts = np.array([[2.5, 3, 3, 0], [1.5, 1, 0, 0], [1, 2, 0, 0]])
+    assert np.allclose(found, counts + UNSOLD, rtol=1e-5)
+
+
+def model_of(towers=1):
+    """A model that finds every one of six SIDs as likely, whatever it is asked."""
+    codes = np.array([[place // 3, place % 3] for place in range(6)])
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "pointer": False, "towers": towers}
+    config = CatalogueConfig(vocab_size=20, max_history=4, moment_tokens=[1, 2], **shape)
+    model = build_catalogue(config, codes, token_ids(2, 2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
+
+
+def rows_of(*asked):
+    """Held-out rows of one item, their target and moment."""
+    return windows_of([[target] for target, _ in asked], [[moment] for _, moment in asked])
+
+
+# The SID 1 is popular at once, 2 later; each SID was a target.
+TRAINED = windows_of(
+    [[1, 1, 1, 1, 1, 2, 3, 4, 5, 6], [2, 2, 2, 2, 1, 3, 4, 5, 6, 2]],
+    [[SAME] * 10, [LATER] * 10],
+)
+
+
+def test_the_weight_is_that_which_ranks_held_out_targets_best():
+    """Where targets are what was popular it counts, where they are what was not it does not, by moment."""
+    model = model_of()
+    with torch.no_grad():
+        next(model.each_tower()).bias[:] = torch.tensor([0.0, 0.0, 1.05, 1.05, 1.05, 1.05])
+    logs = popularity_logs(TRAINED, 6)
+    heldout = rows_of(*[(1, SAME)] * 5, *[(3, LATER)] * 5)
+    found = fit_popularity(model, TRAINED, heldout)
+    # At once: the smallest weight with which SID 1 stands before the others.
+    needed = 1.05 / (logs[SAME, 0] - logs[SAME, 2])
+    assert found["same"] == min(weight for weight in WEIGHTS if weight > needed) > 0
+    assert found["later"] == 0  # where SID 2 is popular, and nobody takes it
+    assert found["unknown"] in WEIGHTS
+    assert model.popularity.weights.tolist() == pytest.approx([found[name] for name in MOMENTS])
+    assert torch.equal(model.popularity.logs, torch.from_numpy(logs))
+    # The other way about.
+    turned = fit_popularity(model, TRAINED, rows_of(*[(3, SAME)] * 5, *[(2, LATER)] * 5))
+    assert turned["same"] == 0 and turned["later"] > 0
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+def test_a_weight_of_one_is_found_where_one_is_best(towers):
+    """A popular SID must pass one that the model likes better, and a very popular one must stay behind another."""
+    model = model_of(towers)
+    windows = windows_of([[1] * 4 + [2] * 1 + [3] * 16 + [4] + [5, 6]], [[SAME] * 24])
+    logs = popularity_logs(windows, 6)[SAME]
+    with torch.no_grad():
+        for tower in model.each_tower():
+            # 1 passes 2 with a weight above 0.9; from 1.1 on 3 passes 1.
+            tower.bias[:] = torch.tensor([0.0, 0.9 * (logs[0] - logs[1]), 1.1 * (logs[0] - logs[2]), -9.0, -9.0, -9.0])
+    for training in (True, False):
+        torch.nn.Module.train(model, training)
+        found = fit_popularity(model, windows, rows_of(*[(1, SAME)] * 3))
+        assert found["same"] == found["unknown"] == 1.0 and found["later"] == 0.0  # no row asks for later
+        assert model.training == training
+        assert fit_popularity(model, windows, rows_of(*[(1, SAME)] * 3)) == found
+
+
+def test_every_weight_can_be_said_and_given_to_another_model():
+    """What a manifest says of a fit is what it found: a refit reads it there."""
+    for weight in WEIGHTS:
+        model = model_of()
+        set_popularity(model, TRAINED, {"same": weight})
+        assert model.popularity.weights.tolist() == pytest.approx([0, weight, 0])
+        assert round(float(model.popularity.weights[SAME]), 2) == weight
+    windows = windows_of([[1] * 4 + [2]], [[LATER] * 5])
+    logs = popularity_logs(windows, 6)[LATER]
+    model = model_of()
+    with torch.no_grad():
+        next(model.each_tower()).bias[1] = 1.1 * float(logs[0] - logs[1])
+    found = fit_popularity(model, windows, rows_of((1, LATER)))
+    assert found["later"] == 1.25
+    other = model_of()
+    set_popularity(other, windows, found)
+    assert torch.equal(other.popularity.weights, model.popularity.weights)
+    assert torch.equal(other.popularity.logs, model.popularity.logs)
+
+
+def test_very_many_sids_have_no_popularity(monkeypatch):
+    monkeypatch.setattr(blocks, "SIDS_AT_ONCE", 5)
+    model = model_of()
+    assert fit_popularity(model, TRAINED, rows_of((1, SAME))) == {}
+    set_popularity(model, TRAINED, {"same": 1.0})
+    assert not model.popularity.weights.any() and not model.popularity.logs.any()
+    plain = SimpleNamespace(popularity=None, by_blocks=False)
+    assert fit_popularity(plain, TRAINED, rows_of((1, SAME))) == {}
