@@ -64,11 +64,13 @@ class _Answer:
         predictions: The lists.
         asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
         cut: Prompts that lost their first tokens; None where there are no prompts.
+        told: Prompts that say of what moment their target is; None where the ranker cannot be told.
     """
 
     predictions: Predictions
     asked: Sequence[str]
     cut: int | None
+    told: int | None = None
 
 
 def run_eval(config: EvalConfig) -> EvalResult:
@@ -100,6 +102,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), answer.predictions)
                 counts = {**found.counts(), "cut_prompts": answer.cut, **_assisted(task)}
+                counts |= {} if answer.told is None else {"told_prompts": answer.told}
                 with work.finish(seed=config.seed, counts=counts) as place:
                     title = (
                         f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), "
@@ -193,7 +196,8 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
     if isinstance(ranker, LanguageRanker):
-        prompts = ranker.prompts(rows.histories, _moments(task, config, work) if ranker.tells_moments else None)
+        moments = _moments(task, config, work) if ranker.tells_moments else None
+        prompts = ranker.prompts(rows.histories, moments)
         if prompts.cut:
             kept = ranker.bundle.max_prompt_length
             logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
@@ -215,7 +219,8 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, task.table), prompts.texts, prompts.cut)
+        told = None if moments is None else int((moments != UNKNOWN).sum())
+        return _Answer(as_predictions(ranking, rows, task.table), prompts.texts, prompts.cut, told)
     if not is_main_process():
         return None
     predictions = rank_rows(ranker, rows, config.beams, table=task.table, allowed=allowed)
@@ -225,10 +230,10 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
 
 def _moments(task: _Task, config: EvalConfig, work: Work) -> np.ndarray:
     """What is told of the moments of the targets: what a shop knows that sees somebody come back, or stay."""
-    if not config.tell_moments:
-        return np.full(len(task.rows), UNKNOWN)
-    moments = row_moments(row_times(task.corpus, config.split, work.stage.inputs.get("times")), len(task.rows))
-    logger.info("%d of %d prompts say whether the target came at a later moment.", (moments > 0).sum(), len(moments))
+    times = row_times(task.corpus, config.split, work.stage.inputs.get("times")) if config.tell_moments else None
+    moments = row_moments(times, len(task.rows))
+    told = (moments != UNKNOWN).sum()
+    logger.info("%d of %d prompts say whether the target came at a later moment.", told, len(moments))
     return moments
 
 

@@ -179,6 +179,12 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
         raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
     moments = _moments(name, content.get(_MOMENTS, []))
     tasks = {task: _task_wording(name, task, templates, moments) for task, templates in content["tasks"].items()}
+    prompts = [prompt for task in tasks.values() for prompt in task.prompts]
+    if moments and not any(_TOLD in _fields(prompt, name) for prompt in prompts):
+        raise ConfigError(
+            f"{name}: {_MOMENTS} are given, but no prompt has {{{_TOLD}}}. Write it where they are told, or leave "
+            f"{_MOMENTS} out."
+        )
     return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, moments)
 
 

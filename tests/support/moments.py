@@ -10,12 +10,12 @@ from minionerec.data.rows import SplitRows
 from minionerec.data.times import RowTimes
 from support.training import N_ITEMS
 
-AT_ONCE, LATER_ON = 1, 7
-"""How far on the next item stands that is chosen at the same moment, and the one that is chosen later."""
+LATER_ON = 7
+"""The item that is chosen whenever somebody comes back later."""
 
 
 def make_moments(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
-    """A corpus in place of that of `support.training.make_inputs`: item i is followed by i + 1 at once, by i + 7 later.
+    """A corpus in place of that of `support.training.make_inputs`: item i + 1 follows item i at once, and later one.
 
     Args:
         folder: Where the corpus is written; the SIDs of `make_inputs` fit.
@@ -30,7 +30,7 @@ def make_moments(folder: Path, users: int = 60, timed: bool = True, seed: int = 
         chain, moments = [int(rng.integers(N_ITEMS))], [100 * user]
         for place in range(1, 8):
             later = int(rng.integers(2))
-            chain.append((chain[-1] + (LATER_ON if later else AT_ONCE)) % N_ITEMS)
+            chain.append(LATER_ON if later else (chain[-1] + 1) % N_ITEMS)
             moments.append(moments[-1] + later)
             name = {6: "valid", 7: "test"}.get(place, "train")
             split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))

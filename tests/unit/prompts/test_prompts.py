@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,15 @@ import yaml
 from minionerec.backbone.build import train_tokenizer
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, SAME
 from minionerec.data.published import default_root, read_published
 from minionerec.data.rows import SplitRows
+from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.windows import user_windows
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.prompts.wording import BUILT_IN, TASKS, load_wording
 from minionerec.sid.table import SidTable
+from minionerec.training.rows import check_all_positions
 
 SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
@@ -157,6 +161,83 @@ def test_bad_wordings(content, message, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         load_wording(tmp_path / "w.yaml")
+
+
+def moments_content(moments=("<|now|>", "<|then|>"), **tasks):
+    content = change(**tasks)
+    return {**content, "moments": list(moments) if isinstance(moments, tuple) else moments}
+
+
+TOLD = {"prompt": "{bos}{history}{moment}", "completion": "{sid}"}
+
+
+@pytest.mark.parametrize("moments", [("now",), ("a", "b", "c"), "now", {"same": "a"}, ("now", 7), ("now", ""), None, 0])
+def test_bad_moments_of_a_wording(moments, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(moments)))
+    with pytest.raises(ConfigError, match=r"w\.yaml: moments is .*; expected two texts, for the same moment and for a"):
+        load_wording(tmp_path / "w.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (moments_content(), r"moments are given, but no prompt has \{moment\}"),
+        (moments_content(("now", "now")), "moments: both texts are 'now'; make them differ"),
+        (change(next_sid=TOLD), r"'next_sid', prompt: unknown placeholder \{moment\}; allowed: history, bos, eos"),
+        (moments_content((), next_sid=TOLD), r"unknown placeholder \{moment\}; allowed: history, bos, eos"),
+        (
+            moments_content(title_to_sid={"prompt": "{title}{moment}", "completion": "{sid}"}),
+            r"'title_to_sid', prompt: unknown placeholder \{moment\}; allowed: title, bos, eos",
+        ),
+        (
+            moments_content(next_sid={"prompt": "{history}", "completion": "{sid}{moment}"}),
+            r"'next_sid', completion: unknown placeholder \{moment\}",
+        ),
+    ],
+)
+def test_moments_are_told_behind_histories_alone(content, message, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=message):
+        load_wording(tmp_path / "w.yaml")
+
+
+def test_a_wording_without_moments_says_nothing_of_them(tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(())))
+    assert load_wording(tmp_path / "w.yaml") == load_wording("compact")
+    assert "moments" not in load_wording("compact").to_yaml()
+    assert not build("compact").tells_moments
+    assert build("compact").prompt("next_sid", history=[0], moment=LATER) == "<|bos|><a_0><b_3>"
+
+
+def test_prompts_tell_the_moments_of_rows():
+    times = RowTimes(np.array([4, 5, NO_TIME]), np.array([4, 4, 5]))
+    corpus = small_corpus((("u", [0], 1), ("u", [0, 1], 2), ("u", [1], 0)))
+    timed = replace(corpus, train=replace(corpus.train, times=times))
+    builder = build("moments", timed)
+    assert builder.tells_moments
+    wanted = ["<|bos|><a_0><b_3><|same|>", "<|bos|><a_0><b_3><a_0><b_4><|later|>", "<|bos|><a_0><b_4>"]
+    assert [example.prompt for example in builder.build("next_sid", "train")] == wanted
+    assert builder.build("next_sid", "train")[0].completion == "<a_0><b_4>"
+    assert builder.prompt("next_sid", history=[0]) == "<|bos|><a_0><b_3>"
+    assert builder.prompt("next_sid", history=[0], moment=SAME) == "<|bos|><a_0><b_3><|same|>"
+    assert build("moments", corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
+    with pytest.raises(ConfigError, match=r"'moments' says behind it when the next item comes\. Set all_pos"):
+        check_all_positions(builder)
+
+
+def test_a_wording_of_ones_own_tells_moments_where_it_likes(tmp_path):
+    content = moments_content(
+        ("now: ", "later: "),
+        next_sid={"prompt": "{moment}{history}", "completion": "{sid}"},
+        title_history_to_sid={"prompt": "{history_titles}, {moment}", "completion": "{sid}"},
+    )
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
+    wording = load_wording(tmp_path / "w.yaml")
+    wording.save(tmp_path / "again.yaml")
+    assert load_wording(tmp_path / "again.yaml") == wording and wording.moments == ("now: ", "later: ")
+    builder = build(str(tmp_path / "w.yaml"))
+    assert builder.prompt("next_sid", history=[0], moment=LATER) == "later: <a_0><b_3>"
+    assert builder.prompt("title_history_to_sid", history=[1], moment=SAME) == "Blue cup, now: "
 
 
 def test_unknown_wording_and_task():

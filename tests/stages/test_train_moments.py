@@ -1,0 +1,248 @@
+"""Training with moments: what it learns, killed, repeated, refit, gone on from, extended, and evaluated told or not."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import save_checkpoint
+from support.evaluation import config as eval_config
+from support.moments import LATER_ON, make_moments
+from support.small_shop import sign, spoil_manifest
+from support.training import (
+    N_ITEMS,
+    Killed,
+    catalogue_config,
+    kill_after,
+    make_inputs,
+    same_weights,
+)
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
+from minionerec.evaluation.stage import run_eval
+from minionerec.nn.moments import UNSOLD
+from minionerec.prompts.wording import load_wording
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.catalogue.objectives import CatalogueTrainer
+from minionerec.training.catalogue.popularity import WEIGHTS
+from minionerec.training.extend import run_extend
+from minionerec.training.extend_config import ExtendConfig
+
+LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch": 0.5}
+
+
+def told(folder, **changes):
+    return catalogue_config(folder, **{"moments": True, **changes})
+
+
+def counts_of(path):
+    return read_manifest(path)["counts"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Models of a corpus in which the moment decides what comes next, told and not; and one of a few steps."""
+    folder = tmp_path_factory.mktemp("moments")
+    make_inputs(folder)
+    (folder / "corpus").rename(folder / "chains")
+    make_moments(folder / "corpus")
+    make_moments(folder / "timeless", timed=False)
+    run_catalogue(told(folder, output=str(folder / "told"), **LEARNS))
+    run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
+    run_catalogue(told(folder, output=str(folder / "short")))
+    return folder
+
+
+def ndcg(folder, name, tmp_path, **changes):
+    """Test NDCG@10, and the counts of the manifest."""
+    output = tmp_path / f"eval_{name}_{len(list(tmp_path.iterdir()))}"
+    settings = {"checkpoint": str(folder / name), "output": str(output), "beams": 10, "ks": [1, 10], "resamples": 10}
+    result = run_eval(eval_config(folder, **{**settings, **changes}))
+    return result.metrics["recommenders"]["beam search"]["sid"]["NDCG@10"][0], counts_of(output)
+
+
+def test_the_two_kinds_of_rows_are_told_apart(made):
+    """Told, the model knows which of two items comes; untold, or never told, it knows no more than both."""
+    bundle = load_bundle(made / "told")
+    model, number = bundle.model, bundle.table.sid_numbers
+    assert bundle.wording == load_wording("moments")
+    histories, every = torch.from_numpy(number + 1)[:, None], np.arange(N_ITEMS)
+    for moment, follower in ((SAME, (every + 1) % N_ITEMS), (LATER, np.full(N_ITEMS, LATER_ON))):
+        found = model.leaf_log_probs(histories, torch.full((N_ITEMS,), moment)).argmax(1)
+        assert (found == torch.from_numpy(number[follower])).float().mean() > 0.9
+    best = {name: counts_of(made / name)["best"]["eval_ndcg@10"] for name in ("told", "plain")}
+    assert best["told"] > 0.95
+    assert best["plain"] < 0.9  # half of the rows first and half of them second would be 0.82
+
+
+def test_an_evaluation_tells_moments_or_does_not(made, tmp_path, caplog):
+    with caplog.at_level("INFO", "minionerec"):
+        whole, counts = ndcg(made, "told", tmp_path)
+    assert "60 of 60 prompts say whether the target came at a later moment." in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "minionerec"):
+        untold, silent = ndcg(made, "told", tmp_path, tell_moments=False)
+    assert "0 of 60 prompts say whether" in caplog.text
+    assert (counts["told_prompts"], silent["told_prompts"]) == (60, 0)
+    assert whole > 0.95 and untold < 0.9
+    never, plain = ndcg(made, "plain", tmp_path)
+    assert "told_prompts" not in plain and abs(never - untold) < 0.15
+
+
+def test_finished_evaluations_stand(made, tmp_path):
+    told_so = eval_config(made)
+    assert "tell_moments" not in told_so.deciding()
+    assert replace(told_so, tell_moments=False).deciding()["tell_moments"] is False
+    assert "moments" not in catalogue_config(made).deciding() and told(made).deciding()["moments"] is True
+    assert "moments" not in read_manifest(made / "plain")["settings"]
+    assert read_manifest(made / "told")["settings"]["moments"] is True
+    again = run_catalogue(told(made, output=str(made / "short")))
+    assert not again.fresh
+
+
+def test_the_weights_of_popularity_are_in_the_manifest_and_the_model(made):
+    counts, model = counts_of(made / "short"), load_bundle(made / "short").model
+    assert set(counts["popularity"]) == set(MOMENTS) and set(counts["popularity"].values()) <= set(WEIGHTS)
+    assert model.popularity.weights.tolist() == pytest.approx([counts["popularity"][name] for name in MOMENTS])
+    assert any(counts["popularity"].values())
+    assert model.popularity.logs.std(1).min() > 0.01
+    assert "popularity" not in counts_of(made / "plain") and load_bundle(made / "plain").model.popularity is None
+
+
+def test_a_stopped_run_ends_as_if_nothing_had_happened(made, tmp_path, monkeypatch):
+    config = told(made, output=str(tmp_path / "stopped"))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 8)
+        run_catalogue(config)
+    run_catalogue(config)
+    assert same_weights(tmp_path / "stopped", made / "short")
+    assert counts_of(tmp_path / "stopped")["popularity"] == counts_of(made / "short")["popularity"]
+
+
+def test_a_refit_takes_the_weights_that_were_found(made, tmp_path):
+    """It has no held-out rows to find any; its popularity is that of all rows."""
+    found = {"unknown": 0.3, "same": 1.25, "later": 0.1}  # which nothing here would find
+    assert counts_of(made / "short")["popularity"] != found
+    shutil.copytree(made / "short", tmp_path / "chosen")
+    spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(popularity=found))
+    sign(tmp_path / "chosen")
+    result = run_catalogue(told(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen")))
+    assert result.counts["refit"] and result.counts["popularity"] == found
+    model = load_bundle(tmp_path / "all").model
+    assert model.popularity.weights.tolist() == pytest.approx(list(found.values()))
+    rows = Corpus.load(made / "corpus").with_every_row()
+    counted = model.popularity.logs[UNKNOWN].exp().sum().item()
+    assert counted == pytest.approx(len(rows.train) + N_ITEMS * UNSOLD, rel=1e-4)
+
+
+def test_what_begins_with_a_checkpoint_is_told_what_that_was(made, tmp_path):
+    """Whether the settings say so or not; it is never told where the checkpoint was not."""
+    config = catalogue_config(
+        made, checkpoint=str(made / "told"), objective="expected", output=str(tmp_path / "on"), epochs=0.6
+    )
+    assert run_catalogue(config).counts["best"]["eval_ndcg@10"] > 0.95
+    bundle = load_bundle(tmp_path / "on")
+    assert bundle.wording == load_wording("moments") and len(bundle.model.config.moment_tokens) == 2
+    assert set(counts_of(tmp_path / "on")["popularity"]) == set(MOMENTS)
+    assert run_catalogue(replace(config, moments=True, output=str(tmp_path / "said"))).fresh
+    assert same_weights(tmp_path / "said", tmp_path / "on")
+    with pytest.raises(ConfigError, match=r"plain: was not told moments in training\. Leave moments out"):
+        run_catalogue(replace(config, checkpoint=str(made / "plain"), moments=True, output=str(tmp_path / "bad")))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatch):
+    """So the KL term is nothing before the first step, though some moments are hidden from both."""
+    losses, asked = [], []
+    step, forward = CatalogueTrainer.training_step, CatalogueModel.forward
+
+    def first(self, model, inputs, *words):
+        losses.append(float(step(self, model, inputs, *words)))
+        raise Killed
+
+    def note(self, *words, moments=None, labels=None, **others):
+        if labels is not None:
+            asked.append((self.training, moments[labels > 0].tolist()))
+        return forward(self, *words, moments=moments, labels=labels, **others)
+
+    for beta in (0.0, 10.0):
+        config = catalogue_config(
+            made,
+            checkpoint=str(made / "told"),
+            objective="expected",
+            output=str(tmp_path / str(beta)),
+            beta=beta,
+            dropout=0.0,
+        )
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(CatalogueTrainer, "training_step", first)
+            patch.setattr(CatalogueModel, "forward", note)
+            run_catalogue(config)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    (training, of_model), (reading, of_reference) = asked[-2:]
+    assert training and not reading and of_model == of_reference
+    assert set(of_model) == {UNKNOWN, SAME, LATER}
+
+
+def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
+    corpus = str(made / "timeless")
+    with caplog.at_level("WARNING", "minionerec"):
+        run_catalogue(told(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1))
+    said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith(f"moments is true, but {corpus} has no times, so no moment is known")
+    weights = counts_of(tmp_path / "timeless")["popularity"]
+    assert weights["same"] == weights["later"] == 0
+    caplog.clear()
+    _, counts = ndcg(tmp_path, "timeless", tmp_path, corpus=corpus)
+    assert counts["told_prompts"] == 0
+    with caplog.at_level("WARNING", "minionerec"):
+        run_catalogue(told(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
+    assert "has no times" not in caplog.text
+
+
+@pytest.mark.parametrize("loss", [{}, {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}])
+def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatch, caplog, loss):
+    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr(Corpus, "load", None)
+    with caplog.at_level("INFO", "minionerec"):
+        result = run_catalogue(told(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
+    assert "read shard by shard" in caplog.text and "has no times" not in caplog.text
+    assert result.counts["best"]["eval_ndcg@10"] > 0.95
+    assert set(result.counts["popularity"]) == set(MOMENTS)
+    logs = [load_bundle(place).model.popularity.logs for place in (tmp_path / "shards", made / "told")]
+    assert torch.allclose(*logs, atol=1e-5)
+
+
+def test_what_is_extended_keeps_moments_and_popularity(made, tmp_path):
+    config = ExtendConfig(
+        checkpoint=str(made / "told"), corpus=str(made / "corpus"), sids=str(made / "sids"), output=str(tmp_path / "x")
+    )
+    run_extend(config)
+    before, after = (load_bundle(place) for place in (made / "told", tmp_path / "x"))
+    assert after.wording == before.wording
+    histories, moments = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
+    assert torch.equal(after.model.leaf_log_probs(histories, moments), before.model.leaf_log_probs(histories, moments))
+    assert torch.equal(after.model.popularity.weights, before.model.popularity.weights)
+
+
+@pytest.mark.parametrize("tokens", [[], [7], [7, 8], [1, 2, 3]])
+def test_moments_that_other_tokens_tell_are_refused(made, tmp_path, tokens):
+    bundle = load_bundle(made / "told")
+    save_checkpoint(bundle, tmp_path / "saved")
+    assert load_bundle(tmp_path / "saved").model.popularity.weights.any() == bundle.model.popularity.weights.any()
+    place = tmp_path / "saved" / "config.json"
+    content = json.loads(place.read_text())
+    assert len(content["moment_tokens"]) == 2
+    place.write_text(json.dumps(content | {"moment_tokens": tokens}))
+    sign(tmp_path / "saved")
+    with pytest.raises(
+        ArtefactError, match=r"told moments by other tokens than those of wording\.yaml|belong to no part"
+    ):
+        load_bundle(tmp_path / "saved")
