@@ -1,0 +1,137 @@
+"""A language model that is told moments: its prompts, its teacher, what it learns, and how it is evaluated."""
+
+from collections import Counter
+
+import pytest
+import torch
+from support.evaluation import config as eval_config
+from support.moments import make_moments
+from support.training import builder_of, catalogue_config, make_inputs, sft_config
+
+from minionerec.backbone.bundle import load_bundle
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, SAME, row_moments
+from minionerec.decoding.trie import Trie
+from minionerec.evaluation.stage import run_eval
+from minionerec.prompts.examples import encode_prompt
+from minionerec.training.catalogue import run_catalogue
+from minionerec.training.packing import TreeCollator
+from minionerec.training.rows import tokenise_rows
+from minionerec.training.sft import run_sft
+from minionerec.training.teacher import Teacher, load_teacher
+
+
+def told(folder, **changes):
+    settings = {"wording": "moments", "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
+    settings |= {"batch_size": 16, "device_batch_size": 16}
+    return sft_config(folder, **{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A language model that a catalogue model taught, both told."""
+    folder = tmp_path_factory.mktemp("language")
+    make_inputs(folder)
+    (folder / "corpus").rename(folder / "chains")
+    make_moments(folder / "corpus")
+    shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "moments": True}
+    run_catalogue(catalogue_config(folder, **shape))
+    run_sft(told(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
+    return folder
+
+
+def test_prompts_hold_the_mark_as_one_token(made):
+    bundle, builder, corpus = builder_of(made, "moments")
+    marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.moments))
+    rows = tokenise_rows(bundle.tokenizer, builder, bundle.max_prompt_length, 0.0, 0)
+    moments = row_moments(corpus.train.times, len(corpus.train)).tolist()
+    assert set(moments) == {SAME, LATER} and rows.moments == [[moment] for moment in moments]
+    sid = len(bundle.table.token_tuples[0])
+    for ids, labels, moment in zip(rows.input_ids, rows.labels, moments, strict=True):
+        first = next(place for place, label in enumerate(labels) if label >= 0)
+        assert ids[first - 1] == marks[moment - 1] and sum(token in marks for token in ids) == 1
+        assert len(ids) - first == sid
+    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], moment=SAME)], None).ids[0]
+    assert len(asked) == 1 + sid + 1 and asked[-1] == marks[0]
+
+
+def test_the_teacher_is_told_what_the_prompt_tells(made):
+    bundle, builder, corpus = builder_of(made, "moments")
+    rows = tokenise_rows(bundle.tokenizer, builder, bundle.max_prompt_length, 0.0, 0)
+    names = ("input_ids", "labels", "weights", "histories", "slots", "moments", "prompts")
+    examples = [{name: getattr(rows, name)[place] for name in names} for place in range(12)]
+    collate = TreeCollator(64, asks_teacher=True)
+    batch, untold = collate(examples), collate([{**example, "moments": []} for example in examples])
+    moments = row_moments(corpus.train.times, len(corpus.train))[:12]
+    assert sorted(batch["moments"].tolist()) == sorted(moments.tolist()) and not untold["moments"].any()
+    numbers = bundle.table.sid_numbers + 1
+    asked = {
+        (tuple(history[: slot + 1]), moment)
+        for history, slot, moment in zip(
+            (batch["histories"][row].tolist() for row in batch["rows"].tolist()),
+            batch["slots"].tolist(),
+            batch["moments"].tolist(),
+            strict=True,
+        )
+    }
+    histories = corpus.train.histories[:12]
+    assert asked == {(tuple(numbers[row].tolist()), moment) for row, moment in zip(histories, moments, strict=True)}
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
+    teacher = load_teacher(made / "catalogue", bundle.table, trie)
+    one, other = teacher.soft_targets(batch), teacher.soft_targets(untold)
+    assert not torch.allclose(one.probabilities, other.probabilities, atol=0.05)
+    nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["moments"])
+    first = trie.level_start[1], trie.level_start[2]
+    wanted = nodes[:, first[0] : first[1]].exp()
+    depth = one.places.view(len(batch["rows"]), -1)[:, 0]
+    at = torch.stack([(one.places == place).nonzero()[0, 0] for place in depth])
+    assert torch.allclose(one.probabilities[at][:, : wanted.shape[1]], wanted, atol=1e-4)
+
+
+def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
+    found = {}
+    for tell in (True, False):
+        config = eval_config(
+            made,
+            checkpoint=str(made / "sft"),
+            output=str(tmp_path / str(tell)),
+            beams=10,
+            ks=[1, 10],
+            resamples=10,
+            tell_moments=tell,
+        )
+        metrics = run_eval(config).metrics["recommenders"]["beam search"]["sid"]
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_prompts"]
+    assert (found[True][1], found[False][1]) == (60, 0)
+    assert found[True][0] > 0.85
+    assert found[False][0] < found[True][0] - 0.1
+
+
+def test_one_row_cannot_tell_the_moments_of_all_its_items(made, tmp_path):
+    with pytest.raises(ConfigError, match=r"all_positions needs a wording .* but 'moments' says behind it when"):
+        run_sft(told(made, all_positions=True, output=str(tmp_path / "bad")))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_rows_of_a_stream_are_told_the_same(made, tmp_path, monkeypatch):
+    """Each row's moment, with its prompt, reaches the teacher from disk."""
+    asked, answer = [], Teacher.soft_targets
+
+    def note(self, batch):
+        asked.extend(zip(batch["histories"][batch["rows"]].tolist(), batch["moments"].tolist(), strict=True))
+        return answer(self, batch)
+
+    corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
+    moments = row_moments(corpus.times, len(corpus)).tolist()
+    wanted = [(number[row].tolist(), moment) for row, moment in zip(corpus.histories, moments, strict=True)]
+    monkeypatch.setattr(Corpus, "load", None)
+    monkeypatch.setattr(Teacher, "soft_targets", note)
+    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "stream": True, "shuffle_rows": 16}
+    settings |= {"teacher": str(made / "catalogue")}
+    result = run_sft(told(made, output=str(tmp_path / "stream"), **settings))
+    assert result.counts["rows"] == {"next_sid": 300}
+    # A step fewer than there are rows for, as an epoch has no smaller steps.
+    found = [([sid for sid in history if sid], moment) for history, moment in asked]
+    assert len(found) >= 280 and not Counter(map(str, found)) - Counter(map(str, wanted))
