@@ -44,8 +44,8 @@ class Made:
     model: Any
 
 
-def make(sids, args):
-    """A catalogue of some size."""
+def make(sids, args, **shape):
+    """A catalogue of some size; `shape` says more of the model's configuration."""
     import numpy as np
     import torch
 
@@ -75,6 +75,7 @@ def make(sids, args):
         towers=args.towers,
         reach=args.reach,
         reverse=0.3,
+        **shape,
     )
     torch.manual_seed(args.seed)
     model = build_catalogue(config, codes, tokens, text, counts).to(args.device)

@@ -1,0 +1,84 @@
+"""What being told moments costs a training step of the catalogue model: the told model beside the plain one.
+
+python benchmarks/moments_step.py                          # 3,670 SIDs, two towers, as on Industrial
+python benchmarks/moments_step.py --device cuda
+
+The catalogue and its windows are made as in `catalogue_scale.py`, with a moment of chance for each target. Both models
+begin with the same weights; before anything is timed their losses are held against each other, which must be equal, for
+at first a moment changes nothing. Steps (forward, backward, AdamW) take turns, and medians count: seconds of the
+processor, or of the clock where a card computes. One JSON line.
+"""
+
+import argparse
+import json
+import statistics
+
+from card import clock
+from catalogue_scale import make, now
+
+
+def main() -> None:
+    """Time both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sids", type=int, default=3670)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--width", type=int, default=10, help="items of a window")
+    parser.add_argument("--targets", type=int, default=10, help="targets of each SID that are made")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--towers", type=int, default=2)
+    parser.add_argument("--reach", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    import torch
+
+    from minionerec.data.moments import MOMENTS
+    from minionerec.nn.moments import hidden
+
+    torch.set_num_threads(args.threads)
+    made = {"plain": make(args.sids, args), "told": make(args.sids, args, moment_tokens=(3, 4))}
+    plain, told = made["plain"], made["told"]
+    missing = told.model.load_state_dict(plain.model.state_dict(), strict=False)
+    if missing.unexpected_keys:
+        raise SystemExit(f"the plain model has what the told one has not: {missing.unexpected_keys}.")
+    order = torch.Generator().manual_seed(args.seed)
+    moments = torch.randint(len(MOMENTS), plain.labels.shape, generator=order)
+    optimisers = {name: torch.optim.AdamW(one.model.parameters(), lr=1e-3) for name, one in made.items()}
+
+    def batch() -> dict[str, torch.Tensor]:
+        places = torch.randint(len(plain.histories), (args.batch,), generator=order)
+        parts = {"histories": plain.histories, "labels": plain.labels, "moments": moments}
+        return {name: values[places].to(args.device) for name, values in parts.items()}
+
+    def loss(name: str, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+        if name == "told":
+            parts = {**parts, "moments": hidden(parts["moments"], parts["labels"])}
+        else:
+            parts = {key: values for key, values in parts.items() if key != "moments"}
+        found: torch.Tensor = made[name].model(**parts, leave_out=True).loss
+        return found
+
+    first = batch()
+    with torch.no_grad():
+        losses = {name: float(loss(name, first)) for name in made}
+    if abs(losses["plain"] - losses["told"]) > 1e-4:
+        raise SystemExit(f"the losses differ before training: {losses}.")
+    seconds: dict[str, list[float]] = {name: [] for name in made}
+    for step in range(args.steps + 2):
+        parts = batch()
+        for name in sorted(made, reverse=bool(step % 2)):
+            clock(args.device)
+            start = now(args.device)
+            loss(name, parts).backward()
+            optimisers[name].step()
+            optimisers[name].zero_grad()
+            if step >= 2:
+                seconds[name].append(now(args.device) - start)
+    medians = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
+    print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": round(medians["told"] / medians["plain"], 3)}))
+
+
+if __name__ == "__main__":
+    main()
