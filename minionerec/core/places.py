@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.remote import local_path
+from minionerec.core.parts import parts_of
+from minionerec.core.remote import local_parts, local_path
 from minionerec.core.urls import is_remote
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -45,6 +46,22 @@ def find_path(path: str | os.PathLike[str]) -> Path:
         return given
     shipped = shipped_root() / given
     return shipped if shipped.exists() else given
+
+
+def find_parts(path: str) -> list[Path] | None:
+    """The files of a folder, in the order of their names; None where a path leads to anything else.
+
+    Args:
+        path: As of `find_path`; of a URL the copies of its files here.
+
+    Raises:
+        ArtefactError: As `find_path`, or if no file is in the folder, or another folder (`minionerec.core.parts`).
+        ConfigError: As `find_path`.
+    """
+    if is_remote(path):
+        return local_parts(path)
+    found = find_path(path)
+    return parts_of(found) if found.is_dir() else None
 
 
 def name_or_copy(name: str) -> str:

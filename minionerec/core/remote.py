@@ -1,8 +1,9 @@
 """Paths that lie elsewhere: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as folders and files here.
 
 A URL stands wherever a path to read may stand. An artefact is copied, file by file as its manifest lists them, into a
-cache, each file held against its hash; a plain file is copied whole. What is read then is the copy, so that everything
-else in this package deals with local paths alone.
+cache, each file held against its hash; a plain file is copied whole, and a folder of plain files file by file where a
+setting reads such (`local_parts`). What is read then is the copy, so that everything else in this package deals with
+local paths alone.
 
     $MINIONEREC_CACHE (~/.cache/minionerec)
         artefacts/DIGEST OF THE MANIFEST/NAME/...
@@ -27,6 +28,7 @@ from minionerec.core.artefacts import MANIFEST, changed_file, file_sha256, is_ar
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.manifests import digest_of, flaw, is_edited
+from minionerec.core.parts import part_names, parts_of
 from minionerec.core.processes import local_rank
 from minionerec.core.urls import BLOCK, WEB, NotThere, Place, is_remote, speaking
 
@@ -40,6 +42,7 @@ _MARKS = (
 """What filesystems say of a file that changes with its content."""
 
 _seen: dict[str, Path] = {}
+_seen_parts: dict[str, list[Path] | None] = {}
 
 
 def cache_folder() -> Path:
@@ -68,6 +71,38 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 def look_again() -> None:
     """Forget which copies `local_path` gave: what is asked for next is looked at where it lies."""
     _seen.clear()
+    _seen_parts.clear()
+
+
+def local_parts(url: str) -> list[Path] | None:
+    """The files of a folder at a URL as copies here, as they were when this run first asked; None if it is no folder.
+
+    Every file is a copy of its own, so that of a folder that has grown only what is new is fetched.
+
+    Raises:
+        ArtefactError: As `fetched`, or if there is no file in it (`minionerec.core.parts`).
+        ConfigError: As `fetched`.
+    """
+    known = _seen_parts.get(url)
+    if url not in _seen_parts or (known is not None and not all(path.exists() for path in known)):
+        known = _seen_parts[url] = _fetched_parts(Place.at(url))
+    return known
+
+
+def _fetched_parts(place: Place) -> list[Path] | None:
+    if place.is_local:
+        folder = Path(place.root)
+        return parts_of(folder) if folder.is_dir() else None
+    try:
+        info = place.info()
+    except ArtefactError:  # who may read the files of a bucket may not list it: then it is one file, or none
+        return None
+    if info is None or info.get("type") != "directory":
+        return None
+    children = place.children()
+    names = part_names({name: said.get("type") == "directory" for name, (_, said) in children.items()}, place.url)
+    with _keeping(place.url):
+        return [_fetch_file(*children[name]) for name in names]
 
 
 def fetched(path: str | os.PathLike[str]) -> Path:
@@ -90,12 +125,19 @@ def fetched(path: str | os.PathLike[str]) -> Path:
     if place.is_local:
         return Path(place.root)
     raw, info = _found(place)
-    try:
+    with _keeping(path):
         return _fetch_file(place, info) if raw is None else _fetch_artefact(place, raw)
+
+
+@contextmanager
+def _keeping(url: str) -> Iterator[None]:
+    """Say of a copy that cannot be written where it should lie."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or error
         raise ArtefactError(
-            f"{cache_folder()}: the copy of {path} cannot be written ({reason}). Free some space, or name another "
+            f"{cache_folder()}: the copy of {url} cannot be written ({reason}). Free some space, or name another "
             f"folder by ${CACHE_VARIABLE}."
         ) from None
 

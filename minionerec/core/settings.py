@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar, get_origin
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path, shown_path
+from minionerec.core.places import find_parts, find_path, shown_path
 from minionerec.core.urls import is_remote
 from minionerec.core.values import convert as convert
 from minionerec.core.values import read_yaml as read_yaml
@@ -48,6 +48,7 @@ class Description:
     decides: bool = True
     grows: bool = False
     reads: str = ""
+    parts: bool = False
     writes: bool = False
 
 
@@ -64,6 +65,7 @@ def setting(
     decides: bool = True,
     grows: bool = False,
     reads: str = "",
+    parts: bool = False,
     writes: bool = False,
 ) -> Any:
     """A field of a configuration.
@@ -82,10 +84,11 @@ def setting(
         grows: Whether a finished or unfinished run may go on with a larger value (epochs).
         reads: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
             path itself decides nothing, the content does.
+        parts: Whether it may name a folder as well, whose files are the parts of what is read; each is an input then.
         writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
     """
     described = Description(
-        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads, writes
+        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads, parts, writes
     )
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
@@ -156,11 +159,18 @@ def _named_inputs(config: Any) -> dict[str, str]:
 def declared_inputs(config: Any) -> dict[str, Path]:
     """Name to path of the settings that name inputs; of a URL the copy here, fetched first where need be.
 
+    Where a folder stands for its parts, they are "setting 00000", "setting 00001" and so on, ordered by their names.
+
     Raises:
         ArtefactError: If what lies at a URL cannot be had.
         ConfigError: If nothing reads such a URL.
     """
-    return {name: find_path(path) for name, path in _named_inputs(config).items()}
+    of_parts = {each.name for each in fields(config) if description(each).parts}
+    found: dict[str, Path] = {}
+    for name, path in _named_inputs(config).items():
+        parts = find_parts(path) if name in of_parts else None
+        found |= {name: find_path(path)} if parts is None else {f"{name} {n:05}": one for n, one in enumerate(parts)}
+    return found
 
 
 def named_here(config: Any) -> list[Path]:

@@ -74,7 +74,7 @@ class Place:
             )
         protocol = match[1]
         name = re.split("[?#]", match[2])[0] if protocol in WEB else match[2]
-        name = re.sub(r"[^\w.+=@ -]", "_", name.rstrip("/").rpartition("/")[2])[-100:]
+        name = _file_name(name)
         if name in ("", ".", ".."):
             raise ConfigError(f"{url}: its path has no name of its own at the end, such as .../corpus. Mend the URL.")
         fs, root = _filesystem(url, protocol)
@@ -111,6 +111,23 @@ class Place:
         except NotThere:
             return None
 
+    def children(self) -> dict[str, tuple["Place", dict[str, Any]]]:
+        """What lies in a folder: name → its place, and what the filesystem says of it.
+
+        Raises:
+            ArtefactError: If it cannot be listed.
+        """
+        with speaking(self.url):
+            self.fs.invalidate_cache(self.root)
+            listed = [(str(info["name"]).rstrip("/"), dict(info)) for info in self.fs.ls(self.root, detail=True)]
+        found = {}
+        for path, info in listed:
+            name = path.rpartition("/")[2]
+            if path.strip("/") != self.root.strip("/") and name:  # object stores list a mark of the folder itself
+                url = f"{self.url.rstrip('/')}/{name}"
+                found[name] = (Place(url, self.protocol, self.fs, path, _file_name(name)), info)
+        return found
+
     def info(self) -> dict[str, Any] | None:
         """What the filesystem says of the place itself; None where nothing is there."""
         try:
@@ -119,6 +136,11 @@ class Place:
                 return dict(self.fs.info(self.root))
         except NotThere:
             return None
+
+
+def _file_name(path: str) -> str:
+    """The last part of a path, as a name that a file here may have."""
+    return re.sub(r"[^\w.+=@ -]", "_", path.rstrip("/").rpartition("/")[2])[-100:]
 
 
 def _filesystem(url: str, protocol: str) -> tuple[Any, str]:

@@ -52,10 +52,12 @@ class PrepareConfig(StageConfig):
     )
     interactions: str | None = setting(
         None,
-        "tables: csv, tsv or parquet with one row an interaction, in any order; amazon: the review file, plain or "
-        "gzip; movielens: ratings.dat, ratings.csv or u.data; recbole: .inter; user_items: text file with one line a "
-        "user, items oldest first",
+        "tables: csv, tsv or parquet with one row an interaction, in any order, or a folder of such files with the "
+        "same columns, read as one in the order of their names (those that begin with . or _ are left out); amazon: "
+        "the review file, plain or gzip; movielens: ratings.dat, ratings.csv or u.data; recbole: .inter; user_items: "
+        "text file with one line a user, items oldest first",
         reads="any",
+        parts=True,
     )
     items: str | None = setting(
         None,
@@ -231,6 +233,11 @@ class PrepareConfig(StageConfig):
             DataError: If one is not there.
         """
         files = super().inputs()
+        if self.source != "tables" and any(name.startswith("interactions ") for name in files):
+            raise DataError(
+                f"{self.interactions}: is a folder, and source {self.source!r} reads one file. Name the file; only "
+                "source 'tables' reads the files of a folder as one."
+            )
         if self.source == "demo":
             files |= {name: find_path(path) for name, path in DEMO.items()}
         elif self.source == "published":

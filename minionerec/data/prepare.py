@@ -25,6 +25,7 @@ from minionerec.data.source import BadRows, Source
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.data.sources.movielens import read_movielens
 from minionerec.data.sources.recbole import read_recbole
+from minionerec.data.sources.table_files import TableFiles
 from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
 
@@ -142,7 +143,7 @@ def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path
     bad = BadRows(config.max_bad_rows)
     if config.source in ("demo", "tables"):
         columns: dict[str, Any] = _columns(config) if config.source == "tables" else {}
-        raw = read_tables_with(engine, inputs["interactions"], inputs["items"], bad, **columns)
+        raw = read_tables_with(engine, _visits(config, inputs), inputs["items"], bad, **columns)
     else:
         raw = hand_over_source(engine, READERS[config.source](config, inputs, bad))
     built = build_with(engine, raw, **_choices(config))
@@ -153,6 +154,14 @@ def _choices(config: PrepareConfig) -> dict[str, Any]:
     """What is asked of `build_corpus` and of `build_with`."""
     names = ("split", "max_history", "core", "start", "end", "quirks", "ties", "max_eval_rows", "seed")
     return {name: getattr(config, name) for name in names}
+
+
+def _visits(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
+    """The files of interactions: one, or those of a folder."""
+    if "interactions" in inputs:
+        return TableFiles.at(inputs["interactions"])
+    files = [path for name, path in inputs.items() if name.startswith("interactions ")]
+    return TableFiles.of_parts(str(config.interactions), files)
 
 
 def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:
@@ -179,7 +188,9 @@ def _columns(config: PrepareConfig) -> dict[str, str]:
 
 READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], Source]] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
-    "tables": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad, **_columns(config)),
+    "tables": lambda config, inputs, bad: read_tables(
+        _visits(config, inputs), inputs["items"], bad, **_columns(config)
+    ),
     **dict.fromkeys(AMAZON, _amazon),
     "movielens": lambda config, inputs, bad: read_movielens(inputs["interactions"], inputs["items"], bad),
     "recbole": lambda config, inputs, bad: read_recbole(

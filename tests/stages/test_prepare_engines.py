@@ -3,14 +3,18 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
+import fsspec
 import pandas as pd
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from support.engines import no_spark
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.remote import look_again
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.engines.spark import submitted
@@ -137,3 +141,73 @@ def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
     assert submitted()
     with pytest.raises(ConfigError, match=r"spark-submit has started Spark already\. Give it"):
         run_prepare(PrepareConfig(output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
+
+
+def folder_of_visits(tables, place, kind="parquet", parts=3):
+    """The interactions of `tables` as a folder of files; settings that read it."""
+    table = pd.read_csv(tables["interactions"], keep_default_na=False)
+    place.mkdir()
+    bounds = [len(table) * part // parts for part in range(parts + 1)]
+    for part, (begin, end) in enumerate(pairwise(bounds)):
+        some = table.iloc[begin:end]
+        if kind == "parquet":
+            some.to_parquet(place / f"part-{part:05}-c000.snappy.parquet", index=False)
+        else:
+            some.to_csv(place / f"part-{part:05}-c000.csv", index=False)
+    (place / "_SUCCESS").write_text("")
+    return {**tables, "interactions": str(place)}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("engine", ["memory", *ENGINES])
+def test_a_folder_of_files_gives_what_the_file_gives(tmp_path, tables, engine, kind):
+    settings = folder_of_visits(tables, tmp_path / "visits", kind)
+    wanted = prepared(tmp_path / "one", **tables, ties="shuffle")
+    found = prepared(tmp_path / "many", engine, **settings, ties="shuffle")
+    assert found == wanted
+    inputs = read_manifest(tmp_path / "many" / engine)["inputs"]
+    assert sorted(inputs) == ["interactions 00000", "interactions 00001", "interactions 00002", "items"]
+
+
+def test_a_folder_is_up_to_date_until_one_of_its_files_changes(tmp_path, tables):
+    settings = folder_of_visits(tables, tmp_path / "visits", "csv") | {"output": str(tmp_path / "out")}
+    assert not run_prepare(PrepareConfig(**settings)).up_to_date
+    (tmp_path / "visits" / "_committed").write_text("1")
+    assert run_prepare(PrepareConfig(**settings)).up_to_date
+    last = tmp_path / "visits" / "part-00002-c000.csv"
+    last.write_text("".join(last.read_text().splitlines(keepends=True)[:-3]))
+    done = run_prepare(PrepareConfig(**settings))
+    assert not done.up_to_date and done.counts["bad_rows"] == 0
+    (tmp_path / "visits" / "part-00003-c000.csv").write_text("user_id,item_id,timestamp\nU0001,P001,1719033260\n")
+    more = run_prepare(PrepareConfig(**settings))
+    assert more.counts["interactions"] == done.counts["interactions"] + 1
+
+
+def test_a_folder_elsewhere_is_fetched_file_by_file(tmp_path, tables, monkeypatch):
+    settings = folder_of_visits(tables, tmp_path / "visits")
+    monkeypatch.setenv("MINIONEREC_CACHE", str(tmp_path / "cache"))
+    MemoryFileSystem.store.clear()
+    far = fsspec.filesystem("memory")
+    far.put(str(tmp_path / "visits"), "/lake/visits", recursive=True)
+    try:
+        found = prepared(tmp_path / "far", **{**settings, "interactions": "memory://lake/visits"})
+        assert found == prepared(tmp_path / "near", **settings)
+        copies = {path.name: path for path in (tmp_path / "cache").rglob("*.parquet")}
+        assert len(copies) == 3
+        before = {name: path.stat().st_mtime_ns for name, path in copies.items()}
+        far.pipe_file("/lake/visits/part-00009.parquet", copies["part-00002-c000.snappy.parquet"].read_bytes())
+        prepared(tmp_path / "more", **{**settings, "interactions": "memory://lake/visits", "max_bad_rows": 4})
+        assert len(list((tmp_path / "cache").rglob("*.parquet"))) == 4
+        assert {name: path.stat().st_mtime_ns for name, path in copies.items()} == before
+    finally:
+        MemoryFileSystem.store.clear()
+        look_again()
+
+
+def test_only_tables_come_as_folders(tmp_path, tables):
+    settings = folder_of_visits(tables, tmp_path / "visits", "csv") | {"source": "user_items", "items": None}
+    with pytest.raises(DataError, match="visits: is a folder, and source 'user_items' reads one file"):
+        run_prepare(PrepareConfig(**settings, split="leave_last_out", output=str(tmp_path / "out")))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArtefactError, match="empty: is a folder without files to read"):
+        run_prepare(PrepareConfig(**{**tables, "interactions": str(tmp_path / "empty")}, output=str(tmp_path / "out")))

@@ -12,6 +12,8 @@ from minionerec.data.engines.engine import Engine, quoted
 
 BATCH = 1 << 18
 """Rows handed over at a time."""
+FILE = "minionerec_read_from"
+"""The column of the file's name, which no table has itself."""
 
 
 class Duck(Engine):
@@ -49,6 +51,15 @@ class Duck(Engine):
     def parquet(self, path: Path) -> str:
         """See `Engine`."""
         return f"read_parquet([{quoted(_no_glob(path), chr(39))}], file_row_number = true)"
+
+    def parquet_folder(self, folder: Path) -> str:
+        """See `Engine`."""
+        files = quoted(f"{_no_glob(folder)}/*.parquet", "'")
+        return f"read_parquet({files}, file_row_number = true, filename = {FILE!r}, union_by_name = true)"
+
+    def file_name(self) -> str:
+        """See `Engine`."""
+        return FILE
 
     def row_number(self) -> str:
         """See `Engine`."""

@@ -1,12 +1,16 @@
 """What an engine must be able to do, and the little in which their dialects of SQL differ."""
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+DIGITS = 8
+"""Digits of a number in `linked_name`."""
 
 
 class Engine(ABC):
@@ -29,8 +33,16 @@ class Engine(ABC):
         """A parquet file as what may stand behind FROM."""
 
     @abstractmethod
+    def parquet_folder(self, folder: Path) -> str:
+        """All parquet files of a folder, with the same columns in any order, as what may stand behind FROM."""
+
+    @abstractmethod
     def row_number(self) -> str:
-        """The column of `parquet` that counts the rows of a file from 0."""
+        """The column of `parquet` and `parquet_folder` that counts the rows of a file from 0."""
+
+    @abstractmethod
+    def file_name(self) -> str:
+        """The column of `parquet_folder` that names the file of a row; what stands before the name is of no account."""
 
     @abstractmethod
     def identifier(self, name: str) -> str:
@@ -86,11 +98,25 @@ class Engine(ABC):
         self.table(name, f"SELECT * FROM {self.parquet(path)}")
         path.unlink(missing_ok=True)
 
+    def parquet_files(self, paths: Sequence[Path]) -> str:
+        """Parquet files, wherever they lie, as what may stand behind FROM; file n is called `linked_name(n)`."""
+        folder = self.folder / "given"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for number, path in enumerate(paths):
+            (folder / linked_name(number)).symlink_to(path.resolve())
+        return self.parquet_folder(folder)
+
     def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def linked_name(number: int) -> str:
+    """The name by which an engine reads file `number` of several."""
+    return f"{number:0{DIGITS}}.parquet"
 
 
 def quoted(text: str, sign: str) -> str:

@@ -1,7 +1,6 @@
-"""Interactions of a parquet file, read and cleaned by the engine itself as `minionerec.data.sources.tables` does."""
+"""Interactions of parquet files, read and cleaned by the engine itself as `minionerec.data.sources.tables` does."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,11 @@ import pyarrow.types as pt
 
 from minionerec.core.errors import DataError
 from minionerec.data.engines.build import Raw
-from minionerec.data.engines.engine import Engine
+from minionerec.data.engines.engine import DIGITS, Engine, linked_name
 from minionerec.data.engines.statements import real, units, whole
-from minionerec.data.files import check_file
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import refuse_malformed, refuse_missing
+from minionerec.data.sources.table_files import TableFiles, plain
 from minionerec.data.sources.tables import Catalogue, lines_inside, refuse_unknown, without_index
 from minionerec.data.sources.times import DATE, NUMBER, refuse_time, refuse_unit
 from minionerec.data.units import NANOSECOND, SECOND
@@ -23,21 +22,23 @@ from minionerec.data.units import NANOSECOND, SECOND
 _USER, _ITEM, _TIME = 1, 3, 5
 """Why a row cannot be used: these for ids that are malformed, one more for those that are missing; the time is none."""
 _EXACT = 2.0**53
+_ROWS = 2**32
+"""More than a parquet file has rows."""
 
 
 @dataclass(frozen=True)
 class ParquetVisits:
-    """A parquet file of interactions with columns that an engine can read as they are.
+    """Parquet files of interactions with columns that an engine can read as they are.
 
     Attributes:
-        path: The file.
-        schema: Its columns.
+        files: The files.
+        schema: Their columns.
         user: Column of user ids.
         item: Column of item ids.
         time: Column of times.
     """
 
-    path: Path
+    files: TableFiles
     schema: pa.Schema
     user: str
     item: str
@@ -83,7 +84,7 @@ class ParquetVisits:
         engine.drop("shelf")
         counts = lines_inside(catalogue.lines, 0)
         doubles = not is_date and (pt.is_floating(self._kind(self.time)) or gaps[2])
-        return Raw(catalogue.items, str(self.path), count, True, doubles, NANOSECOND if is_date else SECOND, counts)
+        return Raw(catalogue.items, self.files.where, count, True, doubles, NANOSECOND if is_date else SECOND, counts)
 
     def _kind(self, name: str) -> pa.DataType:
         return plain(self.schema.field(name).type)
@@ -92,7 +93,7 @@ class ParquetVisits:
         """Which of the three columns have gaps that make doubles of whole numbers."""
         names = (self.user, self.item, self.time)
         counts = ", ".join(f"count(*) - count({engine.identifier(name)})" for name in names)
-        gaps = engine.row(f"SELECT {counts} FROM {engine.parquet(self.path)}")
+        gaps = engine.row(f"SELECT {counts} FROM {self._source(engine)[0]}")
         return [bool(n) and not stays_whole(self.schema, name) for name, n in zip(names, gaps, strict=True)]
 
     def _given(self, engine: Engine, gaps: list[bool]) -> str:
@@ -118,10 +119,18 @@ class ParquetVisits:
             f"WHEN {self._broken(item, self.item, gaps[1])} THEN {_ITEM} WHEN {_empty(item)} THEN {_ITEM + 1} "
             f"WHEN NOT {right} THEN {_TIME} ELSE 0 END"
         )
+        source, place = self._source(engine)
         return (
-            f"SELECT {engine.row_number()} AS place, CAST({user} AS STRING) AS person, CAST({item} AS STRING) AS code, "
-            f"{stamp} AS stamp, {reason} AS reason FROM {engine.parquet(self.path)}"
+            f"SELECT {place} AS place, CAST({user} AS STRING) AS person, CAST({item} AS STRING) AS code, "
+            f"{stamp} AS stamp, {reason} AS reason FROM {source}"
         )
+
+    def _source(self, engine: Engine) -> tuple[str, str]:
+        """What stands behind FROM, and an interaction's place: the file's number and the row's, as one."""
+        if self.files.single is not None:
+            return engine.parquet(self.files.single), engine.row_number()
+        number = f"CAST(left(right({engine.file_name()}, {len(linked_name(0))}), {DIGITS}) AS BIGINT)"
+        return engine.parquet_files(self.files.files), f"({number} * {whole(_ROWS)} + {engine.row_number()})"
 
     def _broken(self, column: str, name: str, gaps: bool) -> str:
         """Whether an id is malformed: a text of several lines, or a number that a double cannot hold."""
@@ -157,42 +166,27 @@ class ParquetVisits:
         refuse_unit(self._place(place), self._column(place, self.time), 0, (unit, usual), n, bad)
         return usual
 
-    def _place(self, row: int) -> str:
-        return f"{self.path}, row {row + 1}"
+    def _place(self, place: int) -> str:
+        number, row = divmod(place, _ROWS)
+        return f"{self.files.files[number]}, row {row + 1}"
 
-    def _column(self, row: int, name: str) -> pd.Series:
+    def _column(self, place: int, name: str) -> pd.Series:
         """One value of a column."""
-        with pq.ParquetFile(self.path) as file:
+        number, row = divmod(place, _ROWS)
+        path = self.files.files[number]
+        with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
                 if row < size:
                     column: pd.Series = file.read_row_group(group, [name]).slice(row, 1).to_pandas()[name]
                     return column
                 row -= size
-        raise DataError(f"{self.path}: was changed while it was read. Start again.")
-
-
-def read_schema(path: Path) -> pa.Schema:
-    """The columns of a parquet file.
-
-    Raises:
-        DataError: If it is none.
-    """
-    check_file(path, "Give the path of a csv, tsv or parquet table.")
-    try:
-        return pq.read_schema(path)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+        raise DataError(f"{path}: was changed while it was read. Start again.")
 
 
 def stays_whole(schema: pa.Schema, name: str) -> bool:
     """Whether pandas, which wrote the file, reads a column with gaps as whole numbers, and not as doubles."""
     return isinstance(without_index(schema.empty_table().to_pandas())[name].dtype, pd.api.extensions.ExtensionDtype)
-
-
-def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without its dictionary."""
-    return kind.value_type if pt.is_dictionary(kind) else kind
 
 
 def _is_id(kind: pa.DataType) -> bool:

@@ -1,5 +1,6 @@
 """From tables to an engine's table `raw`: parquet is read by the engine, text by this process, part by part."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,14 +16,14 @@ from minionerec.data.engines import statements
 from minionerec.data.engines.build import Raw
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.handing import Part, hand_over
-from minionerec.data.engines.parquet import ParquetVisits, plain, read_schema, stays_whole
+from minionerec.data.engines.parquet import ParquetVisits, stays_whole
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import place_of, rows_with_ids
+from minionerec.data.sources.table_files import PARQUET, SEPARATORS, TableFiles, check_names, common_schema, plain
 from minionerec.data.sources.tables import (
     DESCRIPTION,
-    SEPARATORS,
     Catalogue,
-    column_of,
+    check_columns,
     lines_inside,
     parse_items,
     read_table,
@@ -39,7 +40,7 @@ ROWS = 1 << 18
 
 def read_tables_with(
     engine: Engine,
-    interactions: Path,
+    interactions: str | os.PathLike[str] | TableFiles,
     items: Path,
     bad: BadRows,
     *,
@@ -58,8 +59,8 @@ def read_tables_with(
 
     Args:
         engine: The engine.
-        interactions: csv, tsv or parquet.
-        items: The same.
+        interactions: csv, tsv or parquet, or a folder of such files, as in `read_tables`.
+        items: csv, tsv or parquet.
         bad: Counts rows that cannot be used.
         item_column: As in `read_tables`, like the other columns.
         title_column: Of items.
@@ -80,21 +81,19 @@ def read_tables_with(
         description_column=description_column,
     )
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
-    suffix = interactions.suffix.lower()
-    if suffix in SEPARATORS:
-        return _Parts(interactions, catalogue, columns, bad).read(
-            engine, read_text_parts(interactions, SEPARATORS[suffix], bad, size)
-        )
-    if suffix != ".parquet":
-        read_table(interactions, bad)  # says what is wrong with it
-    schema = read_schema(interactions)
-    _check_columns(without_index(schema.empty_table().to_pandas()), interactions, columns)
-    visits = ParquetVisits(interactions, schema, user_column, item_column, time_column)
+    files = TableFiles.at(interactions)
+    if files.suffix in SEPARATORS:
+        return _Parts(files, catalogue, columns, bad).read(engine, _text_parts(files, columns, bad, size))
+    if files.suffix != PARQUET:
+        read_table(files.files[0], bad)  # says what is wrong with it
+    schema = common_schema(files, columns.values())
+    check_columns(without_index(schema.empty_table().to_pandas()), files.files[0], columns)
+    visits = ParquetVisits(files, schema, user_column, item_column, time_column)
     if visits.readable:
         return visits.read(engine, catalogue, bad)
-    _check_ids(engine, schema, interactions, (user_column, item_column))
-    tables = _parquet_parts(interactions, schema, list(columns.values()))
-    return _Parts(interactions, catalogue, columns, bad).read(engine, tables)
+    _check_ids(engine, schema, files.files[0], (user_column, item_column))
+    tables = _parquet_parts(files, schema, list(columns.values()))
+    return _Parts(files, catalogue, columns, bad).read(engine, tables)
 
 
 @dataclass
@@ -112,7 +111,7 @@ class _First:
 class _Parts:
     """A table that is cleaned part by part; of units of time and unknown items all parts are asked together."""
 
-    path: Path
+    files: TableFiles
     catalogue: Catalogue
     columns: Mapping[str, str]
     bad: BadRows
@@ -122,20 +121,20 @@ class _Parts:
     of_unit: dict[int, _First] = field(default_factory=dict)
     unknown: dict[int, _First] = field(default_factory=dict)
 
-    def read(self, engine: Engine, tables: Iterator[pd.DataFrame]) -> Raw:
-        """Clean the parts, and hand them over."""
+    def read(self, engine: Engine, tables: Iterator[tuple[Path, pd.DataFrame]]) -> Raw:
+        """Clean the parts, each with its file, and hand them over."""
         count, real = hand_over(engine, map(self._clean, tables), self._stays)
         ticks = NANOSECOND if self.ticks is None else self.ticks
         counts = lines_inside(self.catalogue.lines, self.lines)
-        return Raw(self.catalogue.items, str(self.path), count, True, real, ticks, counts)
+        return Raw(self.catalogue.items, self.files.where, count, True, real, ticks, counts)
 
-    def _clean(self, table: pd.DataFrame) -> Part:
+    def _clean(self, part: tuple[Path, pd.DataFrame]) -> Part:
         """The rows of a part that have ids and a time; items that nobody knows are -1."""
-        _check_columns(table, self.path, self.columns)
+        path, table = part
         user, item, time = (self.columns[f"{name}_column"] for name in ("user", "item", "time"))
-        table, lines = rows_with_ids(table, self.path, (user, item), self.bad, time=time)
+        table, lines = rows_with_ids(table, path, (user, item), self.bad, time=time)
         self.lines += lines
-        place = partial(place_of, table, self.path)
+        place = partial(place_of, table, path)
         times, right, self.ticks = read_times_of_part(table[time], place, self.bad, self.ticks)
         chosen, times = table[right], times[right]
         index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
@@ -170,11 +169,6 @@ class _Parts:
         return " AND ".join(["item >= 0", *left_out])
 
 
-def _check_columns(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) -> None:
-    for flag, name in columns.items():
-        column_of(table, path, name, flag)
-
-
 def _check_ids(engine: Engine, schema: pa.Schema, path: Path, names: tuple[str, str]) -> None:
     """Check that ids are such as mean the same in every part of a file."""
     for name in names:
@@ -186,23 +180,39 @@ def _check_ids(engine: Engine, schema: pa.Schema, path: Path, names: tuple[str, 
             )
 
 
-def _parquet_parts(path: Path, schema: pa.Schema, names: list[str]) -> Iterator[pd.DataFrame]:
-    """Some columns of a parquet file in parts; whole numbers with gaps are doubles in all of them, as in one table."""
-    with pq.ParquetFile(path) as file:
-        doubled = [
-            name
-            for name in names
-            if pa.types.is_integer(schema.field(name).type) and not stays_whole(schema, name) and _has_gaps(path, name)
-        ]
+def _text_parts(
+    files: TableFiles, columns: Mapping[str, str], bad: BadRows, size: int
+) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """The parts of some text tables with their files, one file after another."""
+    first: list[str] | None = None
+    for path in files.files:
+        for table in read_text_parts(path, SEPARATORS[files.suffix], bad, size):
+            first = first or list(table.columns)
+            check_names(table.columns, path, first, files.files[0])
+            check_columns(table, path, columns)
+            yield path, table
+
+
+def _parquet_parts(files: TableFiles, schema: pa.Schema, names: list[str]) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """Some columns of parquet files in parts; whole numbers with gaps are doubles in all of them, as in one table."""
+    doubled = [
+        name
+        for name in names
+        if pa.types.is_integer(schema.field(name).type)
+        and not stays_whole(schema, name)
+        and any(_has_gaps(path, name) for path in files.files)
+    ]
+    for path in files.files:
         begin = 0
-        for batch in file.iter_batches(ROWS, columns=names):
-            for name in doubled:
-                place = batch.schema.get_field_index(name)
-                batch = batch.set_column(place, name, batch.column(place).cast(pa.float64(), safe=False))
-            table = without_index(batch.to_pandas())
-            table.index = pd.RangeIndex(begin, begin + len(table))
-            begin += len(table)
-            yield table
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROWS, columns=names):
+                for name in doubled:
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, batch.column(place).cast(pa.float64(), safe=False))
+                table = without_index(batch.to_pandas())
+                table.index = pd.RangeIndex(begin, begin + len(table))
+                begin += len(table)
+                yield path, table
 
 
 def _has_gaps(path: Path, name: str) -> bool:

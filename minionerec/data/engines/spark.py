@@ -70,6 +70,14 @@ class Spark(Engine):
         """See `Engine`."""
         return f"parquet.{quoted('file://' + _no_glob(path), '`')}"
 
+    def parquet_folder(self, folder: Path) -> str:
+        """See `Engine`."""
+        return self.parquet(folder)
+
+    def file_name(self) -> str:
+        """See `Engine`."""
+        return "_metadata.file_name"
+
     def row_number(self) -> str:
         """See `Engine`."""
         return "_metadata.row_index"

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from minionerec.core.errors import shown
 from minionerec.data.files import plain_text
 from minionerec.data.source import BadRows
+from minionerec.data.sources.table_files import Joined
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.text import TextFile
 
@@ -18,6 +19,9 @@ from minionerec.data.sources.text import TextFile
 def place_of(table: pd.DataFrame, path: Path, row: int) -> str:
     """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
     file: TextFile | None = table.attrs.get("file")
+    joined: Joined | None = table.attrs.get("joined")
+    if joined is not None:
+        path, file, row = joined.at(row)
     line = None if file is None else file.line(row)
     return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
 

@@ -1,6 +1,7 @@
 """Reader of any two tables: items and interactions, each csv, tsv or parquet."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.ids import place_of, rows_with_ids
+from minionerec.data.sources.table_files import PARQUET, SEPARATORS, Joined, TableFiles, check_names, common_schema
 from minionerec.data.sources.text import TextFile, read_text_table
 from minionerec.data.sources.times import read_times
 
 log = get_logger(__name__)
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
 DESCRIPTION = "description"
 
 
@@ -36,13 +38,62 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     if suffix in SEPARATORS:
         return read_text_table(path, SEPARATORS[suffix], bad=bad)
     check_file(path, "Give the path of a csv, tsv or parquet table.")
-    if suffix != ".parquet":
+    if suffix != PARQUET:
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
     return without_index(table)
+
+
+def read_visits(files: TableFiles, bad: BadRows, columns: Mapping[str, str]) -> pd.DataFrame:
+    """The table of interactions: that of a file as it is, of several files joined, in order.
+
+    Args:
+        files: The files.
+        bad: As in `read_table`.
+        columns: Flag → column, of those that are needed; of several parquet files no others are read.
+
+    Raises:
+        DataError: As `read_table`; and of several files, if they differ in their columns or one of these is missing.
+    """
+    if files.single is not None:
+        return read_table(files.single, bad)
+    if files.suffix == PARQUET:
+        table, sizes = _joined_parquet(files, columns)
+        texts: list[TextFile | None] = [None] * len(sizes)
+    else:
+        tables = []
+        for path in files.files:
+            tables.append(read_table(path, bad))
+            check_names(tables[-1].columns, path, tables[0].columns, files.files[0])
+            check_columns(tables[-1], path, columns)
+        sizes, texts = [len(each) for each in tables], [each.attrs.pop("file") for each in tables]
+        table = pd.concat(tables, ignore_index=True)
+    table.attrs["joined"] = Joined(files.files, tuple(texts), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+    return table
+
+
+def check_columns(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) -> None:
+    """Check that a table has some columns (flag → column), each once, as `column_of` does."""
+    for flag, name in columns.items():
+        column_of(table, path, name, flag)
+
+
+def _joined_parquet(files: TableFiles, columns: Mapping[str, str]) -> tuple[pd.DataFrame, list[int]]:
+    """Some columns of several parquet files as one table, as one file of all would give them; rows of each."""
+    schema = common_schema(files, columns.values())
+    check_columns(without_index(schema.empty_table().to_pandas()), files.files[0], columns)
+    chosen = pa.schema([schema.field(name) for name in dict.fromkeys(columns.values())], schema.metadata)
+    parts = []
+    for path in files.files:
+        try:
+            with pq.ParquetFile(path) as file:
+                parts.append(file.read(columns=chosen.names).select(chosen.names).cast(chosen))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+    return without_index(pa.concat_tables(parts).to_pandas()), [len(part) for part in parts]
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
@@ -181,7 +232,7 @@ def clean_visits(
 
 
 def read_tables(
-    interactions: str | os.PathLike[str],
+    interactions: str | os.PathLike[str] | TableFiles,
     items: str | os.PathLike[str],
     bad: BadRows | None = None,
     *,
@@ -194,8 +245,10 @@ def read_tables(
     """Read items and interactions; item index i is row i of the items table.
 
     Args:
-        interactions: csv, tsv or parquet with one row an interaction, in any order.
-        items: The same with one row an item.
+        interactions: csv, tsv or parquet with one row an interaction, in any order; or a folder of such files, all of
+            one kind and with the same columns, which stand for one file with the rows of all in the order of their
+            names.
+        items: csv, tsv or parquet with one row an item.
         bad: Counts rows that cannot be used; one is an error if None.
         item_column: Column of item ids, in both tables.
         title_column: Column of titles.
@@ -204,14 +257,17 @@ def read_tables(
         time_column: Column of times: numbers or ISO dates.
 
     Raises:
-        DataError: If a file or column is missing or a column there twice; and, as far as `bad` does not allow it, if a
-            row has too many cells or a quote that swallows lines, an id is empty, of several lines or (of an item)
-            given twice, a time does not parse or is of another unit, or an interaction's item is unknown.
+        ArtefactError: If a folder holds no file to read, or a folder.
+        DataError: If a file or column is missing or a column there twice, or files of a folder differ; and, as far as
+            `bad` does not allow it, if a row has too many cells or a quote that swallows lines, an id is empty, of
+            several lines or (of an item) given twice, a time does not parse or is of another unit, or an interaction's
+            item is unknown.
     """
     bad = bad or BadRows()
-    catalogue = read_table(Path(items), bad)
+    catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
+    columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
     return parse_tables(
-        (read_table(Path(interactions), bad), Path(interactions)),
+        (read_visits(files, bad, columns), Path(files.where)),
         (catalogue, Path(items)),
         bad,
         item_column=item_column,
@@ -239,8 +295,7 @@ def parse_tables(
     )
     table, path = interactions
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
-    for flag, name in columns.items():
-        column_of(table, path, name, flag)
+    check_columns(table, path, columns)
     visits = clean_visits(table, path, catalogue, bad, **columns)
     users, user_ids = pd.factorize(visits.people)
     return Source(

@@ -444,6 +444,67 @@ def test_settings_that_read_may_be_urls(tmp_path, opened):
     assert file_sha256(inputs["corpus"] / "items.csv") == file_sha256(tmp_path / "corpus" / "items.csv")
 
 
+@dataclass
+class PartsConfig(StageConfig):
+    output: str = setting("runs/x", "directory", decides=False)
+    visits: str = setting("", "file, or a folder of files", reads="any", parts=True)
+    other: str = setting("", "file", reads="any")
+
+
+def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
+    for name, text in {"b.csv": "2", "a.csv": "1", "_SUCCESS": "", ".b.csv.crc": "x", "10.csv": "3"}.items():
+        memory().pipe_file(f"/lake/visits/{name}", text.encode())
+        (tmp_path / "visits").mkdir(exist_ok=True)
+        (tmp_path / "visits" / name).write_text(text)
+    for where in (
+        "memory://lake/visits",
+        "memory://lake/visits/",
+        str(tmp_path / "visits"),
+        f"file://{tmp_path}/visits",
+    ):
+        look_again()
+        opened.clear()
+        found = declared_inputs(PartsConfig(visits=where))
+        assert list(found) == ["visits 00000", "visits 00001", "visits 00002"]
+        assert [(path.name, path.read_text()) for path in found.values()] == [
+            ("10.csv", "3"),
+            ("a.csv", "1"),
+            ("b.csv", "2"),
+        ]
+        assert opened == (["10.csv", "a.csv", "b.csv"] if where == "memory://lake/visits" else [])
+    assert not list(cache.rglob("*SUCCESS*"))
+    assert declared_inputs(PartsConfig(visits="memory://lake/visits/a.csv"))["visits"].read_text() == "1"
+    assert declared_inputs(PartsConfig(visits=str(tmp_path / "visits" / "a.csv")))["visits"].read_text() == "1"
+    with pytest.raises(ArtefactError, match=r"has no manifest\.json"):
+        declared_inputs(PartsConfig(other="memory://lake/visits"))
+
+
+def test_a_folder_of_files_is_read_in_one_state(tmp_path):
+    memory().pipe_file("/lake/visits/a.csv", b"1")
+    config = PartsConfig(visits="memory://lake/visits")
+    before = declared_inputs(config)
+    memory().pipe_file("/lake/visits/a.csv", b"12")
+    memory().pipe_file("/lake/visits/b.csv", b"3")
+    assert declared_inputs(config) == before
+    look_again()
+    assert [path.read_text() for path in declared_inputs(config).values()] == ["12", "3"]
+
+
+def test_folders_of_files_that_are_none(tmp_path):
+    memory().pipe_file("/lake/visits/day=1/a.csv", b"1")
+    memory().pipe_file("/lake/marks/_SUCCESS", b"")
+    for root in ("memory://lake", str(tmp_path)):
+        if root == str(tmp_path):
+            (tmp_path / "visits" / "day=1").mkdir(parents=True)
+            (tmp_path / "marks").mkdir()
+        with pytest.raises(ArtefactError, match=r"visits: holds the folder 'day=1', but only the files"):
+            declared_inputs(PartsConfig(visits=f"{root}/visits"))
+        with pytest.raises(ArtefactError, match="marks: is a folder without files to read"):
+            declared_inputs(PartsConfig(visits=f"{root}/marks"))
+    with pytest.raises(ArtefactError, match="no such artefact or file"):
+        declared_inputs(PartsConfig(visits="memory://lake/nowhere"))
+
+
 @pytest.mark.parametrize("name", ["output", "page"])
 def test_settings_that_write_may_not(name):
     with pytest.raises(ConfigError, match=rf"{name} is 's3://b/x', .* minionerec put FOLDER s3://b/x"):

@@ -1,0 +1,170 @@
+"""A table of interactions as a file or as a folder of files of one kind, and which row of it comes from which file."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from minionerec.core.errors import DataError
+from minionerec.core.parts import parts_of
+from minionerec.data.files import check_file
+from minionerec.data.sources.text import TextFile
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+PARQUET = ".parquet"
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table, in the order of its rows.
+
+    Attributes:
+        where: What to call the table in messages: the file, or the folder.
+        files: The files.
+    """
+
+    where: str
+    files: tuple[Path, ...]
+
+    @classmethod
+    def at(cls, path: "str | os.PathLike[str] | TableFiles") -> "TableFiles":
+        """A path as a table: of a folder the files in it (`minionerec.core.parts`).
+
+        Raises:
+            ArtefactError: If a folder holds no file, or a folder.
+            DataError: As `of_parts`.
+        """
+        if isinstance(path, TableFiles):
+            return path
+        path = Path(path)
+        return cls.of_parts(str(path), parts_of(path)) if path.is_dir() else cls(str(path), (path,))
+
+    @classmethod
+    def of_parts(cls, folder: str, files: Sequence[Path]) -> "TableFiles":
+        """The files of a folder as one table; empty text files, as Spark writes of empty parts, hold no rows.
+
+        Raises:
+            DataError: If files are of several kinds, of an unknown one, or all empty.
+        """
+        first = files[0]
+        for path in files:
+            kind = path.suffix.lower()
+            if kind not in (*SEPARATORS, PARQUET):
+                raise DataError(
+                    f"{path}: is no table (.csv, .tsv, .parquet), but lies in {folder}, which is read as one. Move it "
+                    "away, or begin its name with an underscore."
+                )
+            if kind != first.suffix.lower():
+                raise DataError(
+                    f"{path}: is of another kind than {first.name} beside it, and {folder} is read as one table. Keep "
+                    "one kind in a folder."
+                )
+        kept = tuple(path for path in files if path.suffix.lower() == PARQUET or path.stat().st_size)
+        if not kept:
+            raise DataError(f"{folder}: every file in it is empty. Expected a header and a row a line.")
+        return cls(folder, kept)
+
+    @property
+    def single(self) -> Path | None:
+        """The file where there is but one."""
+        return self.files[0] if len(self.files) == 1 else None
+
+    @property
+    def suffix(self) -> str:
+        """The ending of its files, in small letters."""
+        return self.files[0].suffix.lower()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Which rows of a table come from which file; a table that was joined has it as its `attrs["joined"]`.
+
+    Attributes:
+        paths: K files.
+        texts: Their `TextFile`s; None of parquet.
+        begins: int64 (K + 1,), the first row of each, and how many rows there are.
+    """
+
+    paths: tuple[Path, ...]
+    texts: tuple[TextFile | None, ...]
+    begins: np.ndarray
+
+    def __deepcopy__(self, memo: Any) -> "Joined":
+        """Itself, as `TextFile` has it."""
+        return self
+
+    def at(self, row: int) -> tuple[Path, TextFile | None, int]:
+        """The file of a row (from 0), and which of the file's rows it is."""
+        part = int(np.searchsorted(self.begins, row, side="right")) - 1
+        return self.paths[part], self.texts[part], row - int(self.begins[part])
+
+
+def check_names(names: Iterable[str], path: Path, first: Iterable[str], first_path: Path) -> None:
+    """Check that a file of a folder has the columns of its first file, in whatever order.
+
+    Raises:
+        DataError: Naming both files and their columns.
+    """
+    names, first = list(names), list(first)
+    if sorted(names) != sorted(first):
+        raise DataError(
+            f"{path}: has the columns {', '.join(names)}, but {first_path.name} beside it has {', '.join(first)}. "
+            "Write all files of a folder with the same columns."
+        )
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a parquet file.
+
+    Raises:
+        DataError: If it is none.
+    """
+    check_file(path, "Give the path of a csv, tsv or parquet table.")
+    try:
+        return pq.read_schema(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+
+
+def common_schema(files: TableFiles, names: Iterable[str]) -> pa.Schema:
+    """The schema of the first of some parquet files, which the others share as far as they are read.
+
+    Args:
+        files: The files.
+        names: The columns that are read.
+
+    Raises:
+        DataError: If a file is no parquet file, has other columns than the first, or one of `names` of another type.
+    """
+    first_path = files.files[0]
+    first = read_schema(first_path)
+    for path in files.files[1:]:
+        schema = read_schema(path)
+        check_names(schema.names, path, first.names, first_path)
+        for name in names:
+            if first.names.count(name) != 1:  # whoever asks for the column says so
+                continue
+            kind, wanted = (_same(one.field(name).type) for one in (schema, first))
+            if kind != wanted:
+                raise DataError(
+                    f"{path}: column {name!r} is {kind}, but {wanted} in {first_path.name} beside it. Write all files "
+                    "of a folder with the same types."
+                )
+    return first
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """A type without its dictionary."""
+    return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def _same(kind: pa.DataType) -> pa.DataType:
+    """A type as far as the values go: texts are texts, however they are held."""
+    kind = plain(kind)
+    return pa.string() if pt.is_large_string(kind) or pt.is_string_view(kind) else kind
