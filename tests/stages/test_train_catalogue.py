@@ -13,7 +13,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.kill import Point, stage_in_child
-from support.processes import stage_in_processes
+from support.processes import keeping_weights, stage_in_processes
 from support.training import (
     N_ITEMS,
     Killed,
@@ -738,11 +738,39 @@ def test_a_sampled_loss_that_cannot_work_is_refused(tmp_path, changes, words):
         sampling(tmp_path, **changes)
 
 
-def test_the_sampled_loss_is_for_one_process(trained, tmp_path, monkeypatch):
+def test_the_sampled_loss_has_an_optimiser_of_its_own(trained, tmp_path, monkeypatch):
     folder, _ = trained
-    monkeypatch.setattr(stage, "world_size", lambda: 2)
-    with pytest.raises(ConfigError, match="the sampled loss trains in one process, but this launch has 2"):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigError, match="an optimiser of its own, but this launch is one of DeepSpeed"):
         run_catalogue(sampling(folder, output=str(tmp_path / "bad")))
+
+
+def test_two_processes_of_the_sampled_loss_equal_one(ragged, tmp_path):
+    """The same windows and the same draws: losses and weights up to rounding; between the processes to the bit."""
+    config = replace(ragged[0], loss="sampled", negatives=6, max_grad_norm=0.0, epochs=2, weight_decay=0.1)
+    one, two = (replace(config, output=str(tmp_path / name), device_batch_size=2) for name in ("one", "two"))
+    run_catalogue(one)
+    stage_in_processes(partial(keeping_weights, run_catalogue), two, 2)
+    assert nearly_same_weights(one, two)
+    logs = [[row["loss"] for row in log_of(Path(each.output)) if "loss" in row] for each in (one, two)]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-4) and len(logs[0]) >= 2
+    assert validations(Path(one.output), "eval_loss") == pytest.approx(
+        validations(Path(two.output), "eval_loss"), rel=1e-4
+    )
+    first, second = (torch.load(f"{two.output}.rank{rank}") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
+    """With siblings, dropout and a run that goes on, which have no equal in one process."""
+    settings = {"loss": "sampled", "negatives": 6, "siblings": 1, "max_grad_norm": 0.0, "dropout": 0.2}
+    config = replace(ragged[0], **settings, output=str(tmp_path / "run"), schedule="constant")
+    stage_in_processes(run_catalogue, config, 2)
+    longer = replace(config, epochs=2)
+    stage_in_processes(partial(keeping_weights, run_catalogue), longer, 2)
+    first, second = (torch.load(f"{longer.output}.rank{rank}") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert np.isfinite(validations(Path(longer.output), "eval_loss")).all()
 
 
 def test_memory_that_is_not_there_is_said_beforehand(trained, tmp_path, monkeypatch, caplog):

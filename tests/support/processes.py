@@ -50,3 +50,49 @@ def _child(run: Callable[[Any], Any], config: Any, rank: int, world: int, port: 
         ACCELERATE_USE_CPU="true",
     )
     run(config)
+
+
+def keeping_weights(run: Callable[[Any], Any], config: Any) -> None:
+    """Run a training stage, and keep the weights that this process has in the end as `OUTPUT.rankN`."""
+    from transformers import Trainer
+
+    train = Trainer.train
+
+    def kept(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = train(self, *args, **kwargs)
+        weights = self.accelerator.unwrap_model(self.model).state_dict()
+        torch.save(weights, f"{config.output}.rank{os.environ['RANK']}")
+        return done
+
+    Trainer.train = kept  # type: ignore[method-assign]
+    run(config)
+
+
+def rows_apart(folder: str) -> None:
+    """Train a table of which each process has gradients of rows of its own, and write what this process holds."""
+    from pathlib import Path
+
+    from minionerec.core.processes import process_rank, wait_for_everyone
+    from minionerec.nn.rows import take_rows
+    from minionerec.nn.together import gathered, mean_of_rows
+    from minionerec.training.catalogue.row_adamw import RowAdamW
+
+    wait_for_everyone()
+    rank = process_rank()
+    table = torch.nn.Parameter(torch.arange(36.0).view(12, 3) / 7)
+    gradient = torch.sparse_coo_tensor(torch.tensor([[3, 3, 5 + rank]]), torch.ones(3, 3) * (1 + rank), (12, 3))
+    means = [mean_of_rows(gradient, table), mean_of_rows(gradient if rank else None, table), mean_of_rows(None, table)]
+    kept = {
+        "gathered": [gathered(torch.arange(2 * rank)), gathered(torch.full((2, 2), float(rank)))],
+        "means": [None if each is None else each.to_dense() for each in means],
+    }
+    optimizer = RowAdamW([table], lr=1e-2, weight_decay=0.1, tables=[table])
+    chance = torch.Generator().manual_seed(rank)
+    for _ in range(60):
+        rows = torch.randint(12, (2,), generator=chance)
+        optimizer.refresh([(table, rows)])
+        (take_rows(table, rows) * torch.randn(2, 3, generator=chance)).sum().backward()
+        optimizer.step()
+    optimizer.settle()
+    state = {name: value for name, value in optimizer.state[table].items() if isinstance(value, torch.Tensor)}
+    torch.save({**kept, "table": table.detach(), **state}, Path(folder) / f"rank{rank}")

@@ -16,6 +16,7 @@ Both add `beta` times the exact KL divergence from the starting checkpoint.
 from typing import Any, cast
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import EvalLoopOutput
@@ -59,6 +60,22 @@ def grpo_loss(log_probs: torch.Tensor, wanted: torch.Tensor, generations: int, t
     return -(advantages * log_probs.gather(1, best.indices)).mean(1)
 
 
+def sampled_tables(model: CatalogueModel) -> dict[str, torch.nn.Parameter]:
+    """Name to parameter of the tables of which a sampled loss takes rows, in the order of the model."""
+    none = torch.empty(0, dtype=torch.int64, device=model.device)
+    tables = {id(table) for table, _ in model.row_tables(none, none)}
+    return {name: each for name, each in model.named_parameters() if id(each) in tables}
+
+
+def keep_from_torch(model: CatalogueModel) -> None:
+    """Keep what is as long as there are SIDs from being sent around among processes, as torch does at every step.
+
+    The gradients of the tables are averaged by `RowAdamW`; buffers (text, counts) are the same everywhere and stay so.
+    """
+    names = [*sampled_tables(model), *(name for name, _ in model.named_buffers())]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+
+
 class CatalogueTrainer(RankingEvaluation, Trainer):
     """The trainer of transformers on histories, with validation by ranking and, beside likelihood, rewards.
 
@@ -98,6 +115,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
                 lr=self.args.learning_rate,
                 betas=(self.args.adam_beta1, self.args.adam_beta2),
                 eps=self.args.adam_epsilon,
+                tables=sampled_tables(cast(CatalogueModel, trained)).values(),
             )
             self.add_callback(SettleRows(self.optimizer))
         return self.optimizer

@@ -18,6 +18,11 @@ between, which makes rare rows learn several times slower.
 
 Rows must be brought up to date before they are read: `refresh` those of the next step, `settle` all before weights are
 evaluated or written.
+
+Of several processes each has the gradients of its own windows. Dense ones are averaged by whoever wraps the model
+(DistributedDataParallel); those of `tables` are left out there, and averaged here, at the step, of their rows alone.
+Weights and moments stay the same in all processes to the bit: what one of them brings up to date and reads has a
+gradient in the same step, with which the others bring it up to date, too.
 """
 
 import math
@@ -27,6 +32,7 @@ from typing import Any
 import torch
 
 from minionerec.core.errors import ConfigError
+from minionerec.nn.together import mean_of_rows
 
 _NEGLIGIBLE = 1e-10
 _ROOM = 1024
@@ -45,6 +51,7 @@ class RowAdamW(torch.optim.Optimizer):
         betas: Decay of the moments.
         eps: Added to the root of the second moment.
         weight_decay: Decoupled weight decay.
+        tables: Those of the parameters that have sparse gradients, in an order that is the same in all processes.
 
     Raises:
         ConfigError: If beta2 does not exceed beta1 squared, without which a row's last gradient would push it on
@@ -58,6 +65,7 @@ class RowAdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        tables: Iterable[torch.Tensor] = (),
     ):
         if not betas[0] ** 2 < betas[1] < 1:
             raise ConfigError(
@@ -71,6 +79,7 @@ class RowAdamW(torch.optim.Optimizer):
             group["push"] = torch.zeros(_ROOM, dtype=torch.float64)  # at step t: R of the steps after t
             for param in group["params"]:
                 param.register_post_accumulate_grad_hook(self._take_over)
+        self._tables = list(tables)
         self._sparse: dict[torch.Tensor, torch.Tensor] = {}
         self._brought: dict[tuple[int, torch.device], tuple[int, torch.Tensor, torch.Tensor]] = {}
 
@@ -93,6 +102,9 @@ class RowAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for param in self._tables:
+            if (grad := mean_of_rows(self._sparse.pop(param, None), param)) is not None:
+                self._sparse[param] = grad
         for group in self.param_groups:
             parts = []
             for param in group["params"]:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from minionerec.backbone.catalogue.sampled import Sample
+from minionerec.core.processes import process_rank, world_size
 from minionerec.nn.rows import Columns
 
 
@@ -11,7 +12,8 @@ class Sampler:
     """Draws the SIDs of a step: targets of its windows, SIDs from all alike, and SIDs beside targets in the trie.
 
     All draws are with replacement and come from torch's generator. A sibling is one of the other SIDs below a target's
-    prefix, which is all of its codes but the last.
+    prefix, which is all of its codes but the last. The processes of a launch, whose generators begin alike, draw all of
+    their SIDs from all alike together, and each takes its own.
 
     Args:
         codes: int (N, L), the distinct SIDs, in ascending order.
@@ -47,7 +49,8 @@ class Sampler:
         targets = labels[labels > 0] - 1
         drawn = [targets]
         if self.negatives:
-            drawn.append(torch.randint(self.size, (self.negatives,)).to(device))
+            numbers = torch.randint(self.size, (world_size(), self.negatives))[process_rank()]
+            drawn.append(numbers.to(device))
         if self.siblings:
             drawn.append(self._beside(targets.repeat(self.siblings)))
         columns = Columns(torch.cat(drawn).unique())

@@ -15,14 +15,14 @@ from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import is_main_process, wait_for_everyone, world_size
+from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
 from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.objectives import CatalogueTrainer
+from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
 from minionerec.training.catalogue.popularity import fit_popularity, set_popularity
 from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.shards import (
@@ -137,6 +137,7 @@ def _trainer(
     if config.loss == "sampled":
         targets = target_counts(windows, bundle.table.n_unique)
         trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
+        keep_from_torch(model)
     if config.beta:
         trainer.beta = config.beta
         reference: Any = copy.deepcopy(model)
@@ -162,10 +163,10 @@ def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows:
 
 
 def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
-    if config.loss == "sampled" and world_size() > 1:
+    if config.loss == "sampled" and uses_deepspeed():
         raise ConfigError(
-            f"the sampled loss trains in one process, but this launch has {world_size()}. Start one, or set loss to "
-            "exact."
+            "the sampled loss has an optimiser of its own, but this launch is one of DeepSpeed, which brings another. "
+            "Launch without DeepSpeed (accelerate launch --multi_gpu, or torchrun), or set loss to exact."
         )
     start = run.inputs.get("checkpoint")
     if start is not None:
