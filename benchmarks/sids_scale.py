@@ -10,7 +10,8 @@ corpus that has as many items, and runs `build-sids` on them, for each of `--fit
 of its own. A file that was cut off goes on where it was; a run whose line is in `--out` already is left out, so that
 the same command may be given again. A line of JSON a run:
 
-- `seconds`: of the stage by phase (its run record); `items_per_second` over all of it.
+- `seconds`: of the stage by phase (its run record); `items_per_second` over all of it; `processor_seconds` of all its
+  threads, which say less of what else the machine does.
 - `peak_anonymous_gib`: most memory of the process that is no file's, /proc/self/status RssAnon, sampled every 20 ms;
   `imports_anonymous_gib` of it before the stage began. The vectors are read, not mapped: they are never part of it.
 - `error`: mean squared distance of vectors and the nearest codes, before collisions, over the mean squared distance to
@@ -195,9 +196,10 @@ def measure(args, fit_rows):
         seed=SEED,
         restart=True,
     )
-    imports, peak, start = anonymous_gib(), Peak(), time.perf_counter()
+    imports, peak, start, worked = anonymous_gib(), Peak(), time.perf_counter(), time.process_time()
     peak.start()
     report = run_build_sids(config).report
+    worked = time.process_time() - worked
     peak.over.set()
     whole = time.perf_counter() - start
     peak.join()
@@ -205,6 +207,7 @@ def measure(args, fit_rows):
     found = {
         "seconds": seconds,
         "items_per_second": args.items / whole,
+        "processor_seconds": worked,
         "imports_anonymous_gib": imports,
         "peak_anonymous_gib": peak.most,
         **({} if args.device == "cpu" else {"peak_card_gib": peak_gib(args.device)}),
