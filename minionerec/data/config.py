@@ -111,7 +111,7 @@ class PrepareConfig(StageConfig):
     )
     engine: str = setting(
         "memory",
-        "what does the work: 'memory' (this process, about 400 bytes an interaction), 'duckdb' (here, what memory does "
+        "what does the work: 'memory' (this process, about 300 bytes an interaction), 'duckdb' (here, what memory does "
         "not hold on disk; extra duckdb) or 'spark' (two threads here, or what spark-submit says; extra spark); the "
         "corpus is the same",
         known=ENGINES,
