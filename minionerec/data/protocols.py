@@ -11,6 +11,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
+from minionerec.data.moments import UNKNOWN, row_moments
 from minionerec.data.names import SPLITS
 from minionerec.data.sequences import (
     Samples,
@@ -262,7 +263,20 @@ def corpus_windows(corpus: Corpus, max_len: int, padding: Side) -> Windows:
     With `max_len` the corpus's longest history, window i is that function's window i.
     """
     found, _ = row_windows(corpus.rows("train"), corpus.max_history)
-    return make_windows(found.items + 1, found.begins, found.ends, np.maximum(found.firsts, 1), max_len, padding)
+    cut = found.begins, found.ends, np.maximum(found.firsts, 1), max_len, padding
+    windows = make_windows(found.items + 1, *cut)
+    moments = _moments(corpus, "train")
+    if moments is None:
+        return windows
+    # Moments are cut as items are; where there is no target there is a 0, which is UNKNOWN.
+    of_items = np.where(found.rows < 0, UNKNOWN, moments[found.rows])
+    return replace(windows, moments=make_windows(of_items, *cut).targets.astype(np.int8))
+
+
+def _moments(corpus: Corpus, split: str) -> np.ndarray | None:
+    """What each row of a split asks for, int8 (R,); None where the corpus has no times."""
+    times = corpus.times_of(split)
+    return None if times is None else row_moments(times, len(corpus.rows(split)))
 
 
 def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
@@ -283,7 +297,7 @@ def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
         flat, borders = rows.flat_histories()
         numbers = np.array([known.get(user, len(known)) for user in rows.user_ids], dtype=np.int64)
         users, targets = numbers[rows.user_numbers], rows.targets.astype(np.int64) + 1
-        return Samples(users, targets, flat + 1, borders[:-1], borders[1:], max_len, padding)
+        return Samples(users, targets, flat + 1, borders[:-1], borders[1:], max_len, padding, _moments(data, split))
 
     windows = corpus_windows(data, max_len, padding)
     made = {split: samples(split) for split in SPLITS}

@@ -50,6 +50,8 @@ class Samples:
         ends: int64 (R,).
         max_len: Most items of a history that a model reads, L.
         padding: Side of the padding.
+        moments: int8 (R,), what each row asks for, places in `minionerec.data.moments.MOMENTS`; None where no time is
+            known.
     """
 
     users: np.ndarray
@@ -59,6 +61,7 @@ class Samples:
     ends: np.ndarray
     max_len: int
     padding: Side
+    moments: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of rows, R."""
@@ -73,7 +76,7 @@ class Samples:
     def take(self, chosen: np.ndarray | slice) -> "Samples":
         """Some of the rows, by number, in the order given."""
         parts = {name: getattr(self, name)[chosen] for name in ("users", "targets", "begins", "ends")}
-        return replace(self, **parts)
+        return replace(self, **parts, moments=None if self.moments is None else self.moments[chosen])
 
     def seen(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """All items of the whole histories of some rows: row numbers from 0 within them, and items; both int64 (K,)."""
@@ -89,10 +92,13 @@ class Windows:
         histories: int32 (W, L), padded with 0.
         targets: int32 (W, L), the item after each position; 0 where there is none, or where it has its loss in another
             window.
+        moments: int8 (W, L), what the row of each target asks for, places in `minionerec.data.moments.MOMENTS`, unknown
+            where there is no target; None where no time is known.
     """
 
     histories: np.ndarray
     targets: np.ndarray
+    moments: np.ndarray | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         """Number of windows, W."""

@@ -33,15 +33,16 @@ class SequentialAssistant:
         popularity: np.ndarray,
         temperature: float = 1.0,
     ):
-        self.ranker, self.name, self.temperature, self.tells_moments = ranker, ranker.name, temperature, False
+        self.ranker, self.name, self.temperature = ranker, ranker.name, temperature
+        self.tells_moments = ranker.tells_moments
         counts = torch.from_numpy(popularity + 1.0)
         self.popular = (counts / counts.sum()).log().float().to(ranker.device)
         self.candidate_of_item = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
         self.candidates = int(candidate_of_item.max()) + 1
 
     def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
-        """See `minionerec.rankers.mixture.Assistant`; moments say nothing to these models."""
-        found = (self.ranker.scores(histories).float() / self.temperature).log_softmax(-1)
+        """See `minionerec.rankers.mixture.Assistant`."""
+        found = (self.ranker.scores(histories, moments).float() / self.temperature).log_softmax(-1)
         empty = torch.tensor([len(history) == 0 for history in histories], device=found.device)
         found = torch.where(empty.unsqueeze(1), self.popular, found)
         return sum_to_leaves(found, self.candidate_of_item, self.candidates)

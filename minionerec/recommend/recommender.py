@@ -200,13 +200,13 @@ class Recommender:
     @property
     def tells_moments(self) -> bool:
         """Whether the model was told in training when the next item came, so that requests may say it too."""
-        return isinstance(self.ranker, LanguageRanker) and self.ranker.tells_moments
+        return isinstance(self.ranker, LanguageRanker | SequentialRanker) and self.ranker.tells_moments
 
     def rank(
         self, histories: Sequence[np.ndarray], moments: Sequence[int], k: int, allowed: Allowed | None = None
     ) -> Ranking:
         """What the ranker says of histories, told their moments if it can be; see `Understood` and `Ranker.rank`."""
-        if isinstance(self.ranker, LanguageRanker) and self.tells_moments:
+        if isinstance(self.ranker, LanguageRanker | SequentialRanker) and self.ranker.tells_moments:
             told = [moment if len(each) else UNTOLD for each, moment in zip(histories, moments, strict=True)]
             return self.ranker.rank(histories, k, allowed, told)
         return self.ranker.rank(histories, k, allowed)

@@ -66,6 +66,11 @@ class SequentialConfig(StageConfig):
     all_positions: bool = setting(
         False, "train at all positions of user windows instead of on rows: another recipe; causal models"
     )
+    moments: bool = setting(
+        False,
+        "rows: tell the model whether the next item is of the newest one's moment or of a later one, where the corpus "
+        "has times",
+    )
     seen: str | None = setting(
         None,
         "scores of seen items: mask (never recommended), zero (set to 0.0, as published under a) or keep (default: the "
@@ -103,6 +108,11 @@ class SequentialConfig(StageConfig):
         if self.monitor == "NDCG@20" and self.protocol == "b":
             raise ConfigError("monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out.")
 
+        if self.moments and self.protocol != "rows":
+            raise ConfigError(
+                f"moments is true, but protocol is {self.protocol!r}, whose sequences have no times; take protocol "
+                "rows, or leave moments out."
+            )
         self._check_stream()
 
     def _check_stream(self) -> None:
@@ -112,6 +122,8 @@ class SequentialConfig(StageConfig):
                 f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
                 "protocol rows, or leave stream out."
             )
+        if self.stream and self.moments:
+            raise ConfigError("moments is true, but rows that are streamed tell none; leave stream or moments out.")
         for name, unsaid in _OF_STREAM.items():
             if not self.stream and getattr(self, name) != unsaid:
                 raise ConfigError(
@@ -121,8 +133,9 @@ class SequentialConfig(StageConfig):
             raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; how rows are streamed only where they are, so that what was finished stands."""
+        """What decides the result; what is new only where it is made use of, so that what was finished stands."""
         unused = set() if self.stream else {"stream", *_OF_STREAM}
+        unused |= set() if self.moments else {"moments"}
         return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:

@@ -41,6 +41,7 @@ class Given:
         transitions: What followed what in the training windows; None without.
         digits: Digits of the items, int32 (N, M); None without.
         table: SIDs of the items; None where nothing is measured at their level.
+        moments: Whether the model is told of what moment the next item is.
     """
 
     split: Split
@@ -49,6 +50,7 @@ class Given:
     transitions: Transitions | None
     digits: torch.Tensor | None
     table: SidTable | None
+    moments: bool = False
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
         """The model with weights drawn from a seed, and all that it reads beside histories."""
@@ -60,6 +62,8 @@ class Given:
             built.set_transitions(self.transitions)
         if self.digits is not None:
             built.set_digits(self.digits)
+        if self.moments:
+            built.tell_moments()
         return built
 
 
@@ -108,6 +112,12 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
         )
     split = _stream(config, protocol, folder, bool(counted.get("reach"))) if config.stream else None
     split = split or read_split(config.corpus, protocol, config.items)
+    if config.moments and split.times is None:
+        logger.warning(
+            "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare "
+            "it from a source with times (of the published data with --times_by_order true), or leave moments out.",
+            config.corpus,
+        )
     text = _read_text(config, split)
     transitions = _count(counted, split, config.stream)
     item_ids = split.catalogue["item_id"].tolist()
@@ -128,6 +138,7 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
         transitions=transitions,
         digits=digits,
         table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
+        moments=config.moments,
     )
 
 

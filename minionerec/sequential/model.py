@@ -4,9 +4,11 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.moments import UNKNOWN
 from minionerec.data.sequences import Side
 from minionerec.data.transitions import Transitions
 from minionerec.nn.linear import linear
+from minionerec.nn.moments import MomentStates
 from minionerec.nn.padding import length_groups
 
 
@@ -26,12 +28,15 @@ class SequentialModel(nn.Module):
         masks_padding: Whether a row's vectors stay the same when columns are cut off that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
+        learns_next: Whether `loss` is that of the next items, so that the model may be told their moments.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
+        moment_states: What is made of vectors by the moment that is asked about; None in a model that is not told it.
     """
 
     causal = False
     masks_padding = False
     needs_users = False
+    learns_next = True
 
     def __init__(self, num_items: int, max_len: int, padding: Side):
         super().__init__()
@@ -39,6 +44,22 @@ class SequentialModel(nn.Module):
         self.max_len = max_len
         self.padding = padding
         self.label_smoothing = 0.0
+        self.moment_states: MomentStates | None = None
+
+    def tell_moments(self) -> None:
+        """Let the model be told of what moment the next item is; it begins as if that made no difference.
+
+        Raises:
+            ConfigError: If its loss is not that of the next items.
+        """
+        if not self.learns_next:
+            raise ConfigError(
+                f"{type(self).__name__} learns to fill in items of histories, not the next ones, so it cannot be told "
+                "of what moment these are. Leave moments out."
+            )
+        with torch.no_grad():
+            width = self.item_matrix().shape[1]
+        self.moment_states = MomentStates(width)
 
     def set_text(self, vectors: torch.Tensor) -> None:
         """Give the items fixed text vectors, where the model reads them.
@@ -97,54 +118,86 @@ class SequentialModel(nn.Module):
         """Vectors that items are scored with: float (V, D), row 0 for padding."""
         raise NotImplementedError
 
+    def asked(self, vectors: torch.Tensor, moments: torch.Tensor | None) -> torch.Tensor:
+        """Vectors as they are scored with, by what is told of the moments of the next items.
+
+        Args:
+            vectors: float (K, D), of `user_vectors` or `target_vectors`.
+            moments: int64 (K,), places in `minionerec.data.moments.MOMENTS`; all unknown if None. A model that is not
+                told them makes nothing of them.
+
+        Returns:
+            float (K, D).
+        """
+        if self.moment_states is None:
+            return vectors
+        if moments is None:
+            moments = torch.full((len(vectors),), UNKNOWN, device=vectors.device)
+        told: torch.Tensor = self.moment_states(vectors, moments)
+        return told
+
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Scores of all rows of the item table.
 
         Args:
-            vectors: float (..., D), of `user_vectors` or `position_vectors`.
+            vectors: float (..., D), of `user_vectors` or `position_vectors`, behind `asked`.
 
         Returns:
             float (..., V).
         """
         return linear(vectors, self.item_matrix())
 
-    def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+    def scores(
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Scores of all rows of the item table after each history, by which items are ranked.
 
         Args:
             histories: int64 (B, L).
             users: int64 (B,), only where `needs_users`.
+            moments: int64 (B,), see `asked`.
 
         Returns:
             float (B, V).
         """
-        return self.logits(self.user_vectors(histories, users))
+        return self.logits(self.asked(self.user_vectors(histories, users), moments))
 
-    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Training loss of a batch: mean cross-entropy over all V rows, if the model does not say otherwise.
 
         Args:
             histories: int64 (B, L).
             targets: int64 (B,), the next item of each row.
             users: int64 (B,), only where `needs_users`.
+            moments: int64 (B,), see `asked`.
 
         Returns:
             float, scalar.
         """
-        return self.cross_entropy(self.user_vectors(histories, users), targets)
+        return self.cross_entropy(self.asked(self.user_vectors(histories, users), moments), targets)
 
-    def sequence_loss(self, histories: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def sequence_loss(
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Training loss at all positions: mean cross-entropy over those that have a target.
 
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
+            moments: int64 (B, L), of each target, see `asked`.
 
         Returns:
             float, scalar.
         """
         vectors, row, slot = self.target_vectors(histories, targets)
-        return self.cross_entropy(vectors, targets[row, slot])
+        told = None if moments is None else moments[row, slot]
+        return self.cross_entropy(self.asked(vectors, told), targets[row, slot])
 
     def target_vectors(
         self, histories: torch.Tensor, targets: torch.Tensor

@@ -77,7 +77,8 @@ def masked_scores(
     for start in progress(range(0, len(samples), size), description, unit="chunk"):
         rows = slice(start, min(start + size, len(samples)))
         given = torch.from_numpy(histories[rows]).to(device, torch.int64)
-        scores = model.scores(given, users[rows].to(device))
+        told = None if samples.moments is None else torch.from_numpy(samples.moments[rows]).to(device, torch.int64)
+        scores = model.scores(given, users[rows].to(device), told)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":

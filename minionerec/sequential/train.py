@@ -20,6 +20,7 @@ from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split
 from minionerec.metrics.ranking import ranking_metrics
+from minionerec.nn.moments import hidden
 from minionerec.sequential.model import SequentialModel
 from minionerec.sequential.rank import check_items, rank_rows
 
@@ -93,13 +94,16 @@ def block_batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[n
         yield held
 
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-"""Histories, targets and users of a batch, on the model's device."""
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""Histories, targets, users and moments of a batch, on the model's device."""
 
 
 def _from_memory(model: SequentialModel, split: Split, settings: TrainSettings) -> Iterator[Batch]:
     """The batches of an epoch, of rows that lie on the device as a whole."""
     device = model.item_matrix().device
+    source = split.windows if settings.all_positions else split.train
+    told = None if model.moment_states is None or source.moments is None else torch.from_numpy(source.moments)
+    told = None if told is None else told.to(device)
     if settings.all_positions:
         histories, targets = (torch.from_numpy(part) for part in (split.windows.histories, split.windows.targets))
         users = None
@@ -110,7 +114,8 @@ def _from_memory(model: SequentialModel, split: Split, settings: TrainSettings) 
     for places in batches(len(histories), settings.batch_size):
         places = places.to(device)
         rows, wanted = histories.index_select(0, places).long(), targets.index_select(0, places).long()
-        yield rows, wanted, None if users is None else users.index_select(0, places)
+        moments = None if told is None else hidden(told.index_select(0, places).long(), wanted)
+        yield rows, wanted, None if users is None else users.index_select(0, places), moments
 
 
 def _from_disk(model: SequentialModel, split: Split, settings: TrainSettings, epoch: int) -> Iterator[Batch]:
@@ -123,7 +128,7 @@ def _from_disk(model: SequentialModel, split: Split, settings: TrainSettings, ep
         else:
             rows = split.train.take(places)
             histories, targets = rows.histories, rows.targets
-        yield torch.from_numpy(histories).to(device).long(), torch.from_numpy(targets).to(device).long(), None
+        yield torch.from_numpy(histories).to(device).long(), torch.from_numpy(targets).to(device).long(), None, None
 
 
 def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.optim.AdamW:
@@ -158,8 +163,11 @@ def train_epoch(
     else:
         found = _from_memory(model, split, settings)
     total = torch.zeros((), device=model.item_matrix().device)
-    for rows, wanted, users in progress(found, f"epoch {epoch}", total=steps, unit="step"):
-        loss = model.sequence_loss(rows, wanted) if settings.all_positions else model.loss(rows, wanted, users)
+    for rows, wanted, users, told in progress(found, f"epoch {epoch}", total=steps, unit="step"):
+        if settings.all_positions:
+            loss = model.sequence_loss(rows, wanted, told)
+        else:
+            loss = model.loss(rows, wanted, users, told)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -47,6 +47,6 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
         begins = ends - [len(history) for history in kept]
         flat = np.concatenate([np.asarray(history, dtype=np.int32) for history in kept]) + 1
         rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).to(device, torch.int64)
-        return model.logits(model.user_vectors(rows))[:, 1:].float().cpu().numpy()
+        return model.logits(model.asked(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
 
     return score

@@ -58,6 +58,7 @@ class BERT4Rec(SequentialModel):
     """
 
     masks_padding = True
+    learns_next = False
 
     def __init__(
         self,
@@ -146,8 +147,14 @@ class BERT4Rec(SequentialModel):
         scored = hidden & (from_end <= self.most_scored) & (columns + first > 0)
         return histories.masked_fill(hidden, self.mask_item), histories * scored
 
-    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """Mean cross-entropy of the masked items that are scored; the next items are not used."""
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Mean cross-entropy of the masked items that are scored; next items, and their moments, are not used."""
         given, wanted = self.hide(histories)
         last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []

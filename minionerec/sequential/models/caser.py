@@ -82,8 +82,14 @@ class Caser(SequentialModel):
         """See `SequentialModel`."""
         return self.items.weight
 
-    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Cross-entropy over all V rows, plus the penalty on norms."""
         parts = [self.users, self.items, self.vertical, self.inner, self.outer, *self.horizontal]
         norms = torch.stack([part.weight.norm() for part in parts if part is not None])
-        return super().loss(histories, targets, users) + self.penalty * norms.sum()
+        return super().loss(histories, targets, users, moments) + self.penalty * norms.sum()

@@ -149,22 +149,34 @@ class Causal(CausalEncoder):
         embedded: torch.Tensor = self.dropout(x)
         return embedded
 
-    def scores(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
+    def scores(
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `SequentialModel`; pointer and counts, too, follow the vector by what is told of the moment."""
         row = torch.arange(len(histories), device=histories.device)
-        return self._score(self.user_vectors(histories), histories, row, readout_slots(histories, self.padding), None)
+        vectors = self.asked(self.user_vectors(histories), moments)
+        return self._score(vectors, histories, row, readout_slots(histories, self.padding), None)
 
-    def loss(self, histories: torch.Tensor, targets: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See `SequentialModel`; the counts of a row leave out its target."""
         row, slot = torch.arange(len(histories), device=histories.device), readout_slots(histories, self.padding)
         labels = torch.zeros_like(histories)
         labels[row, slot] = targets
-        return self._loss(self.user_vectors(histories), histories, row, slot, labels)
+        return self._loss(self.asked(self.user_vectors(histories), moments), histories, row, slot, labels)
 
-    def sequence_loss(self, histories: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def sequence_loss(
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `SequentialModel`; the counts of a position leave out its own target and later ones."""
         vectors, row, slot = self.target_vectors(histories, targets)
-        return self._loss(vectors, histories, row, slot, targets)
+        told = None if moments is None else moments[row, slot]
+        return self._loss(self.asked(vectors, told), histories, row, slot, targets)
 
     def _loss(
         self,

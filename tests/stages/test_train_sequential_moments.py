@@ -1,0 +1,174 @@
+"""Sequential recommenders that are told moments: what they learn, killed, read back, asked by a request, refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.moments import LATER_ON, make_moments
+from support.small_shop import sign
+from support.training import N_ITEMS
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request, RequestError
+from minionerec.sequential import train
+from minionerec.sequential.config import SequentialConfig
+from minionerec.sequential.rank import rank_rows
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.stage import run_sequential
+
+SMALL = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
+POINTING = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "dropout": 0.0, "pointer": True, "reach": 4}
+MODELS = {
+    "sasrec": {},
+    "causal": {"model": "causal", "hyper": POINTING},
+    "a position a row": {
+        "model": "gru4rec",
+        "hyper": {"hidden_size": 32},
+        "all_positions": False,
+        "batch_size": 32,
+        "epochs": 5,
+    },
+}
+
+
+def config_of(folder, output, corpus="corpus", **changes):
+    plain = {
+        "model": "sasrec", "corpus": str(folder / corpus), "protocol": "rows", "output": str(output), "hyper": SMALL,
+        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10, "moments": True,
+        "all_positions": True,
+    }  # fmt: skip
+    return SequentialConfig(**{**plain, **changes})
+
+
+def ndcg(result):
+    return result.summary["mean_sd"]["test"]["item"]["NDCG@10"][0]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A corpus in which the moment decides what comes next, and SASRec of it, told."""
+    folder = tmp_path_factory.mktemp("moments")
+    make_moments(folder / "corpus")
+    make_moments(folder / "timeless", timed=False)
+    run_sequential(config_of(folder, folder / "told"))
+    return folder
+
+
+def model_of(output):
+    return output / "seed-42" / "model"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
+    """Told, the model knows which of two items comes; one that was never told knows no more than both."""
+    found = {
+        told: run_sequential(config_of(made, tmp_path / str(told), moments=told, **MODELS[name])) for told in (0, 1)
+    }
+    assert ndcg(found[True]) > 0.95
+    assert 0.6 < ndcg(found[False]) < 0.9  # half of the rows first and half of them second would be 0.82
+    model, rows = load_sequential(model_of(tmp_path / "1")), PROTOCOLS["rows"].split(Corpus.load(made / "corpus")).test
+    histories, newest = torch.from_numpy(rows.histories).long(), torch.from_numpy(rows.flat[rows.ends - 1]).long() - 1
+    followers = {SAME: (newest + 1) % N_ITEMS, LATER: torch.full_like(newest, LATER_ON)}
+    with torch.no_grad():
+        for moment, follower in followers.items():
+            best = model.scores(histories, None, torch.full_like(newest, moment))[:, 1:].argmax(1)
+            assert (best == follower).float().mean() > 0.85
+    untold = rank_rows(model, replace(rows, moments=None), "keep", torch.device("cpu"))["item"]
+    assert 0.6 < ranking_metrics(untold, (10,))["NDCG@10"].mean() < 0.9
+
+
+def test_killed_it_goes_on_to_the_same_bytes(made, tmp_path, monkeypatch):
+    config, original = config_of(made, tmp_path / "cut"), train.train_epoch
+
+    def die(*args):
+        if args[-1] == 5:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "train_epoch", die)
+        run_sequential(config)
+    torch.manual_seed(99)
+    run_sequential(config)
+    for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
+        one, other = (folder / "seed-42" / name for folder in (tmp_path / "cut", made / "told"))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_what_was_told_is_known_from_the_files(made, tmp_path):
+    settings = read_manifest(model_of(made / "told"))["settings"]
+    assert settings["moments"] is True
+    told = config_of(made, made / "told")
+    assert told.up_to_date() and not run_sequential(told).trained
+    plain = config_of(made, tmp_path / "plain", moments=False, epochs=1)
+    assert "moments" not in plain.deciding()
+    run_sequential(plain)
+    about = [json.loads((model_of(place) / "model.json").read_text()) for place in (made / "told", tmp_path / "plain")]
+    assert about[0]["moments"] is True and "moments" not in about[1]
+    models = [load_sequential(model_of(place)) for place in (made / "told", tmp_path / "plain")]
+    assert models[0].moment_states is not None and models[1].moment_states is None
+    assert models[0].moment_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
+    names = [set(load_file(model_of(place) / "model.safetensors")) for place in (made / "told", tmp_path / "plain")]
+    assert names[0] - names[1] == {"moment_states.scale", "moment_states.shift"}
+    for wrong, words in (("yes", "moments is 'yes', expected true or false"), (False, "does not fit")):
+        (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"moments": wrong}))
+        sign(model_of(made / "told"))
+        with pytest.raises(ArtefactError, match=words):
+            load_sequential(model_of(made / "told"))
+    (model_of(made / "told") / "model.json").write_text(json.dumps(about[0], indent=1) + "\n")
+    sign(model_of(made / "told"))
+    load_sequential(model_of(made / "told"))
+
+
+def test_a_request_tells_the_moment(made, tmp_path):
+    recommender = Recommender.load(model_of(made / "told"), corpus=made / "corpus")
+    assert recommender.tells_moments
+    histories = [[f"i{item}" for item in history] for history in Corpus.load(made / "corpus").test.histories]
+    found = {word: recommender.answer([Request(ids, 3, moment=word) for ids in histories]) for word in MOMENTS}
+    first = {word: [answer.items[0].item_id for answer in answers] for word, answers in found.items()}
+    followers = [f"i{(int(ids[-1][1:]) + 1) % N_ITEMS}" for ids in histories]
+    assert np.mean([one == other for one, other in zip(first["same"], followers, strict=True)]) > 0.85
+    assert first["later"].count(f"i{LATER_ON}") / len(histories) > 0.85
+    assert found["unknown"] == recommender.answer([Request(ids, 3) for ids in histories])
+    for word in ("same", "later"):
+        scores = [[answer.items[0].score for answer in found[name]] for name in (word, "unknown")]
+        assert np.abs(np.subtract(*scores)).min() > 1e-3
+    run_sequential(config_of(made, tmp_path / "plain", moments=False, epochs=1))
+    plain = Recommender.load(model_of(tmp_path / "plain"), corpus=made / "corpus")
+    assert not plain.tells_moments
+    with pytest.raises(RequestError, match="this model was not told moments in training"):
+        plain.recommend(["i1"], 2, moment="later")
+
+
+def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
+    with caplog.at_level("WARNING", "minionerec"):
+        run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1, seeds=2))
+    said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith(f"moments is true, but {made / 'timeless'} has no times")
+    states = load_sequential(model_of(tmp_path / "timeless")).moment_states
+    assert states.shift[0].any() and not states.shift[1:].any()
+    caplog.clear()
+    with caplog.at_level("WARNING", "minionerec"):
+        run_sequential(config_of(made, tmp_path / "timed", epochs=1))
+    assert "has no times" not in caplog.text
+
+
+def test_what_cannot_be_told_is_refused(made, tmp_path):
+    for protocol in ("a", "b"):
+        with pytest.raises(
+            ConfigError, match=f"moments is true, but protocol is '{protocol}', whose sequences have no"
+        ):
+            config_of(made, tmp_path, protocol=protocol)
+    with pytest.raises(ConfigError, match="moments is true, but rows that are streamed tell none"):
+        config_of(made, tmp_path, stream=True)
+    with pytest.raises(ConfigError, match="BERT4Rec learns to fill in items"):
+        run_sequential(config_of(made, tmp_path / "bert", model="bert4rec", hyper={}, all_positions=False))
