@@ -15,7 +15,7 @@ from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.settings import load_settings
+from minionerec.core.settings import load_settings, read_yaml
 from minionerec.data.published import default_root
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
@@ -494,8 +494,8 @@ SHIPPED += [ROOT / f"configs/industrial/sids/{name}.yaml" for name in ("balanced
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_shipped_configurations_parse(path):
     config = load_settings(SidConfig, path)
-    dataset, *recipe = path.relative_to(ROOT / "configs").parts[:-1]
-    wanted = f"runs/city/{recipe[0]}/corpus" if dataset == "city" else f"runs/{dataset}/corpus"  # cities of two sizes
+    data, dataset = path.with_name("data.yaml"), path.relative_to(ROOT / "configs").parts[0]
+    wanted = read_yaml(data)["output"] if data.is_file() else f"runs/{dataset}/corpus"
     assert config.corpus == wanted and len(config.codebook_sizes) == 3
 
 
