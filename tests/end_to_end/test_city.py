@@ -8,7 +8,7 @@ from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import read_json
 from minionerec.rankers.floors import FOLLOWED, POPULARITY
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path, monkeypatch):

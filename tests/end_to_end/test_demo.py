@@ -205,6 +205,7 @@ def test_a_second_run_is_up_to_date_and_changes_nothing(shop, monkeypatch, capsy
     assert digests(shop / "runs") == before
 
 
+@pytest.mark.slow  # each trainer is killed in tests/stages
 def test_a_killed_training_goes_on_and_ends_the_same(shop):
     output = shop / "runs_killed/sft"
     words = [sys.executable, ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
