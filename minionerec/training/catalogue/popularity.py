@@ -45,12 +45,11 @@ def set_popularity(model: CatalogueModel, windows: Windows, weights: Mapping[str
     """Give a model the popularity of training targets, with given weights.
 
     Args:
-        model: A model with `popularity`, changed in place.
+        model: A model, changed in place; one without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
         windows: Training windows, with their moments.
         weights: Moment → weight; 0 for those that are not named.
     """
-    assert model.popularity is not None
-    if not model.by_blocks:
+    if model.popularity is not None and not model.by_blocks:
         model.popularity.set(
             torch.from_numpy(popularity_logs(windows, model.config.num_sids)),
             torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]),
@@ -80,7 +79,9 @@ def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) ->
     torch.nn.Module.eval(model)
     last = (heldout["labels"] > 0).argmax(1)
     moments = heldout["moments"][np.arange(len(last)), last].astype(np.int64)
-    told, untold = (_gains(model, heldout, asked) for asked in (moments, np.full_like(moments, UNKNOWN)))
+    told, untold = (
+        _gains(model, popularity.logs, heldout, asked) for asked in (moments, np.full_like(moments, UNKNOWN))
+    )
     for moment in range(len(MOMENTS)):
         gains = untold if moment == UNKNOWN else told[:, moments == moment]
         if gains.shape[1]:
@@ -91,10 +92,9 @@ def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) ->
     return found
 
 
-def _gains(model: CatalogueModel, heldout: Windows, moments: np.ndarray) -> np.ndarray:
-    """NDCG@10 of each held-out row by each of the weights: float64 (weights, R)."""
+def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: Windows, moments: np.ndarray) -> np.ndarray:
+    """NDCG@10 of each held-out row by each of the weights of logarithms, float32 (3, N): float64 (weights, R)."""
     found = np.zeros((len(WEIGHTS), len(moments)))
-    assert model.popularity is not None
     for start in progress(range(0, len(moments), _ROWS), "weighing popularity", unit="parts"):
         part = slice(start, start + _ROWS)
         histories, labels, asked = (
@@ -105,7 +105,7 @@ def _gains(model: CatalogueModel, heldout: Windows, moments: np.ndarray) -> np.n
         towers = model.tower_scores(histories, row, slot, asked)
         wanted = labels[row, slot][:, None] - 1
         for number, weight in enumerate(WEIGHTS):
-            added = weight * model.popularity.logs[asked]
+            added = weight * logs[asked]
             probable = torch.stack([(scores + added).log_softmax(-1) for scores in towers]).logsumexp(0)
             ranks = (probable > probable.gather(1, wanted)).sum(1).cpu().numpy() + 1
             found[number, part] = ranking_metrics(ranks, (10,))["NDCG@10"]

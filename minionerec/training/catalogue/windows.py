@@ -44,20 +44,16 @@ def sid_windows(corpus: Corpus, table: SidTable, recency: float, moments: bool =
     split = protocol.split(corpus)
     number = np.concatenate([[0], table.sid_numbers + 1])
     windows = {"histories": number[split.windows.histories], "labels": number[split.windows.targets]}
-    asked = row_moments(corpus.valid.times, len(corpus.valid)) if moments else None
-    valid = _last_targets(number[split.valid.histories], number[split.valid.targets], asked)
+    valid = _last_targets(number[split.valid.histories], number[split.valid.targets])
     windows["labels"][windows["labels"] == 0] = -100
     windows["weights"] = np.ones(windows["labels"].shape, dtype=np.float32)
     ages = recency_weights(corpus, recency)
-    found = user_windows(corpus)
-    for weights, window in zip(windows["weights"], found, strict=True):
+    for weights, window in zip(windows["weights"], user_windows(corpus), strict=True):
         weights[: len(window.rows) - 1] = ages[window.rows[1:]]
     if moments:
-        windows["moments"] = np.zeros(windows["labels"].shape, dtype=np.int8)
-        of_rows = np.append(row_moments(corpus.train.times, len(corpus.train)), 0)  # -1 names the last: nothing known
-        for place, window in zip(windows["moments"], found, strict=True):
-            place[: len(window.rows) - 1] = of_rows[window.rows[1:]]
-        windows["moments"][windows["labels"] < 0] = UNKNOWN
+        untold = np.full(windows["labels"].shape, UNKNOWN, dtype=np.int8)
+        windows["moments"] = untold if split.windows.moments is None else split.windows.moments
+        _tell(valid, split.valid.moments)
     windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
     return windows, valid
 
@@ -76,20 +72,21 @@ def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, moments
     number = np.concatenate([[0], table.sid_numbers + 1])
     flat, borders = rows.flat_histories()
     histories = padded(flat + 1, borders[:-1], borders[1:], max_history, "right")
-    asked = row_moments(rows.times, len(rows)) if moments else None
-    return _last_targets(number[histories], number[rows.targets.astype(np.int64) + 1], asked)
-
-
-def _last_targets(histories: np.ndarray, targets: np.ndarray, moments: np.ndarray | None) -> Windows:
-    """Windows with a loss at the last item alone: the target, int64 (W,), behind each history, int64 (W, H).
-
-    Its moment, int8 (W,), stands there too where moments are told.
-    """
-    labels = np.full_like(histories, -100)
-    last = np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)
-    labels[last] = targets
-    windows = {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
-    if moments is not None:
-        windows["moments"] = np.zeros(labels.shape, dtype=np.int8)
-        windows["moments"][last] = moments
+    windows = _last_targets(number[histories], number[rows.targets.astype(np.int64) + 1])
+    if moments:
+        _tell(windows, row_moments(rows.times, len(rows)))
     return windows
+
+
+def _last_targets(histories: np.ndarray, targets: np.ndarray) -> Windows:
+    """Windows with a loss at the last item alone: the target, int64 (W,), behind each history, int64 (W, H)."""
+    labels = np.full_like(histories, -100)
+    labels[np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)] = targets
+    return {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
+
+
+def _tell(windows: Windows, moments: np.ndarray | None) -> None:
+    """Give windows of one label each its moment, int8 (W,), at that label; None: nothing is known."""
+    windows["moments"] = np.full(windows["labels"].shape, UNKNOWN, dtype=np.int8)
+    if moments is not None:
+        windows["moments"][np.arange(len(moments)), (windows["labels"] >= 0).argmax(1)] = moments
