@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minionerec.core.log import get_logger
 from minionerec.data.times import NO_TIME, RowTimes
+
+logger = get_logger(__name__)
 
 UNKNOWN, SAME, LATER = 0, 1, 2
 MOMENTS = ("unknown", "same", "later")
@@ -59,3 +62,12 @@ def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
             row += 1
         found.append(RowTimes(time, previous))
     return found
+
+
+def warn_untold(corpus: object) -> None:
+    """Say that a model which is to be told moments learns nothing of them, for a corpus, by its path, has no times."""
+    logger.warning(
+        "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare it "
+        "from a source with times (of the published data with --times_by_order true), or leave moments out.",
+        corpus,
+    )

@@ -13,6 +13,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import warn_untold
 from minionerec.data.protocols import ROWS, Protocol, read_split
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Split
@@ -113,11 +114,7 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
     split = _stream(config, protocol, folder, bool(counted.get("reach"))) if config.stream else None
     split = split or read_split(config.corpus, protocol, config.items)
     if config.moments and split.times is None:
-        logger.warning(
-            "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare "
-            "it from a source with times (of the published data with --times_by_order true), or leave moments out.",
-            config.corpus,
-        )
+        warn_untold(config.corpus)
     text = _read_text(config, split)
     transitions = _count(counted, split, config.stream)
     item_ids = split.catalogue["item_id"].tolist()

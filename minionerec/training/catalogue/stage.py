@@ -16,6 +16,7 @@ from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
+from minionerec.data.moments import warn_untold
 from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.trie import Trie
 from minionerec.nn.memory import free_memory
@@ -176,11 +177,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     large = run.refit is None and stored.is_large
     corpus = rows_held_out(stored) if large else run.load_corpus()
     if moments and not corpus.has_times:
-        logger.warning(
-            "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare "
-            "it from a source with times (of the published data with --times_by_order true), or leave moments out.",
-            run.inputs["corpus"],
-        )
+        warn_untold(run.inputs["corpus"])
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
