@@ -29,13 +29,16 @@ def run_arguments(program: str) -> CommandParser:
     """The options of `minionerec run`."""
     parser = CommandParser(
         prog=program,
-        description="Run the stages of a recipe one after another; those that are up to date are left as they are.",
+        description="Run the stages of a recipe, each after what it reads; what is up to date is left as it is.",
     )
     parser.add_argument(
         "recipe", nargs="?", default="demo", help="name of a shipped recipe, or a folder with a pipeline.yaml"
     )
     parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
     parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="steps that run at a time, instead of the recipe's number"
+    )
     return parser
 
 
@@ -51,7 +54,7 @@ def recipe_arguments(program: str) -> CommandParser:
 
 def _run(program: str) -> None:
     given = run_arguments(program).parse_args()
-    run_pipeline(given.recipe, given.first, given.last)
+    run_pipeline(given.recipe, given.first, given.last, given.jobs)
 
 
 def _recipes(program: str) -> None:

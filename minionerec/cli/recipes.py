@@ -3,9 +3,12 @@
 `pipeline.yaml` lists the stages in order, each as `stage: configuration file beside it`:
 
     threads: 1
+    jobs: 2
     stages:
       - prepare-data: data.yaml
       - build-sids: sids.yaml
+
+`threads` are the CPU threads of a stage, `jobs` the number of stages that run at a time.
 
 A step is known by its configuration's name without ending ("sft", "eval_grpo"). Shipped recipes lie in
 `configs/DATA SET/RECIPE`; a data set's name alone means its recipe `language`.
@@ -33,7 +36,7 @@ FILE = "pipeline.yaml"
 HOME = "configs"
 USUAL = "language"
 DEMO_RECIPE = f"{HOME}/demo/{USUAL}"
-_KEYS = ("stages", "launch", "threads")
+_KEYS = ("stages", "launch", "threads", "jobs")
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ def read_recipe(name: str | os.PathLike[str]) -> list[Step]:
     unknown = sorted(str(key) for key in content if key not in _KEYS)
     if unknown:
         raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: {', '.join(_KEYS)}.")
-    launch, threads = _read_launch(file, content), _read_threads(file, content)
+    launch, threads = _read_launch(file, content), _read_count(file, content, "threads", "CPU threads")
+    _read_count(file, content, "jobs", "steps at a time")
     steps: list[Step] = []
     for stage, name_of_file in _read_entries(file, content):
         step = _read_step(file, stage, name_of_file, launch, threads)
@@ -144,6 +148,17 @@ def read_recipe(name: str | os.PathLike[str]) -> list[Step]:
             raise ConfigError(f"{file}: {name_of_file!r} is listed twice; give each step a configuration of its own.")
         steps.append(step)
     return steps
+
+
+def steps_at_a_time(name: str | os.PathLike[str]) -> int:
+    """How many steps of a recipe run at a time, as its `pipeline.yaml` says.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    place = find_recipe(name)
+    file = place / FILE if place.is_dir() else place
+    return _read_count(file, read_yaml(file), "jobs", "steps at a time") or 1
 
 
 def _read_entries(file: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -164,11 +179,11 @@ def _read_launch(file: Path, content: Mapping[str, Any]) -> Path | None:
     return launch
 
 
-def _read_threads(file: Path, content: Mapping[str, Any]) -> int | None:
-    threads = content.get("threads")
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise ConfigError(f"{file}: threads is {threads!r}; expected a whole number of CPU threads, at least 1.")
-    return threads
+def _read_count(file: Path, content: Mapping[str, Any], name: str, what: str) -> int | None:
+    count = content.get(name)
+    if count is not None and (type(count) is not int or count < 1):
+        raise ConfigError(f"{file}: {name} is {count!r}; expected a whole number of {what}, at least 1.")
+    return count
 
 
 def _read_step(file: Path, stage: str, name: str, launch: Path | None, threads: int | None) -> Step:

@@ -1,8 +1,6 @@
 """`minionerec study STUDY.yaml`: data sets, cases, seeds and changed settings as one run that ends in tables."""
 
 import argparse
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +8,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from minionerec.cli.doctor import would_do
+from minionerec.cli.runner import Runner, check_launch, ending_by_signal, losses, print_line
 from minionerec.cli.study_file import read_study
 from minionerec.cli.study_plan import Job, Key, Plan, chosen
-from minionerec.cli.study_run import Interrupted, Runner, losses, print_line
 from minionerec.cli.study_search import check_search, search_settings, with_winner
 from minionerec.cli.study_settings import Study
 from minionerec.cli.study_tables import COMPARE, check_tables, tables
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.settings import read_yaml
 
 logger = get_logger(__name__)
 
@@ -63,12 +60,8 @@ def run_study(program: str) -> None:
     except Timeout:
         raise ConfigError(f"{study.place}: another run of this study is at work. Wait for it.") from None
     try:
-        status = _run(study, given.only, given.seeds)
-    except Interrupted as signalled:
-        if signalled.number == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        sys.stderr.write("ended by a signal; run the same command again to go on\n")
-        status = 128 + signalled.number
+        with ending_by_signal():
+            status = _run(study, given.only, given.seeds)
     finally:
         lock.release()
     if status:
@@ -83,13 +76,7 @@ def with_changes(study: Study, jobs: int | None, threads: int | None) -> Study:
     """
     settings = replace(study.settings, jobs=study.settings.jobs if jobs is None else jobs)
     settings = replace(settings, threads=settings.threads if threads is None else threads)
-    if settings.launch and settings.jobs > 1:
-        processes = read_yaml(settings.launch).get("num_processes", 1)
-        if processes != 1:
-            raise ConfigError(
-                f"{study.file}: jobs is {settings.jobs}, but each launch by {settings.launch} starts {processes} "
-                "processes; set jobs to 1."
-            )
+    check_launch(settings.jobs, settings.launch, study.file)
     return replace(study, settings=settings)
 
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from minionerec.cli.recipes import Step
 from minionerec.cli.study_file import PLACEHOLDER, all_steps, at
 from minionerec.cli.study_settings import Case, Study, StudyStep
+from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, named_here, read_yaml, typed_values
@@ -58,9 +61,20 @@ class Job:
     ranks: bool
 
     @property
+    def title(self) -> str:
+        """How it is called in what a user reads."""
+        return self.key.title
+
+    @property
     def log(self) -> Path:
         """The file of what the step said."""
         return self.step.config.with_suffix(".log")
+
+    def prepare(self) -> None:
+        """Write the file of the step's settings."""
+        file = self.step.config
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(file, f"# {self.title}\n{yaml.safe_dump(dict(self.values), sort_keys=False)}")
 
     @property
     def output(self) -> Path:

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
+from minionerec.cli.runner import Runner, losses
 from minionerec.cli.study_file import all_steps, changed_steps
 from minionerec.cli.study_plan import Job, Key, Plan, chosen
-from minionerec.cli.study_run import Runner, losses
 from minionerec.cli.study_settings import Case, SearchSettings, Study
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, MinioneRecError, shown

@@ -15,11 +15,11 @@ from filelock import FileLock
 from support.paths import ROOT
 from support.studies import BROKEN, ROWS, TINY, study, write_study
 
-from minionerec.cli import study_run
+from minionerec.cli import runner
 from minionerec.cli.recipes import Step
+from minionerec.cli.runner import Runner, last_words
 from minionerec.cli.study_file import read_study
 from minionerec.cli.study_plan import Plan
-from minionerec.cli.study_run import Runner, last_words
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.ranking import ranking_metrics
 
@@ -191,14 +191,14 @@ def test_a_signal_ends_every_child_and_the_next_call_goes_on(number, played, tmp
 import sys
 from contextlib import contextmanager
 import subprocess
-from minionerec.cli import study_run
+from minionerec.cli import runner
 from minionerec.cli.main import main
 
 @contextmanager
 def asleep(words, threads, log):
     yield subprocess.Popen([sys.executable, "-c", {SLEEPER!r}, {str(mark)!r}], start_new_session=True)
 
-study_run.started_words = asleep
+runner.started_words = asleep
 sys.argv = ["minionerec", "study", {str(path)!r}]
 main()
 """
@@ -253,8 +253,8 @@ def test_no_more_at_a_time_than_asked_for(tmp_path, monkeypatch):
             self.asked += 1
             return 0 if self.asked == 3 else None
 
-    monkeypatch.setattr(study_run, "started_words", lambda words, threads, log: Slow(words[-1]))
-    monkeypatch.setattr(study_run, "_PAUSE", 0)
+    monkeypatch.setattr(runner, "started_words", lambda words, threads, log: Slow(words[-1]))
+    monkeypatch.setattr(runner, "_PAUSE", 0)
     monkeypatch.setattr(Step, "is_current", lambda self: False)
     jobs = Plan(read_study(str(write_study(tmp_path)))).all()
     for limit in (1, 3):
@@ -280,9 +280,7 @@ def test_the_last_words_of_a_step_are_its_error_or_its_last_line(tmp_path):
 def test_threads_reach_every_step(played, tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen = set()
-    monkeypatch.setattr(
-        study_run, "started_words", lambda words, threads, log: seen.add(threads) or played(words, 0, log)
-    )
+    monkeypatch.setattr(runner, "started_words", lambda words, threads, log: seen.add(threads) or played(words, 0, log))
     assert study(monkeypatch, write_study(tmp_path), "--threads", "3", "--only", "labels", "--seeds", "1") == 0
     assert seen == {3}
 

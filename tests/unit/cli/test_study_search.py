@@ -7,7 +7,7 @@ import yaml
 from support.paths import ROOT
 from support.studies import BROKEN, TINY, study, write_study
 
-from minionerec.cli import study_run, study_search
+from minionerec.cli import runner, study_search
 from minionerec.cli.study_file import read_study
 from minionerec.cli.study_search import check_search, with_winner
 from minionerec.core.errors import ConfigError, MinioneRecError
@@ -77,7 +77,7 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path,
         return played(words, threads, log)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(study_run, "started_words", die)
+        patch.setattr(runner, "started_words", die)
         study(patch, path, "--only", "best")
     first = trials(capsys.readouterr().out)
     assert study(monkeypatch, path, "--only", "best") == 0

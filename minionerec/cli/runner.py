@@ -1,27 +1,56 @@
-"""Runs the jobs of a study: several at a time, each after what it needs, its words in a file; goes on past failures."""
+"""Runs steps: several at a time, each after what it needs, its words in a file; goes on past failures."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 from types import FrameType
-
-import yaml
+from typing import Protocol, TypeVar
 
 from minionerec.cli.launch import shown_command, started_words
-from minionerec.cli.study_plan import Job, Key
-from minionerec.core.artefacts import write_text_atomic
+from minionerec.cli.recipes import Step
+from minionerec.core.errors import ConfigError
 from minionerec.core.places import shown_path
 from minionerec.core.records import duration
+from minionerec.core.settings import read_yaml
 
+K = TypeVar("K", bound=Hashable)
 _PAUSE = 0.05
 _PATIENCE = 20.0
 """Seconds that a step gets to end before it is killed."""
+
+
+class Work(Protocol):
+    """A step to be run."""
+
+    @property
+    def title(self) -> str:
+        """How it is called in what a user reads."""
+        ...
+
+    @property
+    def step(self) -> Step:
+        """The stage with its settings."""
+        ...
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        """Keys of the steps whose outputs it reads."""
+        ...
+
+    @property
+    def log(self) -> Path:
+        """The file of what it says."""
+        ...
+
+    def prepare(self) -> None:
+        """Write what must lie there before it is started."""
+        ...
 
 
 class Interrupted(Exception):
@@ -44,11 +73,13 @@ class Outcome:
         word: "done", "up to date", "failed" or "left out".
         status: Exit status of its process; 0 where there was none.
         said: Its last words, where it failed.
+        seconds: How long it took.
     """
 
     word: str
     status: int = 0
     said: str = ""
+    seconds: float = 0.0
 
     @property
     def good(self) -> bool:
@@ -65,19 +96,23 @@ class _Running:
 
 @dataclass
 class Runner:
-    """Runs jobs.
+    """Runs steps.
 
     Attributes:
-        most: Jobs at a time.
+        most: Steps at a time.
         say: What a line of progress goes to.
+        started: Called with each step when it is started.
+        ended: Called with each step that was started, when it has ended.
     """
 
     most: int
     say: Callable[[str], None]
+    started: Callable[[Work], None] | None = None
+    ended: Callable[[Work], None] | None = None
     _signal: int | None = None
-    _running: dict[Key, _Running] = field(default_factory=dict)
+    _running: dict[Hashable, _Running] = field(default_factory=dict)
 
-    def run(self, jobs: Mapping[Key, Job]) -> dict[Key, Outcome]:
+    def run(self, jobs: Mapping[K, Work]) -> dict[K, Outcome]:
         """Run jobs, each after those that it needs.
 
         Args:
@@ -89,7 +124,7 @@ class Runner:
         Raises:
             Interrupted: After a signal to end; no process is left then.
         """
-        outcomes: dict[Key, Outcome] = {}
+        outcomes: dict[K, Outcome] = {}
         waiting = dict(jobs)
         with self._watched():
             while waiting or self._running:
@@ -102,7 +137,7 @@ class Runner:
                     time.sleep(_PAUSE)
         return outcomes
 
-    def _start_ready(self, waiting: dict[Key, Job], outcomes: dict[Key, Outcome], total: int) -> None:
+    def _start_ready(self, waiting: dict[K, Work], outcomes: dict[K, Outcome], total: int) -> None:
         for key, job in list(waiting.items()):
             if self._signal is not None:
                 return
@@ -114,25 +149,30 @@ class Runner:
                 del waiting[key]
                 if job.step.is_current():
                     outcomes[key] = Outcome("up to date")
-                    self.say(f"[{len(outcomes)}/{total}] {key.title}: up to date")
+                    self.say(f"[{len(outcomes)}/{total}] {job.title}: up to date")
                 else:
+                    if self.started is not None:
+                        self.started(job)
                     self._running[key] = _start(job)
 
-    def _collect(self, jobs: Mapping[Key, Job], outcomes: dict[Key, Outcome]) -> None:
-        for key, running in list(self._running.items()):
-            status = running.process.poll()
-            if status is None:
+    def _collect(self, jobs: Mapping[K, Work], outcomes: dict[K, Outcome]) -> None:
+        for key, job in jobs.items():
+            running = self._running.get(key)
+            status = None if running is None else running.process.poll()
+            if running is None or status is None:
                 continue
             del self._running[key]
             running.closing.close()
-            took = duration(time.monotonic() - running.since)
+            took = time.monotonic() - running.since
             if status == 0:
-                outcomes[key] = Outcome("done")
-                line = f"done in {took}"
+                outcomes[key] = Outcome("done", seconds=took)
+                line = f"done in {duration(took)}"
             else:
-                outcomes[key] = Outcome("failed", _status(status), last_words(jobs[key].log))
-                line = f"failed with status {_status(status)} after {took}"
-            self.say(f"[{len(outcomes)}/{len(jobs)}] {key.title}: {line}")
+                outcomes[key] = Outcome("failed", _status(status), last_words(job.log), took)
+                line = f"failed with status {_status(status)} after {duration(took)}"
+            self.say(f"[{len(outcomes)}/{len(jobs)}] {job.title}: {line}")
+            if self.ended is not None:
+                self.ended(job)
 
     def _end_all(self) -> None:
         """End every process that is at work, with all that it has started."""
@@ -163,12 +203,40 @@ class Runner:
                 signal.signal(number, handler)
 
 
-def _start(job: Job) -> _Running:
-    """Write a job's settings, and start it."""
+@contextmanager
+def ending_by_signal() -> Iterator[None]:
+    """Let a command that a signal has ended end as a shell expects it."""
+    try:
+        yield
+    except Interrupted as signalled:
+        if signalled.number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        sys.stderr.write("ended by a signal; run the same command again to go on\n")
+        raise SystemExit(128 + signalled.number) from None
+
+
+def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | os.PathLike[str]) -> None:
+    """Check that several steps at a time do not each start processes on all devices.
+
+    Args:
+        jobs: Steps at a time.
+        launch: File for `accelerate launch --config_file`, if one is named.
+        where: The file that says so.
+
+    Raises:
+        ConfigError: If they would.
+    """
+    processes = read_yaml(str(launch)).get("num_processes", 1) if launch and jobs > 1 else 1
+    if processes != 1:
+        raise ConfigError(
+            f"{where}: jobs is {jobs}, but each launch by {launch} starts {processes} processes; set jobs to 1."
+        )
+
+
+def _start(job: Work) -> _Running:
     words = job.step.words()
-    file = job.step.config
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(file, f"# {job.key.title}\n{yaml.safe_dump(dict(job.values), sort_keys=False)}")
+    job.prepare()
+    job.log.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         log = opened.enter_context(open(job.log, "ab"))
         log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
@@ -187,25 +255,37 @@ def _status(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def words_of(log: Path, most: int = 16_384) -> list[str]:
+    """The lines that a step said when it was last run.
+
+    Args:
+        log: Its file.
+        most: Bytes of the file's end that are looked at.
+    """
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - most))
+        lines = file.read().decode(errors="replace").splitlines()
+    return lines[
+        len(lines) - next((n for n, line in enumerate(reversed(lines)) if line.startswith("$ ")), len(lines)) :
+    ]
+
+
 def last_words(log: Path) -> str:
     """The last thing that a step said: its error, or else its last line."""
-    with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - 16_384))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    own = lines[len(lines) - next((n for n, line in enumerate(reversed(lines)) if line.startswith("$ ")), len(lines)) :]
+    own = [line.strip() for line in words_of(log) if line.strip()]
     errors = [line for line in own if line.startswith("error: ")]
     return (errors or own or ["it said nothing"])[-1]
 
 
-def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str]:
+def losses(outcomes: Mapping[K, Outcome], jobs: Mapping[K, Work]) -> list[str]:
     """A line for each step that failed, and one for those that were left out for its sake."""
     lines, left = [], [key for key, outcome in outcomes.items() if outcome.word == "left out"]
     for key, outcome in outcomes.items():
         if outcome.word == "failed":
             where = shown_path(jobs[key].log)
-            lines.append(f"{key.title}: failed with status {outcome.status}: {outcome.said} ({where})")
+            lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.said} ({where})")
     if left:
-        lines.append(f"left out, for they need what failed: {'; '.join(key.title for key in left)}")
+        lines.append(f"left out, for they need what failed: {'; '.join(jobs[key].title for key in left)}")
     return lines
 
 
