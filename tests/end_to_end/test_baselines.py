@@ -14,6 +14,8 @@ pytestmark = pytest.mark.end_to_end
 
 RECIPES = sorted(file.parent.name for file in (ROOT / "configs" / "demo").glob("*/pipeline.yaml"))
 BASELINES = [name for name in RECIPES if name != "language"]
+# These take 13 to 25 seconds each; tests/stages has their stages one by one, and the others the way through a recipe.
+LONG = ("bigrec", "d3_titles", "lcrec", "sdpo")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def inside(shop: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("transformers").setLevel(before)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in BASELINES])
 def test_a_recipe_of_the_demo_ends_in_measured_predictions(name: str, shop: Path) -> None:
     """Each recipe leaves predictions of its own, with metrics beside them."""
     for step in read_recipe(f"demo/{name}"):

@@ -563,7 +563,13 @@ def by_zero_2(config: GrpoConfig) -> None:
     assert "DeepSpeed" in done.stderr
 
 
-@pytest.mark.parametrize("launch", [partial(stage_in_processes, run_grpo, world=2), by_zero_2], ids=["DDP", "ZeRO-2"])
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param(partial(stage_in_processes, run_grpo, world=2), id="DDP"),
+        pytest.param(by_zero_2, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+    ],
+)
 def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
     changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}

@@ -285,6 +285,7 @@ def test_threads_reach_every_step(played, tmp_path, monkeypatch):
     assert seen == {3}
 
 
+@pytest.mark.slow
 def test_a_run_of_real_stages(tmp_path, monkeypatch):
     """Two data steps, a training by accelerate, lists and a table, each in a process of its own; then nothing to do."""
     small = {"hidden_size": 8, "inner_size": 8, "layers": 1, "heads": 1, "vector_width": 8, "epochs": 0.2}
