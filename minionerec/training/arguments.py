@@ -45,6 +45,7 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "seed": config.seed,
         "data_seed": config.seed,
         "disable_tqdm": not sys.stderr.isatty(),
+        "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
         **tracker_arguments(config),
         "dataloader_pin_memory": torch.cuda.is_available(),
     }

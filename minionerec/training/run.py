@@ -31,6 +31,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
+from minionerec.decoding.branches import BrokenScores
 from minionerec.nn.order import fix_order
 from minionerec.training.arguments import trainer_arguments
 from minionerec.training.builds import check_builds
@@ -40,7 +41,7 @@ from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
 from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
 from minionerec.training.trackers import check_trackers, place_logs
-from minionerec.training.trainer import RankingEvaluation, early_stopping, replace_printer
+from minionerec.training.trainer import RankingEvaluation, diverged, early_stopping, replace_printer
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)
@@ -126,13 +127,21 @@ class TrainingRun:
 
         Every process has its best weights when this returns: the first would otherwise lay the folder aside in which
         the others still read.
+
+        Raises:
+            ConfigError: If the weights are no numbers any more.
         """
         replace_printer(trainer)
         trainer.clock = self.work
         trainer.add_callback(_Reached(self.work))
         place_logs(trainer.callback_handler.callbacks, self.config)
         with self.work.phase("train"):
-            trainer.train(resume_from_checkpoint=self.checkpoint)
+            try:
+                trainer.train(resume_from_checkpoint=self.checkpoint)
+            except BrokenScores as error:
+                if not trainer.state.global_step:  # so were those that it began with
+                    raise
+                raise diverged(trainer.args, trainer.state, str(error).rstrip(".")) from None
             wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:

@@ -1,6 +1,7 @@
 """What trainers share: validation by ranking at every evaluation, and what they log."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traine
 from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
+from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.recorder import NOBODY, Clock
 from minionerec.training.config import RunConfig
@@ -98,6 +100,36 @@ def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:
     return (state.epoch or 0) >= args.num_train_epochs
 
 
+def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigError:
+    """The error of a training whose weights are no numbers any more, or about to be none; `sign` says what shows it."""
+    return ConfigError(
+        f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
+        f"raise warmup (it is {args.warmup_steps:g}), and begin again with --restart true."
+    )
+
+
+class StopWhereDiverged(TrainerCallback):
+    """Ends a run whose loss is no number with an error, instead of training on for nothing.
+
+    Raises:
+        ConfigError: When such a loss is logged.
+    """
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the newest figures."""
+        for name in ("loss", "eval_loss"):
+            value = (logs or {}).get(name)
+            if value is not None and not math.isfinite(float(value)):
+                raise diverged(args, state, f"its {name} is {float(value)}")
+
+
 class LogLines(TrainerCallback):
     """One log line for each validation, and for every tenth of the training."""
 
@@ -121,8 +153,9 @@ class LogLines(TrainerCallback):
 
 
 def replace_printer(trainer: Trainer) -> None:
-    """Put `LogLines` in the place of the trainer's own printing of dictionaries."""
+    """Put `LogLines` in the place of the trainer's own printing of dictionaries, and watch its losses."""
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StopWhereDiverged())
     trainer.add_callback(LogLines())
 
 

@@ -489,6 +489,13 @@ def test_grpo_is_never_below_its_start(sharpened):
     assert not run_grpo(grpo_config(folder)).fresh
 
 
+def test_grpo_that_diverges_says_what_to_change(trained, tmp_path):
+    config = grpo_config(trained, output=str(tmp_path / "nan"), learning_rate=1e30, max_grad_norm=1e30)
+    with pytest.raises(ConfigError, match=r"^training diverged by step \d+: .* Lower learning_rate \(it is 1e\+30\)"):
+        run_grpo(config)
+    assert not (tmp_path / "nan").exists()
+
+
 def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     config = grpo_config(trained, output=str(tmp_path / "worse"), learning_rate=0.3, max_grad_norm=100.0)
     result = run_grpo(config)

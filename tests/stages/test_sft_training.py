@@ -41,6 +41,29 @@ def read_losses(output):
     return [row["eval_loss"] for row in log if "eval_loss" in row]
 
 
+@pytest.mark.parametrize(
+    ("changes", "sign"),
+    [
+        ({}, "its loss is nan"),
+        ({"select_by": "ndcg", "warmup": 4}, "its loss is nan"),
+    ],
+)
+def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hub, tmp_path, changes, sign):
+    config = sft_config(hub, output=str(tmp_path / "sft"), learning_rate=1e30, **changes)
+    warmup = changes.get("warmup", config.warmup)
+    with pytest.raises(ConfigError) as found:
+        run_sft(config)
+    step = found.value.args[0].split()[4]
+    assert str(found.value) == (
+        f"training diverged by step {step} {sign}. Lower learning_rate (it is 1e+30), raise warmup (it is {warmup:g}), "
+        "and begin again with --restart true."
+    )
+    assert int(step.strip(":")) > 0
+    assert not (tmp_path / "sft").exists()
+    mended = replace(config, learning_rate=1e-3, restart=True)
+    assert run_sft(mended).fresh
+
+
 def lora_config(hub, folder, name="tied"):
     return sft_config(
         hub, model=str(hub / name), output=str(folder / "sft"), lora_rank=4, learning_rate=0.01, select_by="loss"
