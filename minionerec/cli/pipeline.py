@@ -18,6 +18,7 @@ from minionerec.core.places import shown_path
 from minionerec.core.urls import is_remote
 
 logger = get_logger(__name__)
+_MOST = 2**20  # bytes of a log that are shown when its step has ended
 
 
 def run_pipeline(
@@ -106,9 +107,7 @@ class _StepWork:
         return self.step.name
 
     def prepare(self) -> None:
-        """Begin its log anew; its settings are there."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.log.write_bytes(b"")
+        """Nothing: its settings are there."""
 
 
 def _several(steps: Sequence[Step], most: int) -> tuple[_Seconds, str]:
@@ -118,7 +117,7 @@ def _several(steps: Sequence[Step], most: int) -> tuple[_Seconds, str]:
         outcomes = Runner(most, print_line, _say_started, _show_words).run(work)
         _stop_at_failures(outcomes, work)
         shown = [name for name, outcome in outcomes.items() if work[name].step.spec.shown and outcome.word == "done"]
-        closing = "".join(f"{line}\n" for line in words_of(work[shown[-1]].log)) if shown else ""
+        closing = "".join(f"{line}\n" for line in words_of(work[shown[-1]].log, _MOST)) if shown else ""
     seconds = [
         (step.name, outcomes[step.name].seconds, "up to date" if outcomes[step.name].word != "done" else "")
         for step in steps
@@ -138,7 +137,7 @@ def _say_started(work: Work) -> None:
 
 
 def _show_words(work: Work) -> None:
-    print_line("\n".join([*words_of(work.log, most=2**20), ""]))
+    print_line("\n".join([*words_of(work.log, _MOST), ""]))
 
 
 def _stop_at_failures(outcomes: Mapping[str, Outcome], work: Mapping[str, Work]) -> None:
