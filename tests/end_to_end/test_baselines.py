@@ -15,7 +15,7 @@ pytestmark = pytest.mark.end_to_end
 RECIPES = sorted(file.parent.name for file in (ROOT / "configs" / "demo").glob("*/pipeline.yaml"))
 BASELINES = [name for name in RECIPES if name != "language"]
 # These take 13 to 25 seconds each; tests/stages has their stages one by one, and the others the way through a recipe.
-LONG = ("bigrec", "d3_titles", "lcrec", "sdpo")
+LONG = ("bigrec", "d3_titles", "lcrec", "sdpo", "titles")
 
 
 @pytest.fixture(scope="module")
