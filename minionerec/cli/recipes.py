@@ -133,14 +133,13 @@ def read_recipe(name: str | os.PathLike[str]) -> list[Step]:
     Raises:
         ConfigError: If a file is missing or malformed, there is no such stage, or two steps have one name.
     """
-    place = find_recipe(name)
-    file = place / FILE if place.is_dir() else place
+    file = _file_of(name)
     content = read_yaml(file)
     unknown = sorted(str(key) for key in content if key not in _KEYS)
     if unknown:
         raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: {', '.join(_KEYS)}.")
     launch, threads = _read_launch(file, content), _read_count(file, content, "threads", "CPU threads")
-    _read_count(file, content, "jobs", "steps at a time")
+    _read_jobs(file, content)
     steps: list[Step] = []
     for stage, name_of_file in _read_entries(file, content):
         step = _read_step(file, stage, name_of_file, launch, threads)
@@ -156,9 +155,13 @@ def steps_at_a_time(name: str | os.PathLike[str]) -> int:
     Raises:
         ConfigError: If it cannot be read.
     """
+    file = _file_of(name)
+    return _read_jobs(file, read_yaml(file))
+
+
+def _file_of(name: str | os.PathLike[str]) -> Path:
     place = find_recipe(name)
-    file = place / FILE if place.is_dir() else place
-    return _read_count(file, read_yaml(file), "jobs", "steps at a time") or 1
+    return place / FILE if place.is_dir() else place
 
 
 def _read_entries(file: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -177,6 +180,10 @@ def _read_launch(file: Path, content: Mapping[str, Any]) -> Path | None:
     if not launch.is_file():
         raise ConfigError(f"{file}: launch is {given!r}, but there is no such file.")
     return launch
+
+
+def _read_jobs(file: Path, content: Mapping[str, Any]) -> int:
+    return _read_count(file, content, "jobs", "steps at a time") or 1
 
 
 def _read_count(file: Path, content: Mapping[str, Any], name: str, what: str) -> int | None:

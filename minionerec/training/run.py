@@ -41,7 +41,7 @@ from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
 from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
 from minionerec.training.trackers import check_trackers, place_logs
-from minionerec.training.trainer import RankingEvaluation, diverged, early_stopping, replace_printer
+from minionerec.training.trainer import RankingEvaluation, StopWhereDiverged, diverged, early_stopping, replace_printer
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)
@@ -131,6 +131,7 @@ class TrainingRun:
         Raises:
             ConfigError: If the weights are no numbers any more.
         """
+        trainer.add_callback(StopWhereDiverged())
         replace_printer(trainer)
         trainer.clock = self.work
         trainer.add_callback(_Reached(self.work))

@@ -153,9 +153,8 @@ class LogLines(TrainerCallback):
 
 
 def replace_printer(trainer: Trainer) -> None:
-    """Put `LogLines` in the place of the trainer's own printing of dictionaries, and watch its losses."""
+    """Put `LogLines` in the place of the trainer's own printing of dictionaries."""
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StopWhereDiverged())
     trainer.add_callback(LogLines())
 
 
