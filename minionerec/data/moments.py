@@ -64,10 +64,18 @@ def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
     return found
 
 
-def warn_untold(corpus: object) -> None:
-    """Say that a model which is to be told moments learns nothing of them, for a corpus, by its path, has no times."""
+def warn_untold(corpus: object, asked: str = "moments is true", instead: str = "leave moments out") -> None:
+    """Say that a model which is to be told moments learns nothing of them.
+
+    Args:
+        corpus: Path of the corpus, which has no times.
+        asked: Which setting asks for moments.
+        instead: What else may be done than to prepare a corpus with times.
+    """
     logger.warning(
-        "moments is true, but %s has no times, so no moment is known and the model learns nothing of them. Prepare it "
-        "from a source with times (of the published data with --times_by_order true), or leave moments out.",
+        "%s, but %s has no times, so no moment is known and the model learns nothing of them. Prepare it from a source "
+        "with times (of the published data with --times_by_order true), or %s.",
+        asked,
         corpus,
+        instead,
     )

@@ -144,9 +144,14 @@ class StoredCorpus:
             self._kept[split] = self.rows(split, np.arange(self.sizes[split]))
         return self._kept[split]
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the rows of all splits have times."""
+        return has_times(self.files[0])
+
     def times_of(self, split: str) -> RowTimes | None:
         """The times of the rows of one split; None where they are unknown. Raises what `every_row` does."""
-        return self.every_row(split).times if has_times(self.files[0]) else None
+        return self.every_row(split).times if self.has_times else None
 
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training row: int64 (N,)."""

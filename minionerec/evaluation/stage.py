@@ -24,7 +24,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import Groups
 from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.lists import Rows, as_predictions, rank_rows
+from minionerec.rankers.lists import Rows, as_predictions, check_ranking
 from minionerec.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranker
@@ -64,7 +64,7 @@ class _Answer:
         predictions: The lists.
         asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
         cut: Prompts that lost their first tokens; None where there are no prompts.
-        told: Prompts that say of what moment their target is; None where the ranker cannot be told.
+        told: Rows that say of what moment their target is; None where the ranker cannot be told.
     """
 
     predictions: Predictions
@@ -102,7 +102,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), answer.predictions)
                 counts = {**found.counts(), "cut_prompts": answer.cut, **_assisted(task)}
-                counts |= {} if answer.told is None else {"told_prompts": answer.told}
+                counts |= {} if answer.told is None else {"told_rows": answer.told}
                 with work.finish(seed=config.seed, counts=counts) as place:
                     title = (
                         f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), "
@@ -195,8 +195,10 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
+    tells = isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
+    moments = _moments(task, config, work) if tells else None
+    told = None if moments is None else int((moments != UNKNOWN).sum())
     if isinstance(ranker, LanguageRanker):
-        moments = _moments(task, config, work) if ranker.tells_moments else None
         prompts = ranker.prompts(rows.histories, moments)
         if prompts.cut:
             kept = ranker.bundle.max_prompt_length
@@ -219,13 +221,18 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        told = None if moments is None else int((moments != UNKNOWN).sum())
         return _Answer(as_predictions(ranking, rows, task.table), prompts.texts, prompts.cut, told)
     if not is_main_process():
         return None
-    predictions = rank_rows(ranker, rows, config.beams, table=task.table, allowed=allowed)
+    if isinstance(ranker, SequentialRanker):
+        ranking = ranker.rank(rows.histories, config.beams, allowed, None if moments is None else moments.tolist())
+    else:
+        ranking = ranker.rank(rows.histories, config.beams, allowed)
+    check_ranking(ranking, len(rows), config.beams, rows.n_items, task.table, allowed)
+    predictions = as_predictions(ranking, rows, task.table)
     sids = [""] * rows.n_items if task.table is None else task.table.sids
-    return _Answer(predictions, [", ".join(sids[item] for item in history) for history in rows.histories], None)
+    asked = [", ".join(sids[item] for item in history) for history in rows.histories]
+    return _Answer(predictions, asked, None, told)
 
 
 def _moments(task: _Task, config: EvalConfig, work: Work) -> np.ndarray:
@@ -233,7 +240,7 @@ def _moments(task: _Task, config: EvalConfig, work: Work) -> np.ndarray:
     times = row_times(task.corpus, config.split, work.stage.inputs.get("times")) if config.tell_moments else None
     moments = row_moments(times, len(task.rows))
     told = (moments != UNKNOWN).sum()
-    logger.info("%d of %d prompts say whether the target came at a later moment.", told, len(moments))
+    logger.info("%d of %d rows say whether the target came at a later moment.", told, len(moments))
     return moments
 
 

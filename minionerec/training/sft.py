@@ -18,6 +18,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import warn_untold
 from minionerec.data.names import SPLITS
 from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.titles import Titles
@@ -172,6 +173,8 @@ def _load(config: SftConfig, run: TrainingRun, stored: StoredCorpus | None) -> t
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
+    if builder.tells_moments and not (corpus if stored is None else stored).has_times:
+        warn_untold(config.corpus, f"the wording {wording.name} says when the next item comes", "take another wording")
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=asked_task(config.tasks)), builder
 
 

@@ -103,10 +103,25 @@ def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
             tell_moments=tell,
         )
         metrics = run_eval(config).metrics["recommenders"]["beam search"]["sid"]
-        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_prompts"]
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
     assert (found[True][1], found[False][1]) == (60, 0)
     assert found[True][0] > 0.85
     assert found[False][0] < found[True][0] - 0.1
+
+
+def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog):
+    make_moments(tmp_path / "timeless", timed=False)
+    short = {"epochs": 0.25, "evals_per_epoch": 4, "keep_state": False}
+    for stream in (False, True):
+        for corpus, warnings in ((tmp_path / "timeless", 1), (made / "corpus", 0)):
+            caplog.clear()
+            output = str(tmp_path / f"{corpus.name}{stream}")
+            with caplog.at_level("WARNING", "minionerec"):
+                run_sft(told(made, corpus=str(corpus), output=output, stream=stream, **short))
+            said = [text for text in caplog.messages if "has no times" in text]
+            assert len(said) == warnings
+            words = f"the wording moments says when the next item comes, but {corpus} has no times"
+            assert all(text.startswith(words) for text in said)
 
 
 def test_one_row_cannot_tell_the_moments_of_all_its_items(made, tmp_path):

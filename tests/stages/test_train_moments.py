@@ -85,15 +85,15 @@ def test_the_two_kinds_of_rows_are_told_apart(made):
 def test_an_evaluation_tells_moments_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         whole, counts = ndcg(made, "told", tmp_path)
-    assert "60 of 60 prompts say whether the target came at a later moment." in caplog.text
+    assert "60 of 60 rows say whether the target came at a later moment." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
         untold, silent = ndcg(made, "told", tmp_path, tell_moments=False)
-    assert "0 of 60 prompts say whether" in caplog.text
-    assert (counts["told_prompts"], silent["told_prompts"]) == (60, 0)
+    assert "0 of 60 rows say whether" in caplog.text
+    assert (counts["told_rows"], silent["told_rows"]) == (60, 0)
     assert whole > 0.95 and untold < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
-    assert "told_prompts" not in plain and abs(never - untold) < 0.15
+    assert "told_rows" not in plain and abs(never - untold) < 0.15
 
 
 def test_finished_evaluations_stand(made, tmp_path):
@@ -201,7 +201,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     assert weights["same"] == weights["later"] == 0
     caplog.clear()
     _, counts = ndcg(tmp_path, "timeless", tmp_path, corpus=corpus)
-    assert counts["told_prompts"] == 0
+    assert counts["told_rows"] == 0
     with caplog.at_level("WARNING", "minionerec"):
         run_catalogue(told(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
     assert "has no times" not in caplog.text

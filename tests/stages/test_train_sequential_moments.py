@@ -16,6 +16,9 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME
 from minionerec.data.protocols import PROTOCOLS
+from minionerec.evaluation.config import EvalConfig
+from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
@@ -147,6 +150,23 @@ def test_a_request_tells_the_moment(made, tmp_path):
     assert not plain.tells_moments
     with pytest.raises(RequestError, match="this model was not told moments in training"):
         plain.recommend(["i1"], 2, moment="later")
+
+
+def test_eval_beam_tells_it_too(made, tmp_path):
+    """The lists of eval-beam are those that training wrote, told as there; told nothing, they are worse."""
+    found = {}
+    for tell in (True, False):
+        config = EvalConfig(
+            checkpoint=str(model_of(made / "told")), corpus=str(made / "corpus"), output=str(tmp_path / str(tell)),
+            beams=10, ks=[1, 10], resamples=10, tell_moments=tell,
+        )  # fmt: skip
+        metrics = run_eval(config).metrics["recommenders"]["sasrec"]["item"]
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
+    assert (found[True][1], found[False][1]) == (60, 0)
+    written = Predictions.load(made / "told" / "seed-42" / "predictions")
+    asked = Predictions.load(tmp_path / "True")
+    assert asked.items == written.items
+    assert found[True][0] > 0.95 > 0.9 > found[False][0]
 
 
 def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
