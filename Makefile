@@ -19,7 +19,9 @@ EXTRAS := dev,plots,tensorboard,peft,search,duckdb,serve
 HASHES ?= hashes.txt
 # These come as another file for each kind of machine, or are built on it, or are large and wanted by few.
 UNHASHED := torch|deepspeed|pyspark|py4j
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# Python compiles a module when it is first imported and keeps that, unless it is told not to: packages hold many that are
+# never imported, so pip need not compile them all.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile

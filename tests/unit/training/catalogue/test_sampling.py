@@ -16,6 +16,7 @@ SHARES = COUNTS / len(TARGETS)
 OWN = torch.tensor([3, 6, -100])  # numbers from 1: SIDs 2 and 5
 OTHERS = 6
 WAYS = [(20, 0), (1, 1), (10, 3)]
+DRAWS = 6000
 
 
 def draws(negatives, siblings, count, seed=0):
@@ -27,6 +28,12 @@ def draws(negatives, siblings, count, seed=0):
         others = torch.from_numpy(1 + rng.choice(N, size=(OTHERS // 2, 2), p=SHARES))
         labels = torch.cat([OWN[None], torch.nn.functional.pad(others, (0, 1))])
         yield labels, sampler.draw(labels)
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=str)
+def drawn(request):
+    """Many samples of one way to draw, made once for the tests that count over them."""
+    return [sample for _, sample in draws(*request.param, DRAWS)]
 
 
 def test_a_step_holds_targets_and_what_was_drawn():
@@ -51,23 +58,20 @@ def test_siblings_share_their_prefix_with_a_target_and_are_others():
     assert N - 1 not in beside
 
 
-@pytest.mark.parametrize(("negatives", "siblings"), WAYS)
-def test_probabilities_of_being_there_are_the_frequencies(negatives, siblings):
-    count = 6000
+def test_probabilities_of_being_there_are_the_frequencies(drawn):
     there, reckoned = torch.zeros(N), torch.full((N,), torch.nan)
-    for _, sample in draws(negatives, siblings, count):
+    for sample in drawn:
         there[sample.columns.numbers] += 1
         reckoned[sample.columns.numbers] = sample.log_shares[0].exp()
-    frequency = there / count
+    frequency = there / DRAWS
     assert (frequency[[2, 5]] == 1).all() and (reckoned[[2, 5]] == 1).all()
-    assert torch.allclose(frequency, reckoned, atol=4 * 0.5 / count**0.5)
+    assert torch.allclose(frequency, reckoned, atol=4 * 0.5 / DRAWS**0.5)
 
 
-@pytest.mark.parametrize(("negatives", "siblings"), WAYS)
-def test_the_sum_of_the_softmax_is_estimated_without_bias(negatives, siblings):
+def test_the_sum_of_the_softmax_is_estimated_without_bias(drawn):
     scores = torch.linspace(-1, 2, N)[torch.randperm(N, generator=torch.Generator().manual_seed(3))]
     sums = []
-    for _, sample in draws(negatives, siblings, 6000, seed=1):
+    for sample in drawn:
         row, wanted = torch.tensor([0]), torch.tensor([2])
         loss = sampled_losses(scores[sample.columns.numbers][None], sample, row, wanted)
         sums.append(float((loss + scores[2]).exp()))
