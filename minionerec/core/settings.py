@@ -50,6 +50,8 @@ class Description:
     reads: str = ""
     parts: bool = False
     writes: bool = False
+    came_later: bool = False
+    of: str = ""
 
 
 def setting(
@@ -67,6 +69,8 @@ def setting(
     reads: str = "",
     parts: bool = False,
     writes: bool = False,
+    came_later: bool = False,
+    of: str = "",
 ) -> Any:
     """A field of a configuration.
 
@@ -86,9 +90,26 @@ def setting(
             path itself decides nothing, the content does.
         parts: Whether it may name a folder as well, whose files are the parts of what is read; each is an input then.
         writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
+        came_later: Whether results may have been finished before there was such a setting, which it then must not make
+            stale: it decides only where it differs from its default.
+        of: Name of the setting that it belongs to. Where that one has its default this one must have its own too, and
+            decides nothing.
     """
     described = Description(
-        help, tuple(known), least, above, most, below, required, decides and not reads, grows, reads, parts, writes
+        help,
+        tuple(known),
+        least,
+        above,
+        most,
+        below,
+        required,
+        decides and not reads,
+        grows,
+        reads,
+        parts,
+        writes,
+        came_later,
+        of,
     )
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
@@ -186,7 +207,21 @@ def input_kinds(config: Any) -> dict[str, str]:
 
 def deciding_settings(config: Any) -> dict[str, Any]:
     """The settings that decide the result, by name."""
-    return {each.name: getattr(config, each.name) for each in fields(config) if description(each).decides}
+    of_name = {each.name: each for each in fields(config)}
+    found = {}
+    for each in of_name.values():
+        said = description(each)
+        silent = said.came_later and _is_default(config, each)
+        silent |= bool(said.of) and _is_default(config, of_name[said.of])
+        if said.decides and not silent:
+            found[each.name] = getattr(config, each.name)
+    return found
+
+
+def _is_default(config: Any, of: Field[Any]) -> bool:
+    """Whether a setting has its default."""
+    default = of.default if of.default_factory is MISSING else of.default_factory()
+    return bool(getattr(config, of.name) == default)
 
 
 def growing_settings(config: Any) -> set[str]:
@@ -200,8 +235,16 @@ def check_settings(config: Any) -> None:
     Raises:
         ConfigError: Naming the setting, its value and what it may be.
     """
-    for each in fields(config):
+    of_name = {each.name: each for each in fields(config)}
+    for each in of_name.values():
         value, said = getattr(config, each.name), description(each)
+        if said.of and not _is_default(config, each) and _is_default(config, of_name[said.of]):
+            other = getattr(config, said.of)
+            word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
+            raise ConfigError(
+                f"{each.name} is {shown(value)}, but {said.of} is {word}; give --{said.of}"
+                f"{' true' if other is False else ''}, or leave {each.name} out."
+            )
         if said.required and not value and value != 0:
             raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
         if said.known:

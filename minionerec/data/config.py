@@ -49,6 +49,7 @@ class PrepareConfig(StageConfig):
         False,
         "published: take rows as sorted by time, and rows of one user right behind one another as of one moment; no "
         "distances are known",
+        came_later=True,
     )
     interactions: str | None = setting(
         None,
@@ -220,11 +221,6 @@ class PrepareConfig(StageConfig):
                     f"{name} is {value!r}, but source 'published' comes filtered and split, and is read whole or not "
                     f"at all. Leave {name} out."
                 )
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; what is new only where it is made use of, so that finished corpora stand."""
-        unused = set() if self.times_by_order else {"times_by_order"}
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of every file that is read.

@@ -1,8 +1,8 @@
 """Settings of the evaluation stage; light to import, so that `--help` answers at once."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
@@ -12,7 +12,6 @@ from minionerec.decoding.names import COMBINATIONS, SCORES, SEARCHES, check_leng
 SPLITS = ("test", "valid")
 SEEN = ("keep", "mask")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-_OF_ASSISTANT = {"share", "assistant_temperature", "combine"}
 
 
 @dataclass
@@ -66,6 +65,7 @@ class EvalConfig(StageConfig):
         0.0,
         "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities",
         least=0,
+        came_later=True,
     )
     assistant: str = setting(
         "",
@@ -78,13 +78,17 @@ class EvalConfig(StageConfig):
         "with an assistant: weight of the checkpoint's log-probabilities, the assistant's having the rest",
         least=0,
         most=1,
+        of="assistant",
     )
-    assistant_temperature: float = setting(1.0, "with an assistant: its scores are divided by it", above=0)
+    assistant_temperature: float = setting(
+        1.0, "with an assistant: its scores are divided by it", above=0, of="assistant"
+    )
     combine: str = setting(
         "steps",
         "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
         "its list is put in the order of both)",
         known=COMBINATIONS,
+        of="assistant",
     )
     batch_size: int = setting(
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
@@ -93,17 +97,21 @@ class EvalConfig(StageConfig):
         False, "also score what follows the SID in a completion (newline, end token), as stock search does"
     )
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
-    slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
+    slices: bool = setting(
+        False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json", came_later=True
+    )
     times: str | None = setting(
         None,
         "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
         "own",
         reads="any",
+        of="slices",
     )
     tell_moments: bool = setting(
         True,
         "tell a checkpoint that was trained with it whether the target came at the moment of the newest item or later, "
         "as far as times are known; false: leave it untold",
+        came_later=True,
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap", least=0)
@@ -123,37 +131,13 @@ class EvalConfig(StageConfig):
             )
         check_scores_of_search(self.search, self.scores)
         check_length_penalty(self.search, self.length_penalty)
-        self._check_assistant()
-        if self.times and not self.slices:
-            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
-
-    def _check_assistant(self) -> None:
-        """Check that an assistant has a search to assist in, and that nothing is said of one that there is not."""
         if self.assistant and self.ranker:
             raise ConfigError(
                 f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
             )
-        if self.assistant:
-            return
-        for each in fields(self):
-            if each.name in _OF_ASSISTANT and getattr(self, each.name) != each.default:
-                raise ConfigError(
-                    f"{each.name} is {getattr(self, each.name)!r}, but there is no assistant. Give --assistant, or "
-                    "leave it out."
-                )
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of a user's own ranker the file that it is written in."""
         found = super().inputs()
         file = function_file(self.ranker, "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result.
-
-        Settings that came later only where they are wanted, so that what was finished without them stands.
-        """
-        unused = {name for name in ("slices", "length_penalty") if not getattr(self, name)}
-        unused |= {"tell_moments"} if self.tell_moments else set()
-        unused |= set() if self.assistant else _OF_ASSISTANT
-        return {name: value for name, value in super().deciding().items() if name not in unused}

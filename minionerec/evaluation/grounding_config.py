@@ -78,6 +78,7 @@ class GroundingConfig(StageConfig):
         "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
         "own",
         reads="any",
+        of="slices",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap, of TF-IDF's axes and of which validation rows are drawn", least=0)
@@ -107,8 +108,6 @@ class GroundingConfig(StageConfig):
                 f"encoder is {self.encoder!r}, a file of vectors, but texts that a model writes need an encoder. Give "
                 "self, tfidf or a Hugging Face model."
             )
-        if self.times and not self.slices:
-            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of an encoder in a directory its files."""

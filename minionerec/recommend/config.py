@@ -52,6 +52,7 @@ class RecommendConfig(StageConfig):
         "when the next item is wanted, for a model that was told so in training, where a row does not say it itself: "
         "same (the visit goes on), later (somebody comes back) or unknown",
         known=("unknown", "same", "later"),  # MOMENTS, which this module is too light to read
+        came_later=True,
     )
     beams: int = setting(50, "least width of a language model's beam search", least=1)
     batch_size: int = setting(
@@ -69,11 +70,6 @@ class RecommendConfig(StageConfig):
             raise ConfigError("give either --checkpoint, a directory, or --ranker, your own.")
         if self.ranker and not self.corpus:
             raise ConfigError("corpus is empty; a ranker of your own needs --corpus.")
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; what is new only where it is made use of, so that finished lists stand."""
-        unused = {"moment"} if self.moment == "unknown" else set()
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read: of a checkpoint its corpus too, of a user's own ranker the file it is written in."""

@@ -116,9 +116,9 @@ class LevelsConfig(Settings):
     )
     levels: int | None = setting(None, "levels that a semantic ID has; what most targets have if not given", least=1)
     slices: bool = setting(False, "show the levels by kind of row too, at K = 1 and 10")
-    corpus: str = setting("", "corpus that the predictions are for; with slices alone", reads="corpus")
+    corpus: str = setting("", "corpus that the predictions are for; with slices alone", reads="corpus", of="slices")
     split: str = setting("test", "rows of the corpus that they are for, where they do not say so", known=SPLITS)
-    times: str | None = setting(None, f"with slices: {TIMES}", reads="any")
+    times: str | None = setting(None, f"with slices: {TIMES}", reads="any", of="slices")
     json: bool = setting(False, "print nothing but one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class LevelsConfig(Settings):
                 f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
                 "--predictions DIRECTORY and --path FILE.json."
             )
-        _check_slices(self.slices, {"corpus": self.corpus, "times": self.times})
+        _check_slices(self.slices, self.corpus)
         self.ks = _check_ks(self.ks)
 
 
@@ -162,19 +162,23 @@ class CompareConfig(StageConfig):
         "with slices, what the runs were made from: a corpus directory, or under protocol a or b the file of 'user "
         "item item ...' lines",
         reads="any",
+        of="slices",
     )
     protocol: str = setting("rows", "with slices, how rows are split: as in report", known=PROTOCOLS)
     items: str = setting(
-        "", "with slices, under protocol a or b: JSON file of item id to title, if the runs were given one", reads="any"
+        "",
+        "with slices, under protocol a or b: JSON file of item id to title, if the runs were given one",
+        reads="any",
+        of="slices",
     )
-    times: str | None = setting(None, f"with slices: {TIMES}", reads="any")
+    times: str | None = setting(None, f"with slices: {TIMES}", reads="any", of="slices")
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples", least=1)
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
-        _check_slices(self.slices, {"corpus": self.corpus, "items": self.items, "times": self.times})
+        _check_slices(self.slices, self.corpus)
         _check_items(self.protocol, self.items)
         for name in self.metrics:
             if not is_metric(name):
@@ -264,13 +268,10 @@ def _check_items(protocol: str, items: str) -> None:
         raise ConfigError(f"items is {items!r}, but a corpus has its own titles; leave items out.")
 
 
-def _check_slices(slices: bool, named: dict[str, str | None]) -> None:
-    """Check that data are named where rows are told apart by kind, and only there."""
-    if slices and not named["corpus"]:
+def _check_slices(slices: bool, corpus: str) -> None:
+    """Check that data are named where rows are told apart by kind."""
+    if slices and not corpus:
         raise ConfigError("slices is true, but corpus is empty; give --corpus what the rows were made from.")
-    for name, path in named.items():
-        if path and not slices:
-            raise ConfigError(f"{name} is {path!r}, but slices is false; leave {name} out, or give --slices true.")
 
 
 def _reference_input(name: str | None) -> dict[str, Path]:

@@ -11,7 +11,6 @@ SHUFFLED = 65_536
 PROTOCOL_NAMES = ("a", "b", "rows")
 SEEN = ("mask", "zero", "keep")
 MONITORS = ("NDCG@10", "NDCG@20")
-_OF_STREAM = {"shuffle_rows": SHUFFLED, "eval_rows": -1}
 
 
 @dataclass
@@ -70,6 +69,7 @@ class SequentialConfig(StageConfig):
         False,
         "rows: tell the model whether the next item is of the newest one's moment or of a later one, where the corpus "
         "has times",
+        came_later=True,
     )
     seen: str | None = setting(
         None,
@@ -85,12 +85,19 @@ class SequentialConfig(StageConfig):
         False,
         "rows: hold no more than a few thousand training rows; they are written into files of the unfinished seed, and "
         "read from there in blocks",
+        came_later=True,
     )
     shuffle_rows: int = setting(
-        SHUFFLED, "stream: rows (or windows) that are shuffled together, of blocks in random order", least=1
+        SHUFFLED,
+        "stream: rows (or windows) that are shuffled together, of blocks in random order",
+        least=1,
+        of="stream",
     )
     eval_rows: int = setting(
-        -1, "stream: rows of valid and of test that are measured, a random sample; -1: all, held in memory", least=-1
+        -1,
+        "stream: rows of valid and of test that are measured, a random sample; -1: all, held in memory",
+        least=-1,
+        of="stream",
     )
     device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
@@ -116,7 +123,7 @@ class SequentialConfig(StageConfig):
         self._check_stream()
 
     def _check_stream(self) -> None:
-        """Check that only rows of a corpus are streamed, and nothing is said of it where they are not."""
+        """Check that only rows of a corpus are streamed."""
         if self.stream and self.protocol != "rows":
             raise ConfigError(
                 f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
@@ -124,19 +131,8 @@ class SequentialConfig(StageConfig):
             )
         if self.stream and self.moments:
             raise ConfigError("moments is true, but rows that are streamed tell none; leave stream or moments out.")
-        for name, unsaid in _OF_STREAM.items():
-            if not self.stream and getattr(self, name) != unsaid:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but stream is false; set it to true, or leave {name} out."
-                )
         if self.eval_rows == 0:
             raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; what is new only where it is made use of, so that what was finished stands."""
-        unused = set() if self.stream else {"stream", *_OF_STREAM}
-        unused |= set() if self.moments else {"moments"}
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of the text vectors what their source reads."""

@@ -87,6 +87,7 @@ class SidConfig(EncoderConfig):
         "items of the sample, drawn by seed, that codebooks and autoencoders are fitted on; all items get codes. 0: "
         "train_points_per_code for each code of the largest level, and all for rq_vae and rq_vae_plus",
         least=0,
+        came_later=True,
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     latent_size: int = setting(32, "width of the codebooks of rq_vae", least=1)
@@ -170,9 +171,8 @@ class SidConfig(EncoderConfig):
         return self.codebook_sizes[:1] * self.digits if self.method == "opq" else self.codebook_sizes
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; digits and fit_rows only where they matter, so that what was made before stands."""
-        silent = {"digits": self.method != "opq", "fit_rows": not self.fit_rows}
-        return {name: value for name, value in super().deciding().items() if not silent.get(name)}
+        """What decides the result; digits only of the method that has them."""
+        return {name: value for name, value in super().deciding().items() if name != "digits" or self.method == "opq"}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: the published index, or else what the encoder reads.

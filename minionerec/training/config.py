@@ -1,8 +1,8 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
@@ -34,7 +34,6 @@ TRACKERS = (
 SHUFFLED = 65_536
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
-_OF_SAMPLES = ("negatives", "siblings")
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training rows that came after it); only where the split is "
     "by time, else all weigh alike"
@@ -125,28 +124,22 @@ class StreamedConfig(LanguageRunConfig):
         False,
         "hold no more than a few thousand rows: those of the corpus are tokenised into files of OUTPUT.partial, and "
         "read from there in blocks; loss and ranking are then measured on eval_rows validation rows",
+        came_later=True,
     )
     shuffle_rows: int = setting(
-        SHUFFLED, "stream: rows that are shuffled together, of blocks that are read in random order", least=1
+        SHUFFLED,
+        "stream: rows that are shuffled together, of blocks that are read in random order",
+        least=1,
+        of="stream",
     )
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
         super().__post_init__()
         _check(
-            self.stream or self.shuffle_rows == SHUFFLED,
-            f"shuffle_rows is {self.shuffle_rows}, but stream is false, where all rows are shuffled together; set "
-            "stream to true, or leave shuffle_rows out.",
-        )
-        _check(
             not self.stream or self.eval_rows > 0,
             f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
         )
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; how rows are streamed only where they are, so that what was finished stands."""
-        unused = set() if self.stream else {"stream", "shuffle_rows"}
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
 
 @dataclass
@@ -188,6 +181,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
         "stream and all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
         "users drawn by seed, and no others are tokenised; 0: all rows",
         least=0,
+        came_later=True,
     )
     lora_rank: int = setting(
         0,
@@ -229,11 +223,6 @@ class SftConfig(StreamedConfig, RefittableConfig):
             not self.teacher or "next_sid" in self.tasks,
             f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; a number of tokens only where there is one, so that what was finished stands."""
-        found = super().deciding()
-        return found if self.max_tokens else {name: value for name, value in found.items() if name != "max_tokens"}
 
     def inputs(self) -> dict[str, Path]:
         """What is read: also the wording where it is the user's own file, and the model where it is ours."""
@@ -277,6 +266,7 @@ class CatalogueTrainConfig(RefittableConfig):
         False,
         "tell the model whether the next item is of the newest one's moment or of a later one, where the corpus has "
         "times; prompts say it too, and popularity at that moment is weighed on validation rows",
+        came_later=True,
     )
     objective: str = setting(
         "likelihood",
@@ -289,13 +279,15 @@ class CatalogueTrainConfig(RefittableConfig):
         "likelihood: exact (a score of every SID at every position), or sampled (of the SIDs that a step holds alone, "
         "for catalogues of very many; in one process)",
         known=LOSSES,
+        came_later=True,
     )
-    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1)
-    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0)
+    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1, of="loss")
+    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0, of="loss")
     loss_rows: int = setting(
         -1,
         "validation rows whose loss is measured, a seeded sample; -1: all",
         least=-1,
+        came_later=True,
     )
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
@@ -328,14 +320,8 @@ class CatalogueTrainConfig(RefittableConfig):
         )
 
     def _check_loss(self) -> None:
-        """Check that the sampled loss can work, and that nothing is said of it where there is none."""
+        """Check that the sampled loss can work."""
         if self.loss == "exact":
-            for each in fields(self):
-                _check(
-                    each.name not in _OF_SAMPLES or getattr(self, each.name) == each.default,
-                    f"{each.name} is {getattr(self, each.name)}, but the loss is exact. Give --loss sampled, or leave "
-                    "it out.",
-                )
             return
         _check(
             self.objective == "likelihood",
@@ -352,13 +338,6 @@ class CatalogueTrainConfig(RefittableConfig):
             f"beta2 is {self.beta2:g}; the sampled loss needs one above 0.81, the square of the first beta, so that "
             "rows can wait for their next gradient.",
         )
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the result; what is new only where it is made use of, so that finished runs stand."""
-        unused = {"loss", *_OF_SAMPLES} if self.loss == "exact" else set()
-        unused |= {"loss_rows"} if self.loss_rows < 0 else set()
-        unused |= set() if self.moments else {"moments"}
-        return {name: value for name, value in super().deciding().items() if name not in unused}
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""

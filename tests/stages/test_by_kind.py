@@ -219,7 +219,7 @@ def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
 def test_what_kinds_in_a_comparison_need(shop):
     with pytest.raises(ConfigError, match="slices is true, but corpus is empty"):
         compare(corpus="")
-    with pytest.raises(ConfigError, match="corpus is 'corpus', but slices is false; leave corpus out"):
+    with pytest.raises(ConfigError, match="corpus is 'corpus', but slices is false; give --slices true, or"):
         compare(slices=False)
     with pytest.raises(ConfigError, match=r"items is 'titles\.json', but a corpus has its own titles"):
         compare(items="titles.json")

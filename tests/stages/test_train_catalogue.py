@@ -728,8 +728,8 @@ def test_settings_of_the_exact_loss_are_as_they_were(trained):
         ({"objective": "expected", "checkpoint": "x"}, "objective expected needs the probability of every SID"),
         ({"negatives": 0}, "negatives is 0; it must be at least 1"),
         ({"siblings": -1}, "siblings is -1; it must be at least 0"),
-        ({"loss": "exact"}, r"negatives is 6, but the loss is exact\. Give --loss sampled"),
-        ({"loss": "exact", "negatives": 256, "siblings": 2}, "siblings is 2, but the loss is exact"),
+        ({"loss": "exact"}, r"negatives is 6, but loss is 'exact'; give --loss, or leave negatives out"),
+        ({"loss": "exact", "negatives": 256, "siblings": 2}, "siblings is 2, but loss is 'exact'"),
         ({"loss": "nce"}, "unknown loss 'nce'; known: exact, sampled"),
     ],
 )

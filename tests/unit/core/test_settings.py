@@ -1,16 +1,18 @@
 """Settings: one reading of values for files and flags, and checks that say what is wrong where."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pytest
 
+from minionerec.cli.stages import STAGES
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
     convert,
     deciding_settings,
     declared_inputs,
+    description,
     growing_settings,
     input_kinds,
     load_settings,
@@ -147,3 +149,38 @@ def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path
     assert input_kinds(config) == {"shop": "shop", "others a": "any", "others b": "any"}
     assert growing_settings(config) == {"steps"}
     assert Cups().ks is not Cups().ks
+
+
+@dataclass
+class Trays(StageConfig):
+    output: str = setting("trays", "where they are put", decides=False)
+    fired: bool = setting(False, "whether it was in the kiln", came_later=True)
+    degrees: int = setting(900, "how hot", least=1, of="fired")
+    glazes: list[str] = setting(["blue"], "its colours", came_later=True)
+    pattern: str = setting("", "of what", reads="any")
+    scale: float = setting(1.0, "size of the pattern", of="pattern")
+
+
+def test_what_came_later_or_belongs_to_another_setting_decides_only_where_it_is_used():
+    assert deciding_settings(Trays()) == {}
+    assert deciding_settings(Trays(glazes=["blue"])) == {}
+    assert deciding_settings(Trays(fired=True)) == {"fired": True, "degrees": 900}
+    assert deciding_settings(Trays(fired=True, degrees=1000)) == {"fired": True, "degrees": 1000}
+    assert deciding_settings(Trays(glazes=["red"])) == {"glazes": ["red"]}
+    assert deciding_settings(Trays(pattern="p.png")) == {"scale": 1.0}
+
+
+def test_a_setting_of_another_that_is_not_used_is_refused():
+    with pytest.raises(ConfigError, match=r"^degrees is 1000, but fired is false; give --fired true, or leave"):
+        Trays(degrees=1000)
+    with pytest.raises(ConfigError, match=r"^scale is 2\.0, but pattern is empty; give --pattern, or leave scale out"):
+        Trays(scale=2.0)
+    Trays(degrees=900, scale=1.0)
+
+
+def test_a_setting_belongs_to_one_that_there_is():
+    for spec in STAGES.values():
+        config = spec.config_class()
+        names = {each.name for each in fields(config)}
+        for each in fields(config):
+            assert description(each).of in {"", *names - {each.name}}, f"{spec.name}: {each.name}"
