@@ -158,6 +158,22 @@ def test_what_begins_with_a_checkpoint_is_told_what_that_was(made, tmp_path):
     assert not (tmp_path / "bad").exists()
 
 
+@pytest.mark.parametrize(("objective", "counts"), [("likelihood", False), ("expected", True)])
+def test_popularity_is_no_part_of_the_likelihood(made, tmp_path, monkeypatch, objective, counts):
+    """Of a checkpoint that training goes on from it is weighed anew in the end; rewards are for what it recommends."""
+    config = catalogue_config(made, checkpoint=str(made / "short"), output=str(tmp_path / "on"), objective=objective)
+    weights, step = [], CatalogueTrainer.training_step
+
+    def note(self, model, *words):
+        weights.append(model.popularity.weights.any().item())
+        return step(self, model, *words)
+
+    monkeypatch.setattr(CatalogueTrainer, "training_step", note)
+    run_catalogue(replace(config, epochs=0.4, evals_per_epoch=1))
+    assert weights and set(weights) == {counts}
+    assert any(counts_of(tmp_path / "on")["popularity"].values())
+
+
 def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatch):
     """So the KL term is nothing before the first step, though some moments are hidden from both."""
     losses, asked = [], []

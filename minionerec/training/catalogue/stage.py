@@ -61,8 +61,11 @@ def _check_corpus(checkpoint: Path, corpus: Path) -> None:
         )
 
 
-def _load_start(checkpoint: Path, table: SidTable) -> Bundle:
+def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     """The checkpoint that training goes on from.
+
+    The likelihood is learned without the popularity that was weighed behind it, as in a first training; rewards are for
+    what the model recommends, and that counts it.
 
     Raises:
         ConfigError: If it holds another kind of model.
@@ -73,6 +76,8 @@ def _load_start(checkpoint: Path, table: SidTable) -> Bundle:
             f"{checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. Sharpen it with minionerec "
             "grpo."
         )
+    if objective == "likelihood" and bundle.model.popularity is not None:
+        bundle.model.popularity.weights.zero_()
     return bundle
 
 
@@ -193,7 +198,9 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     else:
         windows, heldout = sid_windows(corpus, table, config.recency, moments)
     heldout = some_windows(heldout, config.loss_rows, config.seed)
-    bundle = new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table)
+    bundle = (
+        new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table, config.objective)
+    )
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s counts of pairs.",
