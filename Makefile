@@ -23,8 +23,9 @@ UNHASHED := torch|deepspeed|pyspark|py4j
 # never imported, so pip need not compile them all.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
+# The slow files come first by their folders' names, so that no process is left with one in the end.
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadfile
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests and the pipelines of the demo and of Industrial need no network.
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=1 TOKENIZERS_PARALLELISM=false
 FIND_PYTHON := for name in python3.11 python3 python; do \
