@@ -1,6 +1,5 @@
 """What all tests share: no network, one thread a process, a device, and where the published data lie."""
 
-import gc
 import os
 from pathlib import Path
 
@@ -20,15 +19,6 @@ if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 
 import pytest
-
-# Imports and collecting make objects that stay to the end: there is no garbage among them to look for.
-gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Look for garbage from here on, and only among what tests make."""
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(scope="session")
