@@ -207,15 +207,18 @@ def input_kinds(config: Any) -> dict[str, str]:
 
 def deciding_settings(config: Any) -> dict[str, Any]:
     """The settings that decide the result, by name."""
-    of_name = {each.name: each for each in fields(config)}
-    found = {}
-    for each in of_name.values():
-        said = description(each)
-        silent = said.came_later and _is_default(config, each)
-        silent |= bool(said.of) and _is_default(config, of_name[said.of])
-        if said.decides and not silent:
-            found[each.name] = getattr(config, each.name)
-    return found
+    return {each.name: getattr(config, each.name) for each in fields(config) if _decides(config, each)}
+
+
+def _decides(config: Any, of: Field[Any]) -> bool:
+    said = description(of)
+    return said.decides and not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
+
+
+def _lacks_owner(config: Any, of: Field[Any]) -> bool:
+    """Whether a setting belongs to another that has its default."""
+    owner = description(of).of
+    return bool(owner) and any(each.name == owner and _is_default(config, each) for each in fields(config))
 
 
 def _is_default(config: Any, of: Field[Any]) -> bool:
@@ -235,16 +238,10 @@ def check_settings(config: Any) -> None:
     Raises:
         ConfigError: Naming the setting, its value and what it may be.
     """
-    of_name = {each.name: each for each in fields(config)}
-    for each in of_name.values():
+    for each in fields(config):
         value, said = getattr(config, each.name), description(each)
-        if said.of and not _is_default(config, each) and _is_default(config, of_name[said.of]):
-            other = getattr(config, said.of)
-            word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
-            raise ConfigError(
-                f"{each.name} is {shown(value)}, but {said.of} is {word}; give --{said.of}"
-                f"{' true' if other is False else ''}, or leave {each.name} out."
-            )
+        if _lacks_owner(config, each) and not _is_default(config, each):
+            raise _without_owner(each.name, value, said.of, getattr(config, said.of))
         if said.required and not value and value != 0:
             raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
         if said.known:
@@ -257,6 +254,12 @@ def check_settings(config: Any) -> None:
         for name, number in _entries_of(each.name, value):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check_range(name, number, said)
+
+
+def _without_owner(name: str, value: Any, owner: str, other: Any) -> ConfigError:
+    word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
+    given = f"--{owner} true" if other is False else f"--{owner}"
+    return ConfigError(f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out.")
 
 
 def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
