@@ -39,9 +39,8 @@ from minionerec.rankers.grounding import (
     title_weights,
 )
 from minionerec.rankers.lists import Rows, as_predictions
-from minionerec.rankers.load import load_ranker
+from minionerec.rankers.load import load_sequential_ranker
 from minionerec.rankers.protocol import Ranking
-from minionerec.rankers.sequential import SequentialRanker
 
 logger = get_logger(__name__)
 
@@ -242,8 +241,7 @@ def _weigher(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -
         return lambda histories: np.zeros_like(popular)
     if config.weights == "popularity":
         return lambda histories: popular
-    model = load_ranker(inputs["sequential"], task.corpus, corpus_path=inputs["corpus"])
-    assert isinstance(model, SequentialRanker)  # by the kind of the artefact
+    model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
 
     def weigh(histories: Sequence[np.ndarray]) -> np.ndarray:
         found = np.tile(popular, (len(histories), 1))

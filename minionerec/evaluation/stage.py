@@ -24,8 +24,8 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import Groups
 from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.lists import Rows, as_predictions, check_ranking
-from minionerec.rankers.load import load_assistant, load_ranker, make_ranker
+from minionerec.rankers.lists import Rows, as_predictions, checked_predictions
+from minionerec.rankers.load import load_assistant, load_ranker, make_ranker, tells_moments
 from minionerec.rankers.mixture import Mixing
 from minionerec.rankers.protocol import Ranker
 from minionerec.rankers.sequential import SequentialRanker
@@ -195,8 +195,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
-    tells = isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
-    moments = _moments(task, config, work) if tells else None
+    moments = _moments(task, config, work) if tells_moments(ranker) else None
     told = None if moments is None else int((moments != UNKNOWN).sum())
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(rows.histories, moments)
@@ -228,8 +227,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
         ranking = ranker.rank(rows.histories, config.beams, allowed, None if moments is None else moments.tolist())
     else:
         ranking = ranker.rank(rows.histories, config.beams, allowed)
-    check_ranking(ranking, len(rows), config.beams, rows.n_items, task.table, allowed)
-    predictions = as_predictions(ranking, rows, task.table)
+    predictions = checked_predictions(ranking, rows, config.beams, table=task.table, allowed=allowed)
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     asked = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, asked, None, told)

@@ -63,7 +63,13 @@ def rank_rows(
     Raises:
         DataError: If the lists are not what a `Ranker` promises; the message names the row.
     """
-    ranking = ranker.rank(rows.histories, k, allowed)
+    return checked_predictions(ranker.rank(rows.histories, k, allowed), rows, k, table=table, allowed=allowed)
+
+
+def checked_predictions(
+    ranking: Ranking, rows: Rows, k: int, *, table: Groups | None = None, allowed: Allowed | None = None
+) -> Predictions:
+    """What a ranker said of rows, where it is what a `Ranker` promises; arguments and errors as of `rank_rows`."""
     check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
     return as_predictions(ranking, rows, table)
 

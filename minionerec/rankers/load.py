@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def load_ranker(
             return TitleRanker(bundle, corpus, search)
         return LanguageRanker(bundle, corpus, search, lift_of_new_items(path, bundle.table, corpus))
     if kind == MODEL_KIND:
-        return _load_sequential(Path(path), corpus, corpus_path)
+        return load_sequential_ranker(Path(path), corpus, corpus_path)
     raise ArtefactError(
         f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
         "train-sequential). Point the setting elsewhere."
@@ -131,9 +132,15 @@ def lift_of_new_items(
     return np.where(trained, 0.0, lift).astype(np.float32)
 
 
-def _load_sequential(
+def tells_moments(ranker: Ranker) -> TypeGuard[LanguageRanker | SequentialRanker]:
+    """Whether a ranker was told in training of what moment the next item is, so that `rank` may be told it too."""
+    return isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
+
+
+def load_sequential_ranker(
     path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
 ) -> SequentialRanker:
+    """The model of a seed of `minionerec train-sequential` as a ranker; arguments and errors as of `load_ranker`."""
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
         raise ArtefactError(

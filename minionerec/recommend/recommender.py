@@ -17,7 +17,7 @@ from minionerec.data.moments import MOMENTS
 from minionerec.data.moments import UNKNOWN as UNTOLD
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.load import load_ranker
+from minionerec.rankers.load import load_ranker, tells_moments
 from minionerec.rankers.protocol import Ranker, Ranking
 from minionerec.rankers.sequential import SequentialRanker
 from minionerec.recommend.corpus import own_corpus
@@ -200,13 +200,13 @@ class Recommender:
     @property
     def tells_moments(self) -> bool:
         """Whether the model was told in training when the next item came, so that requests may say it too."""
-        return isinstance(self.ranker, LanguageRanker | SequentialRanker) and self.ranker.tells_moments
+        return tells_moments(self.ranker)
 
     def rank(
         self, histories: Sequence[np.ndarray], moments: Sequence[int], k: int, allowed: Allowed | None = None
     ) -> Ranking:
         """What the ranker says of histories, told their moments if it can be; see `Understood` and `Ranker.rank`."""
-        if isinstance(self.ranker, LanguageRanker | SequentialRanker) and self.ranker.tells_moments:
+        if tells_moments(self.ranker):
             told = [moment if len(each) else UNTOLD for each, moment in zip(histories, moments, strict=True)]
             return self.ranker.rank(histories, k, allowed, told)
         return self.ranker.rank(histories, k, allowed)
