@@ -1,11 +1,17 @@
 """Whether the next item comes at the moment of the newest one, or later: what is known when somebody asks."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minionerec.core.log import get_logger
-from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.times import NO_TIME, RowTimes, row_times
+
+if TYPE_CHECKING:
+    from minionerec.data.corpus import Corpus
+    from minionerec.data.stored import StoredCorpus
 
 logger = get_logger(__name__)
 
@@ -31,6 +37,31 @@ def row_moments(times: RowTimes | None, count: int) -> np.ndarray:
         found[times.same] = SAME
         found[times.later] = LATER
     return found
+
+
+def told_moments(
+    data: "Corpus | StoredCorpus", split: str, count: int, path: Path | None = None, *, tell: bool = True
+) -> np.ndarray:
+    """What a model is told of the moments of targets: what a shop knows that sees somebody come back, or stay.
+
+    Args:
+        data: A corpus.
+        split: "valid" or "test".
+        count: Number of its rows, R.
+        path: File of times, as of `minionerec.data.times.row_times`.
+        tell: Whether anything is told.
+
+    Returns:
+        int8 (R,), places in `MOMENTS`.
+
+    Raises:
+        DataError: As of `minionerec.data.times.row_times`.
+    """
+    moments = row_moments(row_times(data, split, path) if tell else None, count)
+    if tell:
+        told = int((moments != UNKNOWN).sum())
+        logger.info("%d of %d rows say whether the target came at a later moment.", told, count)
+    return moments
 
 
 def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:

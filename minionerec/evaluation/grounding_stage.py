@@ -17,6 +17,7 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, told_moments
 from minionerec.decoding.branches import evaluating
 from minionerec.decoding.decoder import decoding_device
 from minionerec.decoding.titles import Titles
@@ -41,6 +42,7 @@ from minionerec.rankers.grounding import (
 from minionerec.rankers.lists import Rows, as_predictions
 from minionerec.rankers.load import load_sequential_ranker
 from minionerec.rankers.protocol import Ranking
+from minionerec.rankers.sequential import SequentialRanker
 
 logger = get_logger(__name__)
 
@@ -49,8 +51,9 @@ _DISTANCES_AT_ONCE = 2_000_000
 
 # Takes N texts, none empty, and gives float32 (N, D).
 Encode = Callable[[Sequence[str]], np.ndarray]
-# Takes B histories and gives what pulls each title nearer: float64 (T,) or (B, T), from 0 to 1.
-Weigh = Callable[[Sequence[np.ndarray]], np.ndarray]
+# Takes B histories and the moments of what comes next, and gives what pulls each title nearer: float64 (T,) or (B, T),
+# from 0 to 1.
+Weigh = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -89,15 +92,17 @@ class _Grounded:
         vectors: float32 (U, D), of distinct texts.
         place_of: Distinct text to its row there.
         weigh: What pulls titles nearer.
+        moments: Of each split with written texts what that is told of its rows: int8 (R,).
     """
 
     space: TitleSpace
     vectors: np.ndarray
     place_of: Mapping[str, int]
     weigh: Weigh
+    moments: Mapping[str, np.ndarray]
 
     def parts(
-        self, histories: Sequence[np.ndarray], texts: Sequence[str]
+        self, histories: Sequence[np.ndarray], moments: np.ndarray, texts: Sequence[str]
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as memory holds at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
@@ -105,7 +110,7 @@ class _Grounded:
         for start in range(0, len(texts), size):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(places[rows], return_inverse=True)
-            yield rows, self.space.ground(self.vectors[distinct])[back], self.weigh(histories[rows])
+            yield rows, self.space.ground(self.vectors[distinct])[back], self.weigh(histories[rows], moments[rows])
 
 
 def run_grounding(config: GroundingConfig) -> EvalResult:
@@ -211,7 +216,14 @@ def _ground(task: _Task, written: pd.DataFrame, config: GroundingConfig, inputs:
     vectors = np.zeros((len(place_of), made.shape[1]), dtype=np.float32)
     vectors[[place_of[text] for text in filled]] = made
     space = TitleSpace(vectors[[place_of[name] for name in task.names]])
-    return _Grounded(space, vectors, place_of, _weigher(task, config, inputs))
+    model = None
+    if config.weights == "sequential":
+        model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
+    told = {}
+    for split in _wanted_rows(task.corpus, config):
+        tell = config.tell_moments and model is not None and model.tells_moments
+        told[split] = told_moments(task.corpus, split, len(task.corpus.rows(split)), inputs.get("times"), tell=tell)
+    return _Grounded(space, vectors, place_of, _weigher(task, config, model), told)
 
 
 def _encoder(task: _Task, config: GroundingConfig) -> Encode:
@@ -233,21 +245,20 @@ def _own_states(task: _Task, texts: Sequence[str], batch_size: int) -> np.ndarra
         return pooled_states(task.bundle.model.base_model, ids, "last", batch_size)
 
 
-def _weigher(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -> Weigh:
+def _weigher(task: _Task, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
     """What pulls titles nearer; where a sequential model has no history to read, popularity does."""
     numbers = task.titles.sid_numbers
     popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
     if config.weights == "none":
-        return lambda histories: np.zeros_like(popular)
-    if config.weights == "popularity":
-        return lambda histories: popular
-    model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
+        return lambda histories, moments: np.zeros_like(popular)
+    if model is None:
+        return lambda histories, moments: popular
 
-    def weigh(histories: Sequence[np.ndarray]) -> np.ndarray:
+    def weigh(histories: Sequence[np.ndarray], moments: np.ndarray) -> np.ndarray:
         found = np.tile(popular, (len(histories), 1))
         read = [row for row, history in enumerate(histories) if len(history)]
         if read:
-            logits = model.scores([histories[row] for row in read]).cpu().numpy()
+            logits = model.scores([histories[row] for row in read], moments[read].tolist()).cpu().numpy()
             found[read] = title_weights(row_min_max(logits), numbers)
         return found
 
@@ -265,7 +276,7 @@ def _gamma(
     rows = _choosing_rows(task.corpus, config)
     asked = task.corpus.rows("valid").take(rows)
     histories, targets = asked.histories.tolist(), task.titles.sid_numbers[asked.targets]
-    parts = grounded.parts(histories, _texts_of(written, "valid", rows))
+    parts = grounded.parts(histories, grounded.moments["valid"][rows], _texts_of(written, "valid", rows))
     found, reached = choose_gamma(
         ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas
     )
@@ -282,7 +293,8 @@ def _rank(
     items: list[list[int]] = []
     scores: list[list[float]] = []
     nearest: list[float] = []
-    for _, distances, weights in grounded.parts(rows.histories, texts):
+    moments = grounded.moments[config.split]
+    for _, distances, weights in grounded.parts(rows.histories, moments, texts):
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
@@ -295,6 +307,7 @@ def _rank(
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
         "longest_texts": int((tokens >= config.max_new_tokens).sum()),
+        "told_rows": int((moments != UNKNOWN).sum()),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])

@@ -13,9 +13,8 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments
+from minionerec.data.moments import UNKNOWN, told_moments
 from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
-from minionerec.data.times import row_times
 from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
@@ -195,7 +194,10 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
-    moments = _moments(task, config, work) if tells_moments(ranker) else None
+    moments = None
+    if tells_moments(ranker):
+        times = work.stage.inputs.get("times")
+        moments = told_moments(task.corpus, config.split, len(rows), times, tell=config.tell_moments)
     told = None if moments is None else int((moments != UNKNOWN).sum())
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(rows.histories, moments)
@@ -231,15 +233,6 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     asked = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, asked, None, told)
-
-
-def _moments(task: _Task, config: EvalConfig, work: Work) -> np.ndarray:
-    """What is told of the moments of the targets: what a shop knows that sees somebody come back, or stay."""
-    times = row_times(task.corpus, config.split, work.stage.inputs.get("times")) if config.tell_moments else None
-    moments = row_moments(times, len(task.rows))
-    told = (moments != UNKNOWN).sum()
-    logger.info("%d of %d rows say whether the target came at a later moment.", told, len(moments))
-    return moments
 
 
 def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:

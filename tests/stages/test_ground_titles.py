@@ -18,6 +18,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
+from minionerec.data.times import RowTimes
 from minionerec.evaluation import grounding_stage, shards, written
 from minionerec.evaluation.grounding_config import GroundingConfig
 from minionerec.evaluation.grounding_stage import run_grounding
@@ -202,41 +203,85 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
     assert [row[0] for row in Predictions.load(given).items] == [row[0] for row in plain.items]
 
 
-def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
-    writes("red lamp", "long bolt", "blue table")
+def train_sasrec(corpus, output, **changes):
+    """SASRec of one epoch; where its model lies."""
     run_sequential(
         SequentialConfig(
             model="sasrec",
-            corpus=str(made / "corpus"),
+            corpus=str(corpus),
             protocol="rows",
             hyper={"hidden_size": 16, "inner_size": 16, "num_layers": 1},
             max_len=3,
             epochs=1,
             list_length=5,
             resamples=10,
-            output=str(tmp_path / "sasrec"),
+            output=str(output),
+            **changes,
         )
     )
-    model = next((tmp_path / "sasrec").glob("seed-*/model"))
-    corpus = Corpus.load(made / "corpus")
-    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
-    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
-    asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
-    found = Predictions.load(run_grounding(config(made, tmp_path / "out", **asked)).output)
-    plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
-    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).cpu().numpy()
+    return next(output.glob("seed-*/model"))
+
+
+def check_pulled(found, plain, logits, gamma):
+    """Lists are those of no weights, pulled by a model's logits."""
     for row, (items, scores) in enumerate(zip(found.items, found.scores, strict=True)):
         weights = row_min_max(logits[row])
         before = dict(zip(plain.items[row], plain.scores[row], strict=True))
         heaviest = {
             item: max(weights[other] for other in (0, 2)) if item in (0, 2) else weights[item] for item in items
         }
-        wanted = [before[item] / (1 + heaviest[item]) ** 2 for item in items]
+        wanted = [before[item] / (1 + heaviest[item]) ** gamma for item in items]
         np.testing.assert_allclose(scores, wanted, atol=1e-6)
+
+
+def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
+    writes("red lamp", "long bolt", "blue table")
+    model = train_sasrec(made / "corpus", tmp_path / "sasrec")
+    corpus = Corpus.load(made / "corpus")
+    histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
+    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
+    asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
+    output = run_grounding(config(made, tmp_path / "out", **asked)).output
+    plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
+    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).cpu().numpy()
+    check_pulled(Predictions.load(output), plain, logits, 2)
+    assert read_manifest(output)["counts"]["told_rows"] == 0
     other = config(made, tmp_path / "empty", **{**asked, "corpus": str(tmp_path / "corpus")})
     with pytest.raises(ArtefactError, match="was not trained on"):
         run_grounding(other)
+
+
+def timed(rows, seed):
+    """The same rows, every target a day after the newest item of the history, or at its moment."""
+    later = np.random.default_rng(seed).integers(0, 2, len(rows))
+    return replace(rows, times=RowTimes(1000 + 86400 * later, np.full(len(rows), 1000))), 1 + later
+
+
+def test_a_sequential_model_is_told_moments(made, tmp_path, writes):
+    """Of the rows of the split, and of those that choose the exponent; with tell_moments false of none."""
+    writes("red lamp", "long bolt", "blue table")
+    corpus = Corpus.load(made / "corpus")
+    train, valid, test = (timed(rows, seed) for seed, rows in enumerate((corpus.train, corpus.valid, corpus.test)))
+    corpus = replace(corpus, train=train[0], valid=valid[0], test=test[0])
+    corpus.save(tmp_path / "corpus", config={}, inputs={})
+    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", moments=True, learning_rate=0.1)
+    asked = {
+        "corpus": str(tmp_path / "corpus"),
+        "weights": "sequential",
+        "sequential": str(model),
+        "gammas": [2.0, 3.0],
+    }
+    ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
+    plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
+    said = {}
+    for tell, moments in ((True, test[1].tolist()), (False, None)):
+        settings = config(made, tmp_path / str(tell), tell_moments=tell, **asked)
+        found = Predictions.load(run_grounding(settings).output)
+        said[tell] = read_manifest(settings.output)["counts"]
+        check_pulled(found, plain, ranker.scores(histories, moments).cpu().numpy(), said[tell]["gamma"])
+    assert (said[True]["told_rows"], said[False]["told_rows"]) == (30, 0)
+    assert said[True]["gamma_ndcg@10"] != said[False]["gamma_ndcg@10"]
 
 
 def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
@@ -245,13 +290,7 @@ def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
     histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
     test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
     replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
-    settings = {"model": "sasrec", "protocol": "rows", "hyper": {"hidden_size": 8, "num_layers": 1}, "max_len": 3}
-    run_sequential(
-        SequentialConfig(
-            corpus=str(tmp_path / "corpus"), epochs=1, list_length=5, output=str(tmp_path / "sasrec"), **settings
-        )
-    )
-    model = next((tmp_path / "sasrec").glob("seed-*/model"))
+    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec")
     asked = {"corpus": str(tmp_path / "corpus"), "gammas": [2]}
     by_model = config(made, tmp_path / "a", weights="sequential", sequential=str(model), **asked)
     by_count = config(made, tmp_path / "b", weights="popularity", **asked)
