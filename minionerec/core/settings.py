@@ -96,20 +96,20 @@ def setting(
             decides nothing.
     """
     described = Description(
-        help,
-        tuple(known),
-        least,
-        above,
-        most,
-        below,
-        required,
-        decides and not reads,
-        grows,
-        reads,
-        parts,
-        writes,
-        came_later,
-        of,
+        help=help,
+        known=tuple(known),
+        least=least,
+        above=above,
+        most=most,
+        below=below,
+        required=required,
+        decides=decides and not reads,
+        grows=grows,
+        reads=reads,
+        parts=parts,
+        writes=writes,
+        came_later=came_later,
+        of=of,
     )
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
