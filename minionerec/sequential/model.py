@@ -122,7 +122,7 @@ class SequentialModel(nn.Module):
         """Vectors as they are scored with, by what is told of the moments of the next items.
 
         Args:
-            vectors: float (K, D), of `user_vectors` or `target_vectors`.
+            vectors: float (K, D), of `user_vectors` or `position_vectors`.
             moments: int64 (K,), places in `minionerec.data.moments.MOMENTS`; all unknown if None. A model that is not
                 told them makes nothing of them.
 
@@ -195,18 +195,21 @@ class SequentialModel(nn.Module):
         Returns:
             float, scalar.
         """
-        vectors, row, slot = self.target_vectors(histories, targets)
-        told = None if moments is None else moments[row, slot]
-        return self.cross_entropy(self.asked(vectors, told), targets[row, slot])
+        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        return self.cross_entropy(vectors, targets[row, slot])
 
     def target_vectors(
-        self, histories: torch.Tensor, targets: torch.Tensor
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors at the positions that have a target: float (K, D), and their rows and columns, int64 (K,).
+        """Vectors at the positions that have a target, behind `asked`: float (K, D), and their rows and columns.
 
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
+            moments: int64 (B, L), of each target.
+
+        Returns:
+            float (K, D), int64 (K,), int64 (K,).
         """
         every = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
         vectors, rows, slots = [], [], []
@@ -215,7 +218,8 @@ class SequentialModel(nn.Module):
             vectors.append(self.position_vectors(histories[places, columns])[row, slot])
             rows.append(places[row])
             slots.append(slot + columns.start)
-        return torch.cat(vectors), torch.cat(rows), torch.cat(slots)
+        row, slot = torch.cat(rows), torch.cat(slots)
+        return self.asked(torch.cat(vectors), None if moments is None else moments[row, slot]), row, slot
 
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""

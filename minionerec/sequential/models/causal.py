@@ -174,9 +174,8 @@ class Causal(CausalEncoder):
         self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See `SequentialModel`; the counts of a position leave out its own target and later ones."""
-        vectors, row, slot = self.target_vectors(histories, targets)
-        told = None if moments is None else moments[row, slot]
-        return self._loss(self.asked(vectors, told), histories, row, slot, targets)
+        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        return self._loss(vectors, histories, row, slot, targets)
 
     def _loss(
         self,
