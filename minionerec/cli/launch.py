@@ -19,11 +19,11 @@ _LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
 _COMMAND = ["-m", "minionerec.cli"]
 
 
-def default_launch_file() -> Path:
-    """The launch file for this machine: one GPU, or the CPU."""
+def default_launch_file() -> Path | None:
+    """The launch file for this machine: one GPU; without a GPU None, for one process on the CPU needs no launcher."""
     import torch
 
-    return find_path("ds_configs") / ("single_gpu.yaml" if torch.cuda.is_available() else "cpu.yaml")
+    return find_path("ds_configs") / "single_gpu.yaml" if torch.cuda.is_available() else None
 
 
 def stage_words(
@@ -34,15 +34,16 @@ def stage_words(
     Args:
         name: The stage.
         config: Its configuration file.
-        launched: Whether `accelerate launch` starts it.
+        launched: Whether `accelerate launch` starts it, where there is anything to launch it on.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
     """
     words = [*_COMMAND, name, "--config", str(config)]
-    if not launched:
+    file = (launch or default_launch_file()) if launched else None
+    if file is None:
         return words
     # --quiet: the stage has said what was wrong; the launcher's own traceback would only hide it.
-    launcher = [*_LAUNCHER, "--config_file", str(launch or default_launch_file())]
+    launcher = [*_LAUNCHER, "--config_file", str(file)]
     count = stage_environment(threads).get("OMP_NUM_THREADS")
     if count:
         launcher += ["--num_cpu_threads_per_process", count]

@@ -301,6 +301,7 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
         seeds=[4],
         jobs=2,
         threads=1,
+        launch="ds_configs/cpu.yaml",
         data={"shop": [text["data"]["shop"][0], {"build-sids": sids}]},
         cases={"small": {"steps": [{"train-catalogue": model}, {"eval-beam": {"as": "test", "set": lists}}]}},
         compare={"test": {"metrics": ["HR@10"], "level": "sid", "resamples": 10}},
