@@ -109,12 +109,6 @@ def run_here(words, cwd, monkeypatch, capsys):
     return subprocess.CompletedProcess(words, status, said.out, said.err)
 
 
-def alone(name):
-    """The words of a stage without the launcher's."""
-    words = STAGES[name]
-    return [sys.executable, *words[len(ACCELERATE) :]] if words[: len(ACCELERATE)] == ACCELERATE else words
-
-
 def run(words, cwd, timeout=300):
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False, timeout=timeout)
 
@@ -234,22 +228,28 @@ def test_a_killed_training_goes_on_and_ends_the_same(shop):
     assert sum(record.seconds[name] for name in ("train", "validate", "write")) < record.seconds["all"]
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(shop):
-    evaluate = [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--output", "runs_bad/eval"]
-    other = run([*STAGES["sids"], "--output", "other_sids", "--seed", "7"], shop)
+def test_bad_input_is_one_line_and_leaves_nothing(shop, monkeypatch, capsys):
+    def stage(*words):
+        return run_here(words, shop, monkeypatch, capsys)
+
+    evaluate = ["--config", "eval.yaml", "--output", "runs_bad/eval"]
+    other = stage("build-sids", "--config", "sids.yaml", "--output", "other_sids", "--seed", "7")
     assert other.returncode == 0, other.stderr
-    assert_refused(run([*evaluate, "--sids", "other_sids"], shop), "was trained on the SID table")
-    assert_refused(run([*evaluate, "--beams", "400"], shop), "beams is 400, but the catalogue has 300 distinct SIDs")
-    assert_refused(run([*evaluate, "--beams", "20"], shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
+    assert_refused(stage("eval-beam", *evaluate, "--sids", "other_sids"), "was trained on the SID table")
+    refused = stage("eval-beam", *evaluate, "--beams", "400")
+    assert_refused(refused, "beams is 400, but the catalogue has 300 distinct SIDs")
+    words = [sys.executable, ROOT / "scripts/eval_beam.py", *evaluate, "--beams", "20"]
+    assert_refused(run(words, shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
     assert left_in(shop / "runs_bad") == []
 
 
-def test_an_input_that_was_edited_by_hand_is_named(shop):
+def test_an_input_that_was_edited_by_hand_is_named(shop, monkeypatch, capsys):
     shutil.copytree(shop / "runs/sids", shop / "edited_sids")
     index = shop / "edited_sids" / "index.json"
     index.write_text(index.read_text() + " ")
     for name in ("eval", "report"):
-        done = run([*alone(name), "--sids", "edited_sids", "--output", "runs_edited/output"], shop)
+        words = [NAMES[name], "--config", f"{name}.yaml", "--sids", "edited_sids", "--output", "runs_edited/output"]
+        done = run_here(words, shop, monkeypatch, capsys)
         assert_refused(done, "edited_sids/index.json: differs from manifest.json")
     assert not (shop / "runs_edited/output").exists()
 
