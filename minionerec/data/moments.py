@@ -58,9 +58,8 @@ def told_moments(
         DataError: As of `minionerec.data.times.row_times`.
     """
     moments = row_moments(row_times(data, split, path) if tell else None, count)
-    if tell:
-        told = int((moments != UNKNOWN).sum())
-        logger.info("%d of %d rows say whether the target came at a later moment.", told, count)
+    told = int((moments != UNKNOWN).sum())
+    logger.info("%d of %d rows say whether the target came at a later moment.", told, count)
     return moments
 
 

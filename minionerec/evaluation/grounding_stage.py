@@ -17,7 +17,7 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, told_moments
+from minionerec.data.moments import UNKNOWN, row_moments, told_moments
 from minionerec.decoding.branches import evaluating
 from minionerec.decoding.decoder import decoding_device
 from minionerec.decoding.titles import Titles
@@ -219,10 +219,11 @@ def _ground(task: _Task, written: pd.DataFrame, config: GroundingConfig, inputs:
     model = None
     if config.weights == "sequential":
         model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
-    told = {}
-    for split in _wanted_rows(task.corpus, config):
-        tell = config.tell_moments and model is not None and model.tells_moments
-        told[split] = told_moments(task.corpus, split, len(task.corpus.rows(split)), inputs.get("times"), tell=tell)
+    told = {split: row_moments(None, len(task.corpus.rows(split))) for split in _wanted_rows(task.corpus, config)}
+    if model is not None and model.tells_moments:
+        times = inputs.get("times")
+        for split, rows in told.items():
+            told[split] = told_moments(task.corpus, split, len(rows), times, tell=config.tell_moments)
     return _Grounded(space, vectors, place_of, _weigher(task, config, model), told)
 
 

@@ -65,7 +65,7 @@ def test_settings_of_a_step_are_a_file_of_their_own_with_its_log_beside_it(playe
         "seed": 2,
         "output": f"{tmp_path}/runs/shop/slower/model/seed-2",
     }
-    assert f"minionerec.cli sft --config {file}" in file.with_suffix(".log").read_text()
+    assert f" sft --config {file}\n" in file.with_suffix(".log").read_text()
     assert not (tmp_path / "runs/shop/sharpened").exists()
     assert table(path)["a slower rate"]["seeds"] == 1
 
