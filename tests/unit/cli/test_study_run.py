@@ -55,6 +55,7 @@ def test_a_study_ends_in_a_table_and_is_then_up_to_date(played, tmp_path, monkey
 
 def test_settings_of_a_step_are_a_file_of_their_own_with_its_log_beside_it(played, tmp_path, monkeypatch):
     path = write_study(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert study(monkeypatch, path, "--only", "slower", "--seeds", "2") == 0
     file = tmp_path / "runs/shop/slower/model/seed-2.yaml"
     assert file.read_text().startswith("# shop/slower/model, seed 2\n")
@@ -65,7 +66,7 @@ def test_settings_of_a_step_are_a_file_of_their_own_with_its_log_beside_it(playe
         "seed": 2,
         "output": f"{tmp_path}/runs/shop/slower/model/seed-2",
     }
-    assert f" sft --config {file}\n" in file.with_suffix(".log").read_text()
+    assert f"$ minionerec sft --config {file}\n" in file.with_suffix(".log").read_text()
     assert not (tmp_path / "runs/shop/sharpened").exists()
     assert table(path)["a slower rate"]["seeds"] == 1
 
