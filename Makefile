@@ -1,4 +1,4 @@
-# make quickstart       set up and run the whole pipeline on the demo shop
+# make quickstart       set up what it needs and run the whole pipeline on the demo shop
 # make test-fast        the unit tests, for the loop of a day
 # make test             set up and run linters and all tests but the slow ones
 # make test-gpu         what a GPU computes against the CPU, where there is one
@@ -7,6 +7,7 @@
 # make serve            serve the model of the demo shop over HTTP, trained first where need be
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
+# make demo-shop        write the files of data/demo again from data/demo/shop.yaml
 # make hashes           write hashes.txt anew from constraints.txt (wants uv on the path)
 # make lint, make format, make venv, make clean
 
@@ -14,7 +15,14 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FIRST := $(VENV)/.quickstart
+FIRST_EXTRAS := plots,serve
 EXTRAS := dev,plots,tensorboard,peft,search,duckdb,serve
+# The quickstart and the server do without these: linters, tests, and what other extras bring.
+LATER := absl-py alembic ast-serialize attrs certifi colorlog duckdb execnet grpcio hypothesis iniconfig librt mako markdown \
+	mypy mypy-extensions optuna outcome pandas-stubs peft protobuf py4j pysocks pyspark pytest pytest-timeout pytest-xdist \
+	ruff selenium sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \
+	types-tqdm urllib3 websocket-client werkzeug wsproto
 # Hashes of the files that packages come as; HASHES= does without, for packages that you build yourself.
 HASHES ?= hashes.txt
 # These come as another file for each kind of machine, or are built on it, or are large and wanted by few.
@@ -22,6 +30,11 @@ UNHASHED := torch|deepspeed|pyspark|py4j
 # Python compiles a module when it is first imported and keeps that, unless it is told not to: packages hold many that are
 # never imported, so pip need not compile them all.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
+# uv where it is on the path; pip where it is not, or where uv does not find what pip is told of.
+UV := $(shell command -v uv)
+install = $(if $(UV),$(UV) pip install --python $(BIN)/python $(1) ||) $(PIP) $(1)
+# The lines of the hashes file that are not about packages of LATER.
+FIRST_HASHES = <(awk -v later=' $(LATER) ' '/^[a-z]/ { split($$1, name, "=="); keep = !index(later, " " name[1] " ") } keep' $(HASHES))
 # Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
 # The slow files come first by their folders' names, so that no process is left with one in the end.
 WORKERS ?= 2
@@ -31,9 +44,17 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIMENTAL_SILENCE=
 FIND_PYTHON := for name in python3.11 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done
 
-.PHONY: quickstart test tests test-fast test-gpu serve industrial industrial-best venv hashes lint format slow hostile clean
+MAKE_VENV = python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ]; then \
+		echo "error: no Python of version 3.11 or later was found (python3.11, python3, python). Install one." >&2; exit 2; \
+	fi; \
+	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
+	fi
 
-quickstart: venv
+.PHONY: quickstart test tests test-fast test-gpu serve industrial industrial-best demo-shop venv hashes lint format slow hostile clean
+
+quickstart: $(FIRST)
 	$(OFFLINE) $(BIN)/minionerec run demo
 
 # The linters beside the tests: mypy takes one core for most of a minute.
@@ -52,7 +73,7 @@ test-gpu: venv
 slow: venv
 	$(OFFLINE) $(BIN)/python -m pytest -m slow
 
-serve: venv
+serve: $(FIRST)
 	$(OFFLINE) $(BIN)/minionerec serve
 
 # The number of cases and the seed are arguments: make hostile ARGS="--cases 2000 --seed 5"
@@ -64,6 +85,13 @@ industrial: venv
 
 industrial-best: venv
 	$(OFFLINE) $(BIN)/minionerec run industrial/catalogue
+
+demo-shop: venv
+	$(BIN)/minionerec make-city --config data/demo/shop.yaml
+	cp runs/demo-shop/city/items.csv runs/demo-shop/city/interactions.csv data/demo/
+	$(BIN)/minionerec prepare-data --output runs/demo-shop/corpus
+	$(BIN)/minionerec city-ceiling --city runs/demo-shop/city --corpus runs/demo-shop/corpus --output runs/demo-shop/ceiling
+	cp runs/demo-shop/ceiling/ceiling.json data/demo/
 
 lint: venv
 	$(BIN)/ruff check .
@@ -86,17 +114,19 @@ hashes:
 # What is the same file everywhere comes first, each file held against its hash. Then torch, on its own: what is built
 # on the machine looks at it. The last step finds nothing left to fetch but that, and what other platforms want besides.
 $(STAMP): pyproject.toml constraints.txt $(HASHES)
-	@python=$$($(FIND_PYTHON)); \
-	if [ -z "$$python" ]; then \
-		echo "error: no Python of version 3.11 or later was found (python3.11, python3, python). Install one." >&2; exit 2; \
-	fi; \
-	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
-	fi
-	$(if $(HASHES),$(PIP) --no-deps --require-hashes -r $(HASHES))
-	$(PIP) -c constraints.txt torch
-	$(PIP) -c constraints.txt $(if $(HASHES),--no-build-isolation) -e '.[$(EXTRAS)]'
-	@touch $(STAMP)
+	@$(MAKE_VENV)
+	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(HASHES)))
+	$(call install,-c constraints.txt torch)
+	$(call install,-c constraints.txt $(if $(HASHES),--no-build-isolation) -e '.[$(EXTRAS)]')
+	@touch $(FIRST) $(STAMP)
+
+# The same without LATER, and without what is built on the machine (DeepSpeed). make venv adds the rest.
+$(FIRST): pyproject.toml constraints.txt $(HASHES)
+	@$(MAKE_VENV)
+	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(FIRST_HASHES)))
+	$(call install,-c constraints.txt torch)
+	$(call install,-c constraints.txt $(if $(HASHES),--no-deps --no-build-isolation -e .,-e '.[$(FIRST_EXTRAS)]'))
+	@touch $(FIRST)
 
 clean:
 	rm -rf runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

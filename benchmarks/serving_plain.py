@@ -1,7 +1,7 @@
-"""The plain server that `serving.py plain` measures against: FastAPI, and one stock `generate` a request.
+"""The plain server that `serving.py plain` measures against: Starlette, and one stock `generate` a request.
 
 The trie is a logits processor, weights, prompts and catalogue are the same, and so are the lists. Requests are answered
-as FastAPI does by itself, in its threads, or one at a time.
+as Starlette does by itself, in its threads, or one at a time.
 """
 
 import argparse
@@ -21,8 +21,12 @@ def main() -> None:
     args = parser.parse_args()
 
     import uvicorn
-    from fastapi import FastAPI
     from pydantic import BaseModel
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
 
     from minionerec.data.corpus import Corpus
     from minionerec.rankers.language import Search
@@ -33,7 +37,7 @@ def main() -> None:
     ranker = load_ranker(args.checkpoint, corpus, search=Search("stock", batch_size=1, beams=args.beams))
     ids, titles = corpus.items["item_id"].astype(str).tolist(), corpus.items["title"].tolist()
     index = {item_id: place for place, item_id in enumerate(ids)}
-    app, lock = FastAPI(), threading.Lock()
+    lock = threading.Lock()
 
     class Question(BaseModel):
         history: list[str]
@@ -43,8 +47,8 @@ def main() -> None:
         history = np.array([index[item_id] for item_id in question.history][-corpus.max_history :], dtype=np.int32)
         return ranker.rank([history], question.k)
 
-    @app.post("/v1/recommend")
-    def recommend(question: Question) -> dict[str, Any]:
+    def answered(body: bytes) -> dict[str, Any]:
+        question = Question.model_validate_json(body)
         if args.one_at_a_time:
             with lock:
                 found = rank(question)
@@ -53,6 +57,10 @@ def main() -> None:
         pairs = list(zip(found.items[0], found.scores[0], strict=True))[: question.k]
         return {"items": [{"item_id": ids[item], "title": titles[item], "score": score} for item, score in pairs]}
 
+    async def recommend(request: Request) -> JSONResponse:
+        return JSONResponse(await run_in_threadpool(answered, await request.body()))
+
+    app = Starlette(routes=[Route("/v1/recommend", recommend, methods=["POST"])])
     listening = bind("127.0.0.1", 0)
     print(f"plain: {address_of(listening)}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False)

@@ -5,7 +5,7 @@ python benchmarks/teacher_step.py --threads 1 --json
 python benchmarks/teacher_step.py --layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 \
     --device cuda --dtype bfloat16 --json
 
-A step is collation, forward, backward and AdamW of the model of configs/industrial/language/sft.yaml on 64 windows, or
+A step is collation, forward, backward and AdamW of the model of industrial#sft on 64 windows, or
 of a model of another shape. Both ways take turns batch by batch. `cpu_ratio` compares processor time, which says more
 than `ratio` where other programs share the machine and one thread is used. In bfloat16 the weights of the student are,
 and so are gradients and the optimiser's state; the teacher stays as it is. `used` is the share of a card's own speed of

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from minionerec.backbone.bundle import load_bundle
+from minionerec.cli.plan import config_values
 from minionerec.core.artefacts import is_artefact
-from minionerec.core.places import find_path
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import row_kinds
@@ -16,7 +16,7 @@ from minionerec.data.rows import SplitRows
 from minionerec.embed.texts import item_texts
 from minionerec.embed.tfidf import tfidf_svd
 from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.floors import FOLLOWED, make_floors
+from minionerec.rankers.baselines import TRANSITIONS, make_baselines
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.lists import Rows
 from minionerec.rankers.protocol import Ranker
@@ -29,7 +29,7 @@ from minionerec.training.extend import run_extend
 from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.sft import run_sft
 
-CONFIGS = find_path("configs/industrial/language")
+CONFIGS = "industrial#"
 EPOCHS = 1.5  # of the language model; the recipe has 4
 K = 50
 SEARCH = {"catalogue": Search("exact", batch_size=128), "language": Search("beam", batch_size=128)}
@@ -75,7 +75,7 @@ def prepare(source: Path, place: Path, share: float, seed: int) -> None:
     first = ["--corpus", str(place / "before"), "--output", str(place / "sids")]
     then = ["--corpus", str(place / "after"), "--output", str(place / "sids_after")]
     for words in (first, [*then, "--method", "append", "--append_to", str(place / "sids")]):
-        run_build_sids(parse_settings(SidConfig, ["--config", str(CONFIGS / "sids_tfidf.yaml"), *words]))
+        run_build_sids(parse_settings(SidConfig, ["--config", f"{CONFIGS}sids_tfidf", *words], read=config_values))
 
 
 def train(system: str, place: Path, seed: int) -> Path:
@@ -85,12 +85,12 @@ def train(system: str, place: Path, seed: int) -> Path:
     words = ["--corpus", str(place / "before"), "--sids", str(place / "sids"), "--seed", str(seed)]
     words += ["--output", str(place / system)]
     if system == "catalogue":
-        config = ["--config", str(CONFIGS / "catalogue_tfidf.yaml")]
-        run_catalogue(parse_settings(CatalogueTrainConfig, [*config, *words]))
+        config = ["--config", f"{CONFIGS}catalogue_tfidf"]
+        run_catalogue(parse_settings(CatalogueTrainConfig, [*config, *words], read=config_values))
     else:
-        config = ["--config", str(CONFIGS / "sft_tfidf.yaml"), "--epochs", str(EPOCHS)]
+        config = ["--config", f"{CONFIGS}sft_tfidf", "--epochs", str(EPOCHS)]
         config += ["--evals_per_epoch", str(1 / EPOCHS), "--teacher", str(train("catalogue", place, seed))]
-        run_sft(parse_settings(SftConfig, [*config, *words]))
+        run_sft(parse_settings(SftConfig, [*config, *words], read=config_values))
     return place / system
 
 
@@ -204,7 +204,7 @@ class Case:
         found = Lists(kept["items"], kept["scores"], np.zeros_like(kept["items"], dtype=bool))
         return found.ranks(self.targets(split), 0.0)
 
-    def floors(self, split: str) -> dict[str, np.ndarray]:
+    def baselines(self, split: str) -> dict[str, np.ndarray]:
         """Ranks of targets by what needs no training."""
         rows, targets = self.after.rows(split), self.targets(split)
         vectors = tfidf_svd(item_texts(self.after), 128, 42, item_texts(self.before))
@@ -213,11 +213,11 @@ class Case:
         earlier = np.arange(len(self.held_out)) < targets[:, None]
         texts = 1 + ((likeness > own) | ((likeness == own) & earlier)).sum(1)
         table = SidTable.load_index(self.place / "sids_after", self.after.items["item_id"].tolist())
-        followed = make_floors(self.after, table)[FOLLOWED].rank(rows.histories.tolist(), K).items
+        followed = make_baselines(self.after, table)[TRANSITIONS].rank(rows.histories.tolist(), K).items
         popular = np.argsort(np.argsort(-self.after.popularity(), kind="stable"), kind="stable") + 1
         return {
             "text neighbours": np.where(texts <= K, texts, 0),
-            "what followed": np.array(
+            "transition counts": np.array(
                 [
                     [*items].index(t) + 1 if t in items else 0
                     for items, t in zip(followed, targets.tolist(), strict=True)
@@ -246,11 +246,11 @@ def ranks_of_all(source: Path, output: Path, case: Case, split: str) -> np.ndarr
     file = place.with_name(f"{place.name}_{split}.npz")
     if not file.is_file():
         first = ["--corpus", str(source), "--output", str(sids)]
-        run_build_sids(parse_settings(SidConfig, ["--config", str(CONFIGS / "sids_tfidf.yaml"), *first]))
+        run_build_sids(parse_settings(SidConfig, ["--config", f"{CONFIGS}sids_tfidf", *first], read=config_values))
         if not is_artefact(place):
-            words = ["--config", str(CONFIGS / "catalogue_tfidf.yaml"), "--corpus", str(source), "--sids", str(sids)]
+            words = ["--config", f"{CONFIGS}catalogue_tfidf", "--corpus", str(source), "--sids", str(sids)]
             words += ["--seed", str(case.seed), "--output", str(place)]
-            run_catalogue(parse_settings(CatalogueTrainConfig, words))
+            run_catalogue(parse_settings(CatalogueTrainConfig, words, read=config_values))
         corpus = Corpus.load(source)
         ranker = LanguageRanker(load_bundle(place), corpus, SEARCH["catalogue"])
         items, scores = ranked(ranker, corpus.rows(split).histories.tolist(), None)

@@ -7,8 +7,8 @@ Whoever walks through the users in the order of their numbers, and through all r
 the items in the order of theirs. So "the item whose number is one greater than the newest one's" knows of the future.
 This script shows how far: in how many rows it is the target, and what a catalogue model gains when the log-probability
 of that one item is raised. The bonus is chosen on validation rows; several checkpoints are seeds, a row's value is
-their mean, and differences are paired over rows. With the days of the rows (`--times`) same-day and later rows are
-shown apart. As a control the same is done after the items were numbered anew by chance.
+their mean, and differences are paired, their intervals by user. With the days of the rows (`--times`) same-day and
+later rows are shown apart. As a control the same is done after the items were numbered anew by chance.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def _figures(
     means: dict[float, dict[str, np.ndarray]],
     best: float,
 ) -> dict[str, Any]:
-    targets = corpus.rows(split).targets
+    targets, users = corpus.rows(split).targets, corpus.rows(split).users
     hit = following(corpus, split, numbers) == targets
     known = row_times(corpus, split, times)
     kinds = {"all": np.full(len(targets), True)}
@@ -115,7 +115,7 @@ def _figures(
         figures[kind] = {"rows": int(rows.sum()), "rule's HR@1": float(hit[rows].mean())}
         for name in ("HR@10", "NDCG@10"):
             before, after = (means[bonus][name][rows] for bonus in (0.0, best))
-            gap = [round(number, 4) for number in paired_bootstrap(after, before)]
+            gap = [round(number, 4) for number in paired_bootstrap(after, before, clusters=users[rows])]
             figures[kind][name] = {"without": float(before.mean()), "with": float(after.mean()), "gap": gap}
     return figures
 

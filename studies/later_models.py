@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.cli.plan import config_values
 from minionerec.core.commands import run_command
-from minionerec.core.places import find_path
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import recency_weights, user_windows
@@ -32,7 +32,7 @@ from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.windows import sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 
-CONFIG = find_path("configs/industrial/language/catalogue.yaml")
+CONFIG = "industrial#catalogue"
 SAME, LATER, FIRST = 0, 1, 2
 RECENCY, RIDGE = 3.0, 300.0
 WEIGHT = {SAME: 0.0, LATER: 1.0, FIRST: 0.5}
@@ -128,7 +128,7 @@ def text_likeness(corpus: Corpus, table: SidTable) -> np.ndarray:
     return (sums @ sums.T).astype(np.float32)
 
 
-def floors(corpus: Corpus, table: SidTable, rows: SidRows) -> dict[str, np.ndarray]:
+def baselines(corpus: Corpus, table: SidTable, rows: SidRows) -> dict[str, np.ndarray]:
     """Log-scores of all SIDs by what needs no gradient: name to float32 (R, N)."""
     train, size = SidRows.of(corpus, table, "train"), table.n_unique
     held = rows.held(size)
@@ -196,7 +196,7 @@ def train_later(corpus: Corpus, table: SidTable, later: np.ndarray, seed: int, p
         place: Folder of the scores.
     """
     changed = ["--towers", "1", "--reverse", "1.0", "--decay", "0.8", "--seed", str(seed)]
-    config = parse_settings(CatalogueTrainConfig, ["--config", str(CONFIG), *changed])
+    config = parse_settings(CatalogueTrainConfig, ["--config", CONFIG, *changed], read=config_values)
     histories, labels, weights = map(torch.from_numpy, weighed_windows(corpus, table, config.recency))
     bundle = new_bundle(config, corpus, table, sid_windows(corpus, table, config.recency)[0])
     model: Any = bundle.model

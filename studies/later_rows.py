@@ -2,8 +2,8 @@
 
 python studies/later_rows.py audit --sequences $MINIONEREC_DATA/sequential/Beauty.txt   # is the order people's?
 python studies/later_models.py                                       # models for later days, three seeds
-python studies/later_rows.py table --split valid --floors --later runs/industrial/later  # floors, models, mixture
-python studies/later_rows.py table --split test --floors --runs "catalogue model=runs/A_test" "SASRec=runs/B"
+python studies/later_rows.py table --split valid --baselines --later runs/industrial/later  # baselines, models, mixture
+python studies/later_rows.py table --split test --baselines --runs "catalogue model=runs/A_test" "SASRec=runs/B"
 
 A row is of the same day where its target and the newest item of its history have one time, and later where the target's
 is later; the times of the published rows are read from a file (data/README.md). `--runs NAME=FOLDER` names predictions,
@@ -25,7 +25,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from later_models import FIRST, LATER, SAME, SidRows, days_by_order, floors, log_probs
+from later_models import FIRST, LATER, SAME, SidRows, baselines, days_by_order, log_probs
 from marks import put_between_marks
 
 from minionerec.backbone.bundle import load_bundle
@@ -39,7 +39,7 @@ from minionerec.data.times import RowTimes, row_times
 from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
-from minionerec.rankers.floors import make_floors
+from minionerec.rankers.baselines import make_baselines
 from minionerec.rankers.lists import Rows, rank_rows
 from minionerec.reports.plots import interval_panels
 from minionerec.sid.table import SidTable
@@ -48,7 +48,7 @@ CORPUS, SIDS = "runs/industrial/corpus", "runs/industrial/sids_published"
 TIMES = os.path.join(os.environ.get("MINIONEREC_DATA", "data"), "Amazon/times/Industrial_and_Scientific.times.csv")
 BEGIN, END = "<!-- tables of studies/later_rows.py: {} -->", "<!-- end of the tables: {} -->"
 Values = tuple[np.ndarray, np.ndarray]  # NDCG@10 and HR@10 of each row, means over seeds
-MIXED = ("linear", "popularity, later days")  # floors that models are mixed with
+MIXED = ("linear", "popularity, later days")  # baselines that models are mixed with
 
 
 def times_of(corpus: Corpus, split: str, times: str) -> RowTimes:
@@ -226,14 +226,14 @@ def run_systems(corpus: Corpus, split: str, runs: Sequence[str]) -> dict[str, li
     return systems
 
 
-def floor_systems(corpus: Corpus, table: SidTable, split: str) -> dict[str, list[np.ndarray]]:
+def baseline_systems(corpus: Corpus, table: SidTable, split: str) -> dict[str, list[np.ndarray]]:
     """Ranks by SID of what needs no training, in lists of fifty."""
     rows, asked = Rows.of(corpus, split), SidRows.of(corpus, table, split)
     found = {
         name: [Ranked.from_predictions(rank_rows(ranker, rows, 50, table=table)).ranks["sid"]]
-        for name, ranker in make_floors(corpus, table).items()
+        for name, ranker in make_baselines(corpus, table).items()
     }
-    own = floors(corpus, table, asked)
+    own = baselines(corpus, table, asked)
     names = ("popularity, newest tenth", "popularity, later days", "linear", "linear and popularity", "text")
     return found | {name: [ranks_of(own[name], asked.targets)] for name in names}
 
@@ -268,7 +268,7 @@ def mixed_systems(
     later: np.ndarray,
     models: Iterable[tuple[str, dict[str, np.ndarray]]],
 ) -> dict[str, list[np.ndarray]]:
-    """Ranks by SID of models and of their mixtures with two floors; the weights are printed.
+    """Ranks by SID of models and of their mixtures with two baselines; the weights are printed.
 
     Args:
         corpus: The corpus.
@@ -278,10 +278,12 @@ def mixed_systems(
         models: See `model_scores`.
     """
     rows = {name: SidRows.of(corpus, table, name) for name in {"valid", split}}
-    given = {name: floors(corpus, table, asked) for name, asked in rows.items()}
+    given = {name: baselines(corpus, table, asked) for name, asked in rows.items()}
     systems: dict[str, list[np.ndarray]] = {}
     for name, scores in models:
-        features = {part: {name: scores[part]} | {floor: given[part][floor] for floor in MIXED} for part in rows}
+        features = {
+            part: {name: scores[part]} | {baseline: given[part][baseline] for baseline in MIXED} for part in rows
+        }
         found, weights = mixed(features[split], features["valid"], rows[split], rows["valid"], later)
         said = ", ".join(f"{feature} {weight:.2f}" for feature, weight in zip(features[split], weights, strict=True))
         sys.stdout.write(f"mixture: {said}\n")
@@ -290,9 +292,9 @@ def mixed_systems(
     return systems
 
 
-def cell(values: np.ndarray) -> str:
-    """A mean with its 95 % interval over rows."""
-    low, high = bootstrap_interval(values)
+def cell(values: np.ndarray, users: np.ndarray) -> str:
+    """A mean with its 95 % interval by user."""
+    low, high = bootstrap_interval(values, clusters=users)
     return f"{values.mean():.4f} [{low:.4f}, {high:.4f}]"
 
 
@@ -302,12 +304,15 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def tables(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, followed: np.ndarray, first: str) -> str:
+def tables(
+    systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, users: np.ndarray, followed: np.ndarray, first: str
+) -> str:
     """Every system by day, and by whether the pair was in training, as two markdown tables.
 
     Args:
         systems: Name to ranks of seeds.
         times: Of the rows.
+        users: The user of each row.
         followed: bool (R,), rows whose target stood right after the newest item in training.
         first: The system that later rows are compared with.
     """
@@ -315,15 +320,15 @@ def tables(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, followe
     later, same = times.later, times.same
     by_day, by_pair = [], []
     for name, (ndcg, hits) in values.items():
-        cells = [name, str(len(systems[name])), cell(ndcg), f"{hits.mean():.4f}"]
+        cells = [name, str(len(systems[name])), cell(ndcg, users), f"{hits.mean():.4f}"]
         for where in (same, later):
-            cells += [cell(ndcg[where]), f"{hits[where].mean():.4f}"]
+            cells += [cell(ndcg[where], users[where]), f"{hits[where].mean():.4f}"]
         spread = [ranking_metrics(ranks, [10])["NDCG@10"][later].mean() for ranks in systems[name]]
         cells[-2] += f" ± {np.std(spread, ddof=1):.4f}" if len(spread) > 1 else ""
         if name == first:
             cells += ["", ""]
         else:
-            gap = paired_bootstrap(ndcg[later], values[first][0][later])
+            gap = paired_bootstrap(ndcg[later], values[first][0][later], clusters=users[later])
             cells += [f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]", f"{gap.p:.3f}"]
         by_day.append(cells)
         parts = (same & followed, same & ~followed, later & followed, later & ~followed)
@@ -336,14 +341,15 @@ def tables(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, followe
     return f"{markdown(head, by_day)}\n\n{markdown(pair_head, by_pair)}"
 
 
-def draw(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes) -> str:
+def draw(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, users: np.ndarray) -> str:
     """NDCG@10 with intervals of every system on rows of the same day and on later ones, as an SVG image."""
     panels = {}
     for name, where in (("same day", times.same), ("later", times.later)):
         points = {}
         for system, ranks in systems.items():
             values = values_of(ranks)[0][where]
-            points[system] = (float(values.mean()), *(float(end) for end in bootstrap_interval(values)))
+            ends = bootstrap_interval(values, clusters=users[where])
+            points[system] = (float(values.mean()), *map(float, ends))
         panels[f"{name}: {where.mean():.0%} of the rows"] = points
     return interval_panels(panels, "NDCG@10 by SID")
 
@@ -359,7 +365,7 @@ def main() -> None:
     parser.add_argument("--titles", help="audit: JSON of its items' titles and ASINs")
     parser.add_argument("--split", default="valid", choices=("valid", "test"))
     parser.add_argument("--runs", nargs="*", default=[], help="NAME=FOLDER of predictions or of a sequential training")
-    parser.add_argument("--floors", action="store_true", help="table: what needs no training too")
+    parser.add_argument("--baselines", action="store_true", help="table: what needs no training too")
     parser.add_argument("--later", default="", help="table: folder of the later models")
     parser.add_argument("--mix", nargs="*", default=[], help="table: NAME=FOLDER of catalogue models, alone and mixed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
@@ -375,17 +381,17 @@ def main() -> None:
         text, name = "\n".join(["| rows | how many | what |", "|---|---|---|", *lines]), "audit"
     else:
         table = SidTable.load_index(args.sids, corpus.items["item_id"].tolist())
-        systems = floor_systems(corpus, table, args.split) if args.floors else {}
+        systems = baseline_systems(corpus, table, args.split) if args.baselines else {}
         systems |= run_systems(corpus, args.split, args.runs)
         place = Path(args.later) if args.later else None
         models = model_scores(corpus, table, args.split, place, args.seeds, args.mix)
         systems |= mixed_systems(corpus, table, args.split, later_of(corpus, "valid", args.times), models)
-        times = times_of(corpus, args.split, args.times)
+        times, users = times_of(corpus, args.split, args.times), corpus.rows(args.split).users
         kinds = row_kinds(corpus, Rows.of(corpus, args.split), args.split, times)
         first = args.first or next(iter(systems))
-        text, name = tables(systems, times, next(iter(kinds["pair"].values())), first), args.split
+        text, name = tables(systems, times, users, next(iter(kinds["pair"].values())), first), args.split
         if args.plot:
-            write_text_atomic(Path(args.plot), draw(systems, times))
+            write_text_atomic(Path(args.plot), draw(systems, times, users))
     if args.markdown:
         put_between_marks(Path(args.markdown), BEGIN.format(name), END.format(name), text)
     sys.stdout.write(f"{text}\n")

@@ -135,7 +135,7 @@ def state_rows(shape: Shape) -> list[list[str]]:
 
 
 def batch_rows(shape: Shape) -> list[list[str]]:
-    """Activations of the micro-batches of `configs/industrial/qwen-*`, in full and with gradient checkpointing."""
+    """Activations of the micro-batches of the recipes `industrial/qwen-*`, in full and with gradient checkpointing."""
     batches = [
         ("SFT, 16 rows of 128 tokens", 16 * 128),
         ("SFT, 16 rows of 512 tokens", 16 * 512),
@@ -199,7 +199,7 @@ def tables(shape: Shape) -> list[str]:
 
 
 def main() -> None:
-    """Print the tables for both sizes of `configs/industrial/qwen-*`."""
+    """Print the tables for both sizes of the recipes `industrial/qwen-*`."""
     for name, shape in (("Qwen2.5-1.5B", QWEN_15B), ("Qwen2.5-0.5B", QWEN_05B)):
         print(f"{name} with the published Industrial codes: {shape.parameters:,} parameters")
         print("\n\n".join(["", *tables(shape), ""]))

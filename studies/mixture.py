@@ -102,7 +102,7 @@ def main() -> None:
         hits = sids == torch.from_numpy(targets)[:, None]
         for share, values in found.items():
             values.append(values_of((1 - share) * known + share * said, hits))
-    later = later_rows(corpus, args.split)
+    later, users = later_rows(corpus, args.split), corpus.rows(args.split).users
     for name, rows in (("all rows", None), ("later rows", later)):
         if rows is None and name != "all rows":
             sys.stdout.write("later rows: no file of days (data/README.md)\n")
@@ -111,7 +111,7 @@ def main() -> None:
         for share, values in found.items():
             mean = np.mean(values, axis=0)
             mean, base = (part if rows is None else part[:, rows] for part in (mean, first))
-            gap = paired_bootstrap(mean[0], base[0])
+            gap = paired_bootstrap(mean[0], base[0], clusters=users if rows is None else users[rows])
             sys.stdout.write(
                 f"| {name} | {share:g} | {mean[0].mean():.4f} | {mean[1].mean():.4f} | "
                 f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] | {gap.p:.3f} |\n"

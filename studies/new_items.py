@@ -50,10 +50,12 @@ class Values:
         every: Metric name to float (S, R), all rows.
         groups: Name of a group to its rows for each seed, bool (S, R): "new" (the target was held out), "unseen" (and
             is not in the history), "all".
+        names: The user of each row, (R,).
     """
 
     every: dict[str, np.ndarray]
     groups: dict[str, np.ndarray]
+    names: np.ndarray
 
     @classmethod
     def of(cls, ranks: list[np.ndarray], cases: list[Case], split: str) -> "Values":
@@ -64,7 +66,12 @@ class Values:
             "unseen": np.stack([case.unseen(split) for case in cases]),
             "all": np.ones((len(cases), len(ranks[0])), dtype=bool),
         }
-        return cls({name: np.stack([each[name] for each in found]) for name in METRICS}, groups)
+        users = cases[0].after.rows(split).users
+        return cls({name: np.stack([each[name] for each in found]) for name in METRICS}, groups, users)
+
+    def users(self, group: str) -> np.ndarray:
+        """The user of each of `rows`, who is drawn with all of them, those of all seeds among them."""
+        return self.names if group == "all" else np.concatenate([self.names[mask] for mask in self.groups[group]])
 
     def rows(self, name: str, group: str) -> np.ndarray:
         """A metric of each row that intervals are drawn from: means over seeds, or a group's rows of all seeds."""
@@ -80,7 +87,7 @@ class Values:
             means = [values[mask].mean() for values, mask in zip(self.every[name], masks, strict=True)]
             text += f" ± {np.std(means, ddof=1):.4f}"
         if interval:
-            low, high = bootstrap_interval(rows)
+            low, high = bootstrap_interval(rows, clusters=self.users(group))
             text += f" [{low:.4f}, {high:.4f}]"
         return text
 
@@ -126,7 +133,7 @@ def starts(cases: list[Case]) -> str:
         lift = max(found, key=lambda lift: float(found[lift].mean()))
         best[f"{start} (lift {lift:g})"] = found[lift]
     (one, ours), (two, theirs) = best.items()
-    gap = paired_bootstrap(ours, theirs)
+    gap = paired_bootstrap(ours, theirs, clusters=cases[0].after.rows("valid").users)
     return (
         f"All validation rows, NDCG@10: start {one} {ours.mean():.4f}, {two} {theirs.mean():.4f}, difference "
         f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}], p = {gap.p:.3f}."
@@ -151,9 +158,9 @@ def compare(cases: dict[str, list[Case]], whole: list[np.ndarray]) -> str:
     if whole:
         found[WHOLE] = Values.of(whole, most, "test")
         seeds[WHOLE] = len(most)
-    floors = [case.floors("test") for case in most]
-    for name in floors[0]:
-        found[name] = Values.of([each[name] for each in floors], most, "test")
+    baselines = [case.baselines("test") for case in most]
+    for name in baselines[0]:
+        found[name] = Values.of([each[name] for each in baselines], most, "test")
         seeds[name] = len(most)
     for name, values in found.items():
         cells = [values.cell(metric, group, metric == "NDCG@10") for group, metric in LONG]
@@ -170,7 +177,7 @@ def differences(found: dict[str, Values]) -> str:
             continue
         plain = next(name for name in found if name.startswith(f"{system}, lift 0"))
         pairs = [("text neighbours", "new"), ("text neighbours", "unseen"), (plain, "new"), (plain, "all")]
-        pairs += [(f"{system}, not extended", "all"), ("what followed", "all")]
+        pairs += [(f"{system}, not extended", "all"), ("transition counts", "all")]
         pairs += [(WHOLE, group) for group in ("new", "all") if WHOLE in found]
         if system == NAMES["catalogue"]:
             pairs += [(name, "new") for name in found if name.startswith(NAMES["language"]) and "(afforded)" in name]
@@ -178,7 +185,7 @@ def differences(found: dict[str, Values]) -> str:
             one, two = found[ours], found[other]
             if one is two or len(one.groups["all"]) != len(two.groups["all"]):
                 continue
-            gap = paired_bootstrap(one.rows("NDCG@10", group), two.rows("NDCG@10", group))
+            gap = paired_bootstrap(one.rows("NDCG@10", group), two.rows("NDCG@10", group), clusters=one.users(group))
             cell = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
             lines.append([f"{ours} less {other}", group, cell, f"{gap.p:.3f}"])
     return markdown(lines)

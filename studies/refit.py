@@ -1,6 +1,6 @@
 """What a refit is worth: the chosen settings trained on train alone, and again on train and valid; both on test rows.
 
-python studies/refit.py                       # the catalogue model of configs/industrial/catalogue, three seeds
+python studies/refit.py                       # the catalogue model of the recipe industrial/catalogue, three seeds
 
 A refit on all rows can be measured on nothing. Here the last part of the data plays the future: the refit sees train
 and valid, and the test rows, which neither run has seen, measure both. Differences are paired over rows, whose values
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from minionerec.cli.plan import config_values
 from minionerec.core.commands import run_command
-from minionerec.core.settings import load_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_differences
@@ -61,7 +61,7 @@ def study(config: CatalogueTrainConfig, seeds: list[int], output: Path) -> dict[
         found["chosen"].append(measure(Path(chosen.output), corpus, rows))
         found["refit"].append(measure(Path(again["output"]), known, rows))
     means = {name: {key: np.mean([run[key] for run in runs], 0) for key in METRICS} for name, runs in found.items()}
-    gaps = paired_differences(means["refit"], means["chosen"])
+    gaps = paired_differences(means["refit"], means["chosen"], clusters=rows.users)
     return {
         **{name: {key: float(values.mean()) for key, values in part.items()} for name, part in means.items()},
         "difference": {key: list(gap) for key, gap in gaps.items()},
@@ -74,11 +74,11 @@ def study(config: CatalogueTrainConfig, seeds: list[int], output: Path) -> dict[
 def main() -> None:
     """Run the study and print its figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="configs/industrial/catalogue/catalogue.yaml", help="settings of the model")
+    parser.add_argument("--config", default="industrial/catalogue#catalogue", help="settings of the model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44], help="seeds of the chosen runs")
     parser.add_argument("--output", default="runs/industrial/refit", help="where checkpoints go")
     args = parser.parse_args()
-    config = load_settings(CatalogueTrainConfig, args.config)
+    config = CatalogueTrainConfig(**config_values(CatalogueTrainConfig, args.config))
     print(json.dumps(study(config, args.seeds, Path(args.output)), indent=1))
 
 

@@ -4,7 +4,7 @@ python studies/seen_items.py --corpus $MINIONEREC_DATA/sequential/Beauty.txt --p
   --runs baseline=runs/sequential/beauty_causal SASRec=runs/sequential/beauty_sasrec
 
 Reads the lists that `minionerec train-sequential` wrote (50 items unless told otherwise); nothing is trained or ranked
-again. Several seeds count as their mean for each row. The paired intervals compare each run with the first.
+again. Several seeds count as their mean for each row. The paired intervals, by user, compare each run with the first.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def study(corpus: str, protocol: str, runs: Sequence[tuple[str, str]]) -> dict[s
         first = first or values
         figures[name] = {"seeds": len(found), **{key: round(float(each.mean()), 4) for key, each in values.items()}}
         if values is not first:
-            gaps = paired_differences(first, values)
+            gaps = paired_differences(first, values, clusters=split.users("test"))
             figures[name]["first minus this"] = {
                 key: [round(x, 4) for x in gap] for key, gap in gaps.items() if key.startswith(("HR@10", "NDCG@10"))
             }

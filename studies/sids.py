@@ -1,6 +1,6 @@
 """What the diagnostics of semantic IDs knew before training: tables of the study `sids`, and how they rank its cases.
 
-minionerec study sids
+minionerec run studies/sids
 python studies/sids.py --markdown docs/results/sids.md
 
 Reads what the study has made, and its table of the test rows where there is one. The tables go to standard output and,

@@ -3,12 +3,13 @@
 import sys
 from functools import partial
 
-from minionerec.cli.recipes import DEMO_RECIPE, ensure_before
-from minionerec.cli.stages import stage_spec
+from minionerec.cli.plan import config_values
+from minionerec.cli.recipes import DEMO
+from minionerec.cli.run import ensure_before
 from minionerec.core.commands import run_command
-from minionerec.core.places import find_path
 from minionerec.core.processes import is_main_process
 from minionerec.core.settings import parse_settings
+from minionerec.core.stages import stage_spec
 
 
 def run_stage(name: str) -> None:
@@ -23,12 +24,17 @@ def run_stage(name: str) -> None:
     spec = stage_spec(name)
     words = sys.argv[1:]
     given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-    demo = None if spec.demo is None or given & set(spec.alone) else find_path(DEMO_RECIPE) / spec.demo
+    demo = None if spec.demo is None or given & set(spec.alone) else spec.demo
     config = parse_settings(
-        spec.config_class(), words, program=f"minionerec {name}", summary=spec.summary, fallback=demo
+        spec.config_class(),
+        words,
+        program=f"minionerec {name}",
+        summary=spec.summary,
+        fallback=demo,
+        read=config_values,
     )
     if demo is not None and "config" not in given:
-        ensure_before(find_path(DEMO_RECIPE), config)
+        ensure_before(DEMO, config)
     result = spec.function()(config)
     if is_main_process():
         for line in result.lines():

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from minionerec.cli.recipes import Step, read_recipe
+from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import MANIFEST, changed_file, input_record, is_artefact, package_versions, read_manifest
 from minionerec.core.artefacts import read_json as read_record
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.machine import usable_cores
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import StageConfig
+from minionerec.core.settings import Settings, StageConfig
 from minionerec.core.stage import RECORD_FILE, Stage
 
 SUMMARY = "Say what is installed, which artefacts stand and verify, and what the steps of a recipe would do and why."
@@ -31,7 +31,7 @@ def doctor_arguments(program: str) -> CommandParser:
     """The options of `minionerec doctor`."""
     parser = CommandParser(prog=program, description=SUMMARY)
     parser.add_argument("folder", nargs="?", default="runs", help="folder whose artefacts are verified (default: runs)")
-    parser.add_argument("--recipe", metavar="NAME", help="name or folder of a recipe: what would each step do, and why")
+    parser.add_argument("--recipe", metavar="NAME", help="name or file of a recipe: what would each step do, and why")
     return parser
 
 
@@ -52,7 +52,9 @@ def report(folder: str, recipe: str | None) -> list[str]:
     lines += [*_artefacts(place)] or ["  none"]
     if recipe is not None:
         lines += ["", f"Steps of {recipe}"]
-        lines += [f"  {step.name:<20} {_private(would_do(step))}" for step in read_recipe(recipe)]
+        jobs = plan_of(recipe).values()
+        width = max(20, *(len(job.title) for job in jobs))
+        lines += [f"  {job.title:<{width}} {_private(would_do(job.settings))}" for job in jobs]
     return [_private(line).rstrip() for line in lines]
 
 
@@ -123,9 +125,8 @@ def _state(folder: Path) -> str:
     return f"{manifest['kind']}, {size / 1e6:.1f} MB, verified{took}"
 
 
-def would_do(step: Step) -> str:
-    """What a step would do now, and why, in one line."""
-    config = step.settings
+def would_do(config: Settings) -> str:
+    """What a step of these settings would do now, and why, in one line."""
     if not isinstance(config, StageConfig) or not config.output:
         return "prints, and writes nothing"
     try:

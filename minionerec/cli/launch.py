@@ -27,13 +27,13 @@ def default_launch_file() -> Path | None:
 
 
 def stage_words(
-    name: str, config: Path, *, launched: bool, launch: Path | None = None, threads: int | None = None
+    name: str, config: str | Path, *, launched: bool, launch: Path | None = None, threads: int | None = None
 ) -> list[str]:
     """The words that run a stage, after the name of Python's interpreter.
 
     Args:
         name: The stage.
-        config: Its configuration file.
+        config: Its settings: a file, or RECIPE#STEP.
         launched: Whether `accelerate launch` starts it, where there is anything to launch it on.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
@@ -99,14 +99,14 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
     Args:
         words: What follows the name of Python's interpreter.
         threads: CPU threads of its process.
-        log: An open file for what it prints and says.
+        log: An open file for what it prints and says; None for what this process prints to.
     """
     with _found_deepspeed_file(list(words)) as found:
         yield subprocess.Popen(
             [sys.executable, *found],
             stdin=subprocess.DEVNULL,
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=None if log is None else subprocess.STDOUT,
             env=stage_environment(threads),
             start_new_session=True,
         )

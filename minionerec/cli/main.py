@@ -1,70 +1,128 @@
 """The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from minionerec.cli.command import run_stage
 from minionerec.cli.doctor import run_doctor
-from minionerec.cli.pipeline import run_pipeline
-from minionerec.cli.putting import SUMMARY as PUT
-from minionerec.cli.putting import run_put
-from minionerec.cli.recipes import copy_recipe, read_recipe, shipped_recipes
-from minionerec.cli.serving import run_serve
-from minionerec.cli.stages import STAGES
-from minionerec.cli.study import SUMMARY as STUDY
-from minionerec.cli.study import run_study
+from minionerec.cli.plan import config_values, plan_of
+from minionerec.cli.recipes import DEMO, copy_recipe, shipped_recipes
+from minionerec.cli.run import SUMMARY as RUN
+from minionerec.cli.run import ensure_before, run_recipe
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.settings import convert, parse_settings
+from minionerec.core.stages import STAGES
+from minionerec.core.upload import put
+from minionerec.serve.config import ServeConfig
+from minionerec.serve.server import check_extra, serve
 
+logger = get_logger(__name__)
+
+_PUT = "Put finished artefacts where a URL says, to be read from there by any stage"
+_SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, the description of all paths at /docs."
+_SERVED = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
 _OWN = {
-    "run": "Run the stages of a recipe, e.g. minionerec run demo",
-    "study": f"{STUDY}, e.g. minionerec study language_model",
-    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FOLDER` gives one to be edited",
+    "run": f"{RUN}, e.g. minionerec run demo",
+    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FILE` gives one to be edited",
     "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
-    "put": f"{PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
+    "put": f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
 }
-
-
-def run_arguments(program: str) -> CommandParser:
-    """The options of `minionerec run`."""
-    parser = CommandParser(
-        prog=program,
-        description="Run the stages of a recipe, each after what it reads; what is up to date is left as it is.",
-    )
-    parser.add_argument(
-        "recipe", nargs="?", default="demo", help="name of a shipped recipe, or a folder with a pipeline.yaml"
-    )
-    parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
-    parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="steps that run at a time, instead of the recipe's number"
-    )
-    return parser
 
 
 def recipe_arguments(program: str) -> CommandParser:
     """The options of `minionerec recipes`."""
     parser = CommandParser(prog=program, description=f"{_OWN['recipes']}.")
     actions = parser.add_subparsers(dest="action", metavar="copy")
-    copy = actions.add_parser("copy", help="copy a recipe's files into a new folder, to be edited")
+    copy = actions.add_parser("copy", help="write a recipe as one file, to be edited")
     copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")
-    copy.add_argument("folder", help="folder to make")
+    copy.add_argument("file", help="file to make, e.g. here.yaml, or a folder for it")
     return parser
 
 
-def _run(program: str) -> None:
-    given = run_arguments(program).parse_args()
-    run_pipeline(given.recipe, given.first, given.last, given.jobs)
+def put_arguments(program: str) -> CommandParser:
+    """The options of `minionerec put`."""
+    parser = CommandParser(
+        prog=program,
+        description=f"{_PUT}. What lies there already is left; the same command goes on after an interruption.",
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="output of a stage, such as runs/shop/corpus")
+    parser.add_argument(
+        "url", metavar="URL", help="where it is to lie, such as s3://bucket/corpus; of several folders what is above"
+    )
+    parser.add_argument(
+        "--replace",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="true|false",
+        help="replace another artefact that lies there (default: false)",
+    )
+    return parser
+
+
+def serve_arguments(words: Sequence[str], program: str = "minionerec serve") -> tuple[ServeConfig, bool]:
+    """The settings that a command line gives, and whether it names no model, so that they are the demo's.
+
+    Args:
+        words: The words behind `minionerec serve`.
+        program: What the command is called, for `--help`.
+
+    Raises:
+        ConfigError: On an unknown flag or a value that does not fit.
+        SystemExit: After `--help`.
+    """
+    demo = not {word.split("=")[0] for word in words} & {"--checkpoint", "--config"}
+    given = [*_SERVED, *words] if demo else words
+    return parse_settings(ServeConfig, given, program=program, summary=_SERVE, read=config_values), demo
 
 
 def _recipes(program: str) -> None:
     given = recipe_arguments(program).parse_args()
     if given.action == "copy":
-        target = copy_recipe(given.recipe, given.folder)
-        print(f"{len(read_recipe(target))} steps in {target}; run them with: minionerec run {target}")
+        file = copy_recipe(given.recipe, given.file)
+        print(f"{len(plan_of(file))} steps in {file}; run them with: minionerec run {file}")
         return
-    for name, said in shipped_recipes().items():
-        print(f"{name:<28}{said}".rstrip())
+    found = shipped_recipes()
+    width = max(map(len, found)) + 2
+    for name, said in found.items():
+        print(f"{name:<{width}}{said}".rstrip())
+
+
+def _put(program: str) -> None:
+    """Put the artefacts that the command line names; of several each goes below the URL, by its own name.
+
+    Raises:
+        ConfigError: If two have one name, or the URL cannot be written to.
+        ArtefactError: If one is not finished, or something else lies where it is to go.
+    """
+    given = put_arguments(program).parse_args()
+    replace = bool(convert(given.replace, bool, "--replace"))
+    places = dict.fromkeys(given.folders, given.url)
+    if len(given.folders) > 1:
+        places = {folder: f"{given.url.rstrip('/')}/{Path(folder).resolve().name}" for folder in given.folders}
+        if len(set(places.values())) < len(given.folders):
+            raise ConfigError("two of the folders have one name, so both would go to one place. Put each by itself.")
+    for folder, url in places.items():
+        print(put(folder, url, replace=replace).line(), flush=True)
+
+
+def run_serve(program: str, words: Sequence[str]) -> None:
+    """Serve what the command line names; where it names no model, that of the demo, trained first where need be.
+
+    Args:
+        program: What the command is called, for `--help`.
+        words: The words behind it.
+    """
+    config, demo = serve_arguments(words, program)
+    check_extra()
+    if demo:
+        logger.info("No --checkpoint given: serving the catalogue model of the demo.")
+        ensure_before(DEMO, config)
+    serve(config, lambda line: print(line, flush=True))
 
 
 def usage() -> str:
@@ -82,21 +140,18 @@ def dispatch() -> None:
         print(usage())
         return
     name = words[0]
+    if name == "study":
+        raise ConfigError("there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME.")
     if name not in _OWN and name not in STAGES:
         raise ConfigError(f"unknown command {name!r}; known: {', '.join([*_OWN, *STAGES])}.")
     sys.argv = [f"minionerec {name}", *words[1:]]
+    own = {"recipes": _recipes, "doctor": run_doctor, "put": _put}
     if name == "run":
-        _run(sys.argv[0])
-    elif name == "recipes":
-        _recipes(sys.argv[0])
-    elif name == "study":
-        run_study(sys.argv[0])
-    elif name == "doctor":
-        run_doctor(sys.argv[0])
-    elif name == "put":
-        run_put(sys.argv[0])
+        run_recipe(sys.argv[0], words[1:])
     elif name == "serve":
         run_serve(sys.argv[0], words[1:])
+    elif name in own:
+        own[name](sys.argv[0])
     else:
         run_stage(name)
 

@@ -1,260 +1,705 @@
-"""Recipes: folders of settings whose stages are run one after another, and those that the package ships.
+"""Recipes: what a file says, read and checked, with nothing run yet; `docs/recipes.md` explains every key.
 
-`pipeline.yaml` lists the stages in order, each as `stage: configuration file beside it`:
+A recipe names steps, each a stage with its settings; placeholders such as `{sids}` stand for outputs of other steps:
 
-    threads: 1
-    jobs: 2
-    stages:
-      - prepare-data: data.yaml
-      - build-sids: sids.yaml
+    # Semantic IDs of my shop
+    output: runs/shop
+    steps:
+      corpus: {stage: prepare-data, interactions: shop.csv}
+      sids: {stage: build-sids, corpus: "{corpus}"}
 
-`threads` are the CPU threads of a stage, `jobs` the number of stages that run at a time.
-
-A step is known by its configuration's name without ending ("sft", "eval_grpo"). Shipped recipes lie in
-`configs/DATA SET/RECIPE`; a data set's name alone means its recipe `language`.
+A recipe may take everything from another (`base`) and change it, and it may run its steps for several data sets, cases
+and seeds. Shipped recipes lie in `configs/FOLDER/NAME.yaml`; a folder's name alone means its recipe `language`.
 """
 
 import os
-import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from minionerec.cli.launch import run_words, shown_command, stage_words
-from minionerec.cli.stages import STAGES, StageSpec
-from minionerec.core.errors import ConfigError, MinioneRecError
-from minionerec.core.log import get_logger
+import yaml
+
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.places import find_path, shipped_root
-from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
-from minionerec.core.settings import Settings, StageConfig, load_settings, read_yaml
+from minionerec.core.settings import Settings, StageConfig, convert, setting, typed_values
+from minionerec.core.stages import STAGES, StageSpec
+from minionerec.core.values import yaml_with_lines
 
-logger = get_logger(__name__)
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
-FILE = "pipeline.yaml"
 HOME = "configs"
 USUAL = "language"
-DEMO_RECIPE = f"{HOME}/demo/{USUAL}"
-_KEYS = ("stages", "launch", "threads", "jobs")
+DEMO = "demo/language"
+OF_DATA, OF_CASE = "data", "case"
+WORDS = (OF_DATA, OF_CASE, "seed", "runs")
+"""Placeholders that are no step's output."""
+TAKEN = ("prepared", "compare", "log", "search", *WORDS)
+"""What no step, data set or case of a recipe with cases may be called."""
+PLACEHOLDER = re.compile(r"\{([A-Za-z0-9][\w.-]*)\}")
+NAME = re.compile(r"[A-Za-z0-9][\w-]{0,59}")
+_OWN_KEYS = ("base", "without", "variables", "data", "steps", "cases", "compare", "log", "search")
+_OF_CASES = ("seeds", "data", "cases", "compare", "log", "search")
+"""Keys that only a recipe with cases has."""
+_OF_STEP = ("stage", "config", "once")
+
+
+@dataclass
+class RecipeSettings(Settings):
+    """What a recipe says of the whole."""
+
+    output: str = setting("", "folder of what its steps make, unless they name a place of their own")
+    seeds: list[int] = setting([], "seeds of every case that names none of its own", least=0)
+    jobs: int = setting(1, "steps that run at a time", least=1)
+    threads: int | None = setting(None, "CPU threads of each step; the library's own choice if not given", least=1)
+    launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given")
+
+
+@dataclass
+class CaseSettings(Settings):
+    """What a recipe says of one case, beside its steps."""
+
+    label: str = setting("", "name in the tables; that of the case if empty")
+    base: str = setting("", "case whose steps it takes and changes; the recipe's own steps if empty")
+    data: list[str] = setting([], "data sets that it is run on; all if empty")
+    seeds: list[int] = setting([], "its own seeds; the recipe's if empty", least=0)
+
+
+@dataclass
+class SearchSettings(Settings):
+    """What a recipe says of a search over settings, beside what is searched."""
+
+    case: str = setting("", "case whose settings are searched", required=True)
+    step: str = setting("", "its step whose settings they are", required=True)
+    measure: str = setting("", "its step whose predictions of validation rows are measured", required=True)
+    metric: str = setting("NDCG@10", "what is to be highest: HR@K, NDCG@K or MRR@K", required=True)
+    level: str = setting("item", "which reading of a hit", known=("item", "sid"))
+    trials: int = setting(20, "settings to try", least=1)
+    data: str = setting("", "data set to search on; the first if empty")
+    seeds: list[int] = setting([], "seeds of each trial, whose mean counts; the case's first if empty", least=0)
+    seed: int = setting(0, "seed of the search itself", least=0)
+    name: str = setting("best", "case that the winner becomes", required=True)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One stage of a recipe.
+class RecipeStep:
+    """One step, as the file says it.
 
     Attributes:
-        name: Name of its configuration file without ending.
-        spec: The stage.
-        config: Its configuration file.
-        settings: What the file says.
-        launch: File for `accelerate launch --config_file`; chosen by the machine if None.
-        threads: CPU threads of its process; the library's own choice if None.
+        name: What it is called.
+        where: File, line and key, for messages.
+        stage: Its stage; "" where a step of the base says it.
+        config: Settings that it begins with: a file, or RECIPE#STEP; "" for none. May hold placeholders.
+        values: Settings of its own, which may hold placeholders.
+        once: Whether it is run once for all seeds.
+        places: Setting to file, line and key, for messages.
     """
 
     name: str
-    spec: StageSpec
-    config: Path
-    settings: Settings
-    launch: Path | None = None
-    threads: int | None = None
+    where: str
+    stage: str
+    config: str
+    values: Mapping[str, Any]
+    once: bool
+    places: Mapping[str, str]
 
     @property
-    def output(self) -> str | None:
-        """Where it writes, None where it writes nothing."""
-        writes = isinstance(self.settings, StageConfig) and self.settings.output
-        return os.path.normpath(writes) if writes else None
+    def spec(self) -> StageSpec:
+        """Its stage."""
+        return STAGES[self.stage]
 
-    def words(self) -> list[str]:
-        """The words that run it, after the name of Python's interpreter."""
-        return stage_words(
-            self.spec.name, self.config, launched=self.spec.launched, launch=self.launch, threads=self.threads
+    @property
+    def kind(self) -> type[Settings]:
+        """Class of the stage's settings."""
+        return self.spec.config_class()
+
+    @property
+    def writes(self) -> bool:
+        """Whether its stage leaves an artefact, and does not only print."""
+        return issubclass(self.kind, StageConfig)
+
+    def changed(self, by: "RecipeStep") -> "RecipeStep":
+        """The step, called as another, with what that says put over it."""
+        return replace(
+            self,
+            name=by.name,
+            where=by.where,
+            stage=by.stage or self.stage,
+            config=by.config or self.config,
+            values={**self.values, **by.values},
+            once=by.once or self.once,
+            places={**self.places, **by.places},
         )
 
-    def is_current(self) -> bool:
-        """Whether it need not be started; where something is wrong, the stage itself says what."""
-        try:
-            return isinstance(self.settings, StageConfig) and bool(self.output) and self.settings.up_to_date()
-        except (MinioneRecError, OSError, KeyError):
-            return False
+
+Steps = Mapping[str, RecipeStep]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case.
+
+    Attributes:
+        name: What it is called; "" for the only one of a recipe without cases.
+        label: What tables call it.
+        data: Data sets that it is run on.
+        seeds: Its seeds; empty in a recipe without cases.
+        steps: Its own steps, in order.
+        base: Case whose steps it shares beside its own; None where it has all.
+        where: File, line and key, for messages.
+        own_seeds: Whether it names its seeds itself.
+    """
+
+    name: str
+    label: str
+    data: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: tuple[RecipeStep, ...]
+    base: str | None
+    where: str
+    own_seeds: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe.
+
+    Attributes:
+        file: Its file.
+        settings: What it says of the whole.
+        variables: Placeholder to its value, which may hold others.
+        data: Data set to the steps that prepare it; "" alone in a recipe without cases.
+        cases: The cases, by name; "" alone in a recipe without cases.
+        compare: Table to its settings; `of` names the step whose predictions it compares.
+        log: Settings of the experiment log; None for no log.
+        search: The search; None for none.
+        over: Setting to the values that are searched, as the file says them.
+    """
+
+    file: Path
+    settings: RecipeSettings
+    variables: Mapping[str, Any]
+    data: Mapping[str, tuple[RecipeStep, ...]]
+    cases: Mapping[str, Case]
+    compare: Mapping[str, Mapping[str, Any]]
+    log: Mapping[str, Any] | None
+    search: SearchSettings | None
+    over: Mapping[str, Any]
+
+    @property
+    def has_cases(self) -> bool:
+        """Whether it runs its steps for data sets, cases and seeds; else it is its steps, once."""
+        return "" not in self.cases
+
+    @property
+    def place(self) -> Path:
+        """The folder of what it makes."""
+        return Path(self.settings.output)
+
+    @property
+    def name(self) -> str:
+        """What commands know it by: its name where it is shipped, else its path."""
+        home = shipped_root() / HOME
+        if self.file.resolve().is_relative_to(home):
+            return str(self.file.resolve().relative_to(home).with_suffix(""))
+        return str(self.file)
 
 
 def shipped_recipes() -> dict[str, str]:
-    """Name of each shipped recipe, "data set/recipe", to what the first lines of its `pipeline.yaml` say."""
+    """Name of each shipped recipe to what its first line says; files whose name begins with _ are only bases."""
     home = shipped_root() / HOME
     found = {}
-    for file in sorted(home.glob(f"*/*/{FILE}")):
-        head = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-        said = head[0].lstrip("# ").rstrip(".") if head else ""
-        found[str(file.parent.relative_to(home))] = said
+    for file in sorted(home.glob("*/[!_]*.yaml")):
+        with open(file, encoding="utf-8") as opened:
+            head = opened.readline()
+        found[str(file.relative_to(home).with_suffix(""))] = head.lstrip("# ").rstrip().rstrip(".")
     return found
 
 
-def find_recipe(name: str | os.PathLike[str]) -> Path:
-    """The folder (or `pipeline.yaml`) of a recipe: a path, or the name of a shipped one.
+def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Path:
+    """The file of a recipe: a path, or the name of a shipped one.
+
+    Args:
+        name: Path or name.
+        beside: Folder that is looked into first.
 
     Raises:
         ConfigError: If there is neither.
     """
-    given = Path(name)
     home = shipped_root() / HOME
-    for place in (given, shipped_root() / given, home / given, home / given / USUAL):
-        if (place / FILE).is_file() or (place.is_file() and place.suffix == ".yaml"):
-            return place
+    for root in ([beside] if beside else []) + [Path(), shipped_root(), home]:
+        for place in (root / name, root / f"{name}.yaml", root / name / f"{USUAL}.yaml"):
+            if place.is_file() and place.suffix == ".yaml":
+                return place
+    if (Path(name) / "pipeline.yaml").is_file():
+        raise ConfigError(
+            f"{name}: is a folder with a pipeline.yaml, as recipes were in version 0.1; a recipe is one file now. "
+            "Write the files' settings as its steps (docs/recipes.md)."
+        )
+    close = get_close_matches(str(name), shipped_recipes(), 3, 0.5)
     raise ConfigError(
-        f"{name}: no recipe there; expected a folder with a {FILE}, or the name of a shipped one: "
-        f"{', '.join(shipped_recipes())}."
+        f"{name}: no recipe there; expected a YAML file, or the name of a shipped one"
+        f"{', such as ' + ' or '.join(close) if close else ''}. minionerec recipes lists them."
     )
 
 
-def copy_recipe(name: str, folder: str | os.PathLike[str]) -> Path:
-    """Copy the files of a recipe into a new folder, to be edited.
-
-    Raises:
-        ConfigError: If there is no such recipe, or the folder holds something.
-    """
-    source, target = find_recipe(name), Path(folder)
-    source = source.parent if source.is_file() else source
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{folder}: is not empty; give a new folder.")
-    try:
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror}). Give another folder.") from None
-    return target
-
-
-def read_recipe(name: str | os.PathLike[str]) -> list[Step]:
-    """The steps of a recipe, every configuration read and checked.
+def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
+    """Write a recipe as one file, to be edited: what it takes from its bases is written out.
 
     Args:
-        name: Folder with a `pipeline.yaml`, such a file itself, or the name of a shipped recipe.
+        name: Name of a shipped recipe, or path.
+        target: A new file that ends in .yaml, or a folder, in which the file gets the recipe's own name.
 
     Raises:
-        ConfigError: If a file is missing or malformed, there is no such stage, or two steps have one name.
+        ConfigError: If there is no such recipe, or something lies where it is to go.
     """
-    file = _file_of(name)
-    content = read_yaml(file)
-    unknown = sorted(str(key) for key in content if key not in _KEYS)
-    if unknown:
-        raise ConfigError(f"{file}: unknown key {unknown[0]!r}. Known keys: {', '.join(_KEYS)}.")
-    launch, threads = _read_launch(file, content), _read_count(file, content, "threads", "CPU threads")
-    _read_jobs(file, content)
-    steps: list[Step] = []
-    for stage, name_of_file in _read_entries(file, content):
-        step = _read_step(file, stage, name_of_file, launch, threads)
-        if any(step.name == other.name for other in steps):
-            raise ConfigError(f"{file}: {name_of_file!r} is listed twice; give each step a configuration of its own.")
-        steps.append(step)
-    return steps
+    source, file = find_recipe(name), Path(target)
+    file = file if file.suffix == ".yaml" else file / source.name
+    if file.exists():
+        raise ConfigError(f"{file}: is there already; give a new file.")
+    text = source.read_text(encoding="utf-8")
+    content, _ = yaml_with_lines(source)
+    if "base" in content:
+        head = "".join(f"{line}\n" for line in text.split("\nbase:")[0].splitlines() if line.startswith("#"))
+        text = head + _written_out(source)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(file, text)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another place.") from None
+    return file
 
 
-def steps_at_a_time(name: str | os.PathLike[str]) -> int:
-    """How many steps of a recipe run at a time, as its `pipeline.yaml` says.
+def _written_out(file: Path) -> str:
+    """A recipe without its base, as YAML."""
+    layer = _Layer.read(file)
+    said = {key: value for key, (value, _) in layer.said.items()}
+    content: dict[str, Any] = {"variables": layer.variables} if layer.variables else {}
+    content |= {key: said.pop(key) for key in list(said) if key in RecipeSettings.__dataclass_fields__}
+    if layer.data:
+        content["data"] = {name: _steps_as_said(steps) for name, steps in layer.data.items()}
+    if layer.steps:
+        content["steps"] = _steps_as_said(layer.steps)
+    if layer.cases:
+        content["cases"] = {
+            name: {**case.values, **({"steps": _steps_as_said(case.steps)} if case.steps else {})}
+            for name, case in layer.cases.items()
+        }
+    return yaml.safe_dump(content | said, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+
+
+def _steps_as_said(steps: Steps) -> dict[str, Any]:
+    return {
+        step.name: {
+            **({"stage": step.stage} if step.stage not in ("", step.name) else {}),
+            **({"config": step.config} if step.config else {}),
+            **({"once": True} if step.once else {}),
+            **step.values,
+        }
+        for step in steps.values()
+    }
+
+
+def read_recipe(name: str | os.PathLike[str]) -> Recipe:
+    """A recipe, every name in it checked.
+
+    Args:
+        name: Path of its file, or the name of a shipped one.
 
     Raises:
-        ConfigError: If it cannot be read.
+        ConfigError: If it is malformed; the message names file, line and key.
     """
-    file = _file_of(name)
-    return _read_jobs(file, read_yaml(file))
+    return _Layer.read(find_recipe(name)).recipe()
 
 
-def _file_of(name: str | os.PathLike[str]) -> Path:
-    place = find_recipe(name)
-    return place / FILE if place.is_dir() else place
-
-
-def _read_entries(file: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(stage, name of its configuration file) of each step."""
-    entries = content.get("stages")
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and len(e) == 1 for e in entries) or not entries:
-        raise ConfigError(f"{file}: expected `stages:` with a list of `stage: configuration.yaml`.")
-    return [(str(stage), str(name)) for stage, name in (next(iter(entry.items())) for entry in entries)]
-
-
-def _read_launch(file: Path, content: Mapping[str, Any]) -> Path | None:
-    given = content.get("launch")
-    if given is None:
-        return None
-    launch = find_path(str(given))
-    if not launch.is_file():
-        raise ConfigError(f"{file}: launch is {given!r}, but there is no such file.")
-    return launch
-
-
-def _read_jobs(file: Path, content: Mapping[str, Any]) -> int:
-    return _read_count(file, content, "jobs", "steps at a time") or 1
-
-
-def _read_count(file: Path, content: Mapping[str, Any], name: str, what: str) -> int | None:
-    count = content.get(name)
-    if count is not None and (type(count) is not int or count < 1):
-        raise ConfigError(f"{file}: {name} is {count!r}; expected a whole number of {what}, at least 1.")
-    return count
-
-
-def _read_step(file: Path, stage: str, name: str, launch: Path | None, threads: int | None) -> Step:
-    if stage not in STAGES:
-        raise ConfigError(f"{file}: no stage {stage!r}; known: {', '.join(STAGES)}.")
-    spec, config = STAGES[stage], file.parent / name
-    return Step(config.stem, spec, config, load_settings(spec.config_class(), config), launch, threads)
-
-
-def between(steps: list[Step], first: str | None, last: str | None, recipe: str | os.PathLike[str]) -> list[Step]:
-    """The steps from one name to another.
+def at(where: str, make: Callable[[], T]) -> T:
+    """What a function gives; an error of its settings says where they stand.
 
     Raises:
-        ConfigError: If there is no step of such a name, or they stand the other way round.
+        ConfigError: As the function raises it, with the place before it.
     """
-    names = [step.name for step in steps]
-    for option, name in (("--from", first), ("--until", last)):
-        if name is not None and name not in names:
-            raise ConfigError(f"{option} {name}: {recipe} has no such step. Its steps: {', '.join(names)}.")
-    begin = names.index(first) if first else 0
-    end = names.index(last) + 1 if last else len(names)
-    if begin >= end:
-        raise ConfigError(f"--from {first} comes after --until {last} in {recipe}; swap them.")
-    return steps[begin:end]
+    try:
+        return make()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
-def steps_before(steps: Sequence[Step], settings: Settings) -> list[Step]:
-    """Those steps whose output is read with these settings, directly or through other steps, in order."""
-    by_output = {step.output: step for step in steps if step.output}
-    needed: set[str] = set()
-    waiting = [settings]
-    while waiting:
-        for path in _read_paths(waiting.pop()):
-            step = by_output.get(path)
-            if step is not None and step.name not in needed:
-                needed.add(step.name)
-                waiting.append(step.settings)
-    return [step for step in steps if step.name in needed]
+def _settings(kind: type[S], values: Mapping[str, Any], where: str) -> S:
+    typed = typed_values(kind, values, where)
+    return at(where, lambda: kind(**typed))
 
 
-def _read_paths(settings: Settings) -> Iterator[str]:
-    """What is read, and the folders that it lies in: the model of a seed lies in the output of its training."""
-    for path in settings.named_paths():
-        place = Path(os.path.normpath(path))
-        yield from map(str, (place, *place.parents))
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {shown(value)}; expected a mapping, such as `name: value`.")
+    return {str(key): entry for key, entry in value.items()}
 
 
-def ensure_before(recipe: Path, config: Settings) -> None:
-    """Make what a configuration reads of a recipe's outputs, where it is missing or stale.
+@dataclass(frozen=True)
+class _File:
+    """A file with the lines of its keys."""
 
-    In a launch of several processes the first one does it and the others wait. What the stages print goes to standard
-    error, so that standard output holds the caller's own alone.
+    file: Path
+    lines: Mapping[tuple[str, ...], int]
+
+    def where(self, *keys: str) -> str:
+        """File, line and key, for messages."""
+        found = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
+        place = str(self.file) if found is None else f"{self.file}, line {found}"
+        return f"{place}: {'.'.join(keys)}" if keys else place
+
+    def named(self, value: Any, *keys: str) -> dict[str, Any]:
+        """A mapping whose keys name folders and placeholders."""
+        found = _mapping(value, self.where(*keys))
+        if not found:
+            raise ConfigError(f"{self.where(*keys)} is empty; name at least one.")
+        for key in found:
+            if not NAME.fullmatch(key) or key in TAKEN:
+                raise ConfigError(
+                    f"{self.where(*keys, key)}: {shown(key)} cannot be a name; expected letters, digits, - and _, and "
+                    f"none of {', '.join(TAKEN)}."
+                )
+        return found
+
+    def steps(self, value: Any, *keys: str) -> dict[str, RecipeStep]:
+        """Steps by name, in order."""
+        return {name: self._step(name, said, *keys, name) for name, said in _mapping(value, self.where(*keys)).items()}
+
+    def _step(self, name: str, said: Any, *keys: str) -> RecipeStep:
+        where = self.where(*keys)
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
+        values = _mapping(said, where)
+        stage, config = (convert(values.pop(key, None) or "", str, self.where(*keys, key)) for key in _OF_STEP[:2])
+        once = convert(values.pop("once", None) or False, bool, self.where(*keys, "once"))
+        if stage and stage not in STAGES:
+            raise ConfigError(f"{self.where(*keys, 'stage')}: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
+        return RecipeStep(name, where, stage, config, values, once, dict.fromkeys(values, where))
+
+
+def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
+    """Steps with others put over them; a new one comes after the one that it follows in its file, or last."""
+    names = list(base)
+    before: str | None = None
+    for name in own:
+        if name not in base:
+            names.insert(len(names) if before is None else names.index(before) + 1, name)
+        before = name
+    new = {name: step for name, step in own.items() if name not in base}
+    return {
+        name: base[name].changed(own[name]) if name in base and name in own else {**base, **new}[name] for name in names
+    }
+
+
+def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> RecipeStep:
+    """A step with the settings of the other one of the recipe that its `config` names by #STEP, all but its output."""
+    if not step.config.startswith("#"):
+        return step
+    name = step.config[1:]
+    if name not in steps or name in (*behind, step.name):
+        names = ", ".join(other for other in steps if other != step.name) or "none"
+        raise ConfigError(
+            f"{step.where}: config is {shown(step.config)}, "
+            + (
+                f"which leads back to the step itself; its other steps: {names}."
+                if name in steps
+                else f"but there is no such step; the others: {names}."
+            )
+        )
+    other = _inherited(steps[name], steps, (*behind, step.name))
+    own_stage = step.stage or other.stage or (other.name if other.name in STAGES else "")
+    values = {key: value for key, value in other.values.items() if key != "output"}
+    return replace(other, config=other.config, values=values, once=False).changed(
+        replace(step, stage=own_stage, config="")
+    )
+
+
+def _complete(steps: Steps, case: str) -> tuple[RecipeStep, ...]:
+    """Steps that each have a stage: the one that they name, or that they are called by."""
+    found = []
+    for step in steps.values():
+        step = _inherited(step, steps)
+        if not step.stage and step.name not in STAGES:
+            others = ", ".join(name for name in steps if name != step.name) or "none"
+            raise ConfigError(
+                f"{step.where}: has no stage, and no step that it changes has this name; give it a `stage`, or the "
+                f"name of one of the others: {others}."
+            )
+        found.append(step if step.stage else replace(step, stage=step.name))
+        if case and step.name in TAKEN:
+            raise ConfigError(f"{step.where}: {step.name!r} cannot be the name of a step here; choose another.")
+        if case and not found[-1].writes:
+            raise ConfigError(f"{step.where}: this stage only prints; leave it out.")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _RawCase:
+    """A case as the file says it: settings, the steps that it changes or adds, and where."""
+
+    values: Mapping[str, Any]
+    steps: Steps
+    where: str
+
+
+@dataclass
+class _Layer:
+    """What a file says, put over what its base says.
+
+    Attributes:
+        source: The file.
+        said: Key to its value and where that stands; what is not steps.
+        variables: Placeholder to value.
+        data: Data set to its steps.
+        steps: Steps.
+        cases: Cases.
+    """
+
+    source: _File
+    said: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, dict[str, RecipeStep]] = field(default_factory=dict)
+    steps: dict[str, RecipeStep] = field(default_factory=dict)
+    cases: dict[str, _RawCase] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path, waiting: tuple[Path, ...] = ()) -> "_Layer":
+        """A file, its bases read before."""
+        content, lines = yaml_with_lines(file)
+        source = _File(file, lines)
+        known = [*RecipeSettings.__dataclass_fields__, *_OWN_KEYS]
+        for key in content:
+            if key not in known:
+                raise ConfigError(
+                    f"{source.where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(known)}."
+                )
+        base = content.pop("base", None)
+        layer = cls(source) if base is None else cls._base(source, base, waiting)
+        layer.source = source
+        layer._put(content)
+        return layer
+
+    @classmethod
+    def _base(cls, source: _File, base: Any, waiting: tuple[Path, ...]) -> "_Layer":
+        where = source.where("base")
+        name = convert(base, str, where)
+        found = at(where, lambda: find_recipe(name, source.file.parent))
+        behind = (*waiting, source.file.resolve())
+        if found.resolve() in behind:
+            names = ", ".join(path.stem for path in behind)
+            raise ConfigError(
+                f"{where} is {name!r}, which is based on this file itself, by way of {names}. Change one."
+            )
+        return cls.read(found, behind)
+
+    def _put(self, content: dict[str, Any]) -> None:
+        source = self.source
+        for name in convert(content.pop("without", None) or [], list[str], source.where("without")):
+            if name not in self.steps:
+                known = ", ".join(self.steps) or "none"
+                raise ConfigError(f"{source.where('without')} names {name!r}; the steps of the base: {known}.")
+            del self.steps[name]
+        self.variables |= _mapping(content.pop("variables", None), source.where("variables"))
+        self.steps = _merged(self.steps, source.steps(content.pop("steps", None), "steps"))
+        if "data" in content:
+            for name, said in source.named(content.pop("data"), "data").items():
+                self.data[name] = _merged(self.data.get(name, {}), source.steps(said, "data", name))
+        if "cases" in content:
+            for name, said in source.named(content.pop("cases"), "cases").items():
+                where = source.where("cases", name)
+                values = _mapping(said, where)
+                steps = source.steps(values.pop("steps", None), "cases", name, "steps")
+                before = self.cases.get(name)
+                if before is not None:
+                    values, steps = {**before.values, **values}, _merged(before.steps, steps)
+                self.cases[name] = _RawCase(values, steps, where)
+        self.said |= {key: (value, source.where(key)) for key, value in content.items()}
+
+    def recipe(self) -> Recipe:
+        """All that is said, checked."""
+        settings = RecipeSettings()
+        for key in RecipeSettings.__dataclass_fields__:
+            if key in self.said:
+                value, where = self.said[key]
+                typed = typed_values(RecipeSettings, {key: value}, where.removesuffix(f": {key}"))
+                setattr(settings, key, typed[key])
+                at(where.removesuffix(f": {key}"), settings.__post_init__)
+        self._check_names()
+        given = [key for key in _OF_CASES if key in self.said or getattr(self, key, None)]
+        if not given:
+            return self._plain(settings)
+        file = self.source.where()
+        for key, there in (
+            ("output", settings.output),
+            ("seeds", settings.seeds),
+            ("data", self.data),
+            ("cases", self.cases),
+        ):
+            if not there:
+                raise ConfigError(
+                    f"{file}: has {given[0]}, but no {key}; a recipe with cases needs output, seeds, data and cases."
+                )
+        if len(set(settings.seeds)) < len(settings.seeds):
+            raise ConfigError(f"{self.said['seeds'][1]} names one twice; give each once.")
+        data = {name: _complete(steps, name) for name, steps in self.data.items()}
+        cases = _Cases(self, settings).read()
+        compare = self._named("compare", {"test": {}})
+        log = None if self.said.get("log", (None,))[0] is None else _mapping(*self.said["log"])
+        search, over = _search(*self.said.get("search", (None, "")), cases, data)
+        return Recipe(self.source.file, settings, self.variables, data, cases, compare, log, search, over)
+
+    def _plain(self, settings: RecipeSettings) -> Recipe:
+        if not self.steps:
+            raise ConfigError(f"{self.source.where()}: has no steps; give it `steps:` with at least one.")
+        case = Case("", "", ("",), (), _complete(self.steps, ""), None, self.source.where("steps"), False)
+        return Recipe(self.source.file, settings, self.variables, {"": ()}, {"": case}, {}, None, None, {})
+
+    def _named(self, key: str, default: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        value, where = self.said.get(key, (default, ""))
+        found = _mapping(value, where)
+        for name in found:
+            if not NAME.fullmatch(name):
+                raise ConfigError(f"{where}: {shown(name)} cannot be a name; expected letters, digits, - and _.")
+        return {name: _mapping(said, f"{where}.{name}") for name, said in found.items()}
+
+    def _check_names(self) -> None:
+        where = self.source.where("variables")
+        names = {*self.steps, *(name for case in self.cases.values() for name in case.steps)}
+        for name in self.variables:
+            if not NAME.fullmatch(name) or name in WORDS:
+                raise ConfigError(
+                    f"{where}: {shown(name)} cannot be a name; expected letters, digits, - and _, and none of "
+                    f"{', '.join(WORDS)}."
+                )
+            if name in names:
+                raise ConfigError(f"{where}: {name!r} is both a variable and a step; give each a name of its own.")
+        both = sorted(set(self.data) & set(self.cases))
+        if both:
+            raise ConfigError(
+                f"{self.source.where('cases', both[0])}: {both[0]!r} is both a data set and a case; give each a name "
+                "of its own."
+            )
+
+
+@dataclass
+class _Cases:
+    """Makes cases, each after the one that it is based on."""
+
+    layer: _Layer
+    settings: RecipeSettings
+    found: dict[str, Case] = field(default_factory=dict)
+
+    def read(self) -> dict[str, Case]:
+        """All cases, in the order of the file."""
+        for key in self.layer.cases:
+            self._add(key, [])
+        return {key: self.found[key] for key in self.layer.cases}
+
+    def _add(self, key: str, waiting: list[str]) -> Case:
+        if key in self.found:
+            return self.found[key]
+        raw, known = self.layer.cases[key], self.layer.cases
+        if key in waiting:
+            raise ConfigError(f"{raw.where}: is based on itself, by way of {', '.join(waiting)}. Give it own steps.")
+        own = _settings(CaseSettings, raw.values, raw.where)
+        unknown = [name for name in own.data if name not in self.layer.data]
+        if unknown:
+            raise ConfigError(f"{raw.where}: data names {unknown[0]!r}; known: {', '.join(self.layer.data)}.")
+        base = None
+        if own.base:
+            if own.base not in known:
+                raise ConfigError(f"{raw.where}: base is {own.base!r}; known cases: {', '.join(known)}.")
+            base = self._add(own.base, [*waiting, key])
+            steps = changed_steps(all_steps(base, self.found), raw.steps, raw.where)
+        else:
+            steps = _complete(_merged(self.layer.steps, raw.steps), key)
+        if not steps:
+            raise ConfigError(f"{raw.where}: has no steps; give it `steps`, or a `base` and what is changed.")
+        self.found[key] = Case(
+            key,
+            own.label or key,
+            tuple(own.data or (base.data if base else self.layer.data)),
+            tuple(own.seeds or (base.seeds if base else self.settings.seeds)),
+            steps,
+            own.base or None,
+            raw.where,
+            bool(own.seeds) or bool(base and base.own_seeds),
+        )
+        return self.found[key]
+
+
+def all_steps(case: Case, cases: Mapping[str, Case]) -> list[RecipeStep]:
+    """The steps of a case in order, shared ones among them."""
+    if case.base is None:
+        return list(case.steps)
+    shared = {step.name: step for step in all_steps(cases[case.base], cases)}
+    return list(_merged(shared, {step.name: step for step in case.steps}).values())
+
+
+def changed_steps(steps: list[RecipeStep], changes: Steps, where: str) -> tuple[RecipeStep, ...]:
+    """Steps with some changed: those that are, and those that read them, directly or through others.
+
+    Args:
+        steps: All steps of a case.
+        changes: What is changed or added.
+        where: File, line and key, for messages.
 
     Raises:
-        SystemExit: With the status of the first stage that fails.
+        ConfigError: If nothing is changed, or there is no such step.
     """
-    join_for_training()  # the group that a trainer may use later
-    if is_main_process():
-        for step in steps_before(read_recipe(recipe), config):
-            if step.is_current():
-                continue
-            logger.info("First %s: %s", step.name, shown_command(step.words()))
-            done = run_words(step.words(), step.threads, sys.stderr)
-            if done.returncode:
-                logger.error("Stage %s, which this one needs, failed with status %d.", step.name, done.returncode)
-                raise SystemExit(done.returncode)
-    wait_for_everyone()
+    if not changes:
+        raise ConfigError(f"{where}: changes nothing; say what, as `steps: {{STEP: {{setting: value}}}}`.")
+    touched: set[str] = set(changes)
+    found = _complete(_merged({step.name: step for step in steps}, changes), "a case")
+    for step in found:
+        names = {name.partition(".")[0] for name in placeholders([step.config, step.values])}
+        if names & touched or (names & {OF_CASE}):
+            touched.add(step.name)
+    return tuple(step for step in found if step.name in touched)
+
+
+def placeholders(value: Any) -> Iterator[str]:
+    """The placeholders in a value, in what it holds too."""
+    if isinstance(value, str):
+        yield from PLACEHOLDER.findall(value)
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from placeholders(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from placeholders(entry)
+
+
+def _search(
+    value: Any, where: str, cases: Mapping[str, Case], data: Mapping[str, Any]
+) -> tuple[SearchSettings | None, dict[str, Any]]:
+    if value is None:
+        return None, {}
+    said = _mapping(value, where)
+    over = _mapping(said.pop("over", None), f"{where}.over")
+    found = _settings(SearchSettings, said, where)
+    if not over:
+        raise ConfigError(f"{where}: over is empty; name at least one setting, as `learning_rate: {{low: 1e-4, ...}}`.")
+    if found.case not in cases:
+        raise ConfigError(f"{where}: case is {found.case!r}; known: {', '.join(cases)}.")
+    if found.name in cases or found.name in TAKEN or not NAME.fullmatch(found.name):
+        raise ConfigError(f"{where}: name is {found.name!r}, which is taken; choose another for the winner.")
+    names = [step.name for step in all_steps(cases[found.case], cases)]
+    for key, name in (("step", found.step), ("measure", found.measure)):
+        if name not in names:
+            raise ConfigError(f"{where}: {key} is {name!r}; the steps of {found.case}: {', '.join(names)}.")
+    if found.data and found.data not in data:
+        raise ConfigError(f"{where}: data is {found.data!r}; known: {', '.join(data)}.")
+    return found, over
+
+
+def settings_file(name: str, beside: Path | None = None) -> Path:
+    """A file of settings: as named, among what is shipped, or in a folder."""
+    found = find_path(name)
+    return found if beside is None or found.exists() or not (beside / name).is_file() else beside / name

@@ -4,53 +4,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 from types import FrameType
-from typing import Protocol, TypeVar
 
 from minionerec.cli.launch import shown_command, started_words
-from minionerec.cli.recipes import Step
+from minionerec.cli.plan import Job, Key
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import shown_path
+from minionerec.core.places import find_path, shown_path
 from minionerec.core.records import duration
 from minionerec.core.settings import read_yaml
 
-K = TypeVar("K", bound=Hashable)
 _PAUSE = 0.05
 _PATIENCE = 20.0
 """Seconds that a step gets to end before it is killed."""
-
-
-class Work(Protocol):
-    """A step to be run."""
-
-    @property
-    def title(self) -> str:
-        """How it is called in what a user reads."""
-        ...
-
-    @property
-    def step(self) -> Step:
-        """The stage with its settings."""
-        ...
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        """Keys of the steps whose outputs it reads."""
-        ...
-
-    @property
-    def log(self) -> Path:
-        """The file of what it says."""
-        ...
-
-    def prepare(self) -> None:
-        """Write what must lie there before it is started."""
-        ...
 
 
 class Interrupted(Exception):
@@ -107,12 +77,12 @@ class Runner:
 
     most: int
     say: Callable[[str], None]
-    started: Callable[[Work], None] | None = None
-    ended: Callable[[Work], None] | None = None
+    started: Callable[[Job], None] | None = None
+    ended: Callable[[Job], None] | None = None
     _signal: int | None = None
-    _running: dict[Hashable, _Running] = field(default_factory=dict)
+    _running: dict[Key, _Running] = field(default_factory=dict)
 
-    def run(self, jobs: Mapping[K, Work]) -> dict[K, Outcome]:
+    def run(self, jobs: Mapping[Key, Job]) -> dict[Key, Outcome]:
         """Run jobs, each after those that it needs.
 
         Args:
@@ -124,7 +94,7 @@ class Runner:
         Raises:
             Interrupted: After a signal to end; no process is left then.
         """
-        outcomes: dict[K, Outcome] = {}
+        outcomes: dict[Key, Outcome] = {}
         waiting = dict(jobs)
         with self._watched():
             while waiting or self._running:
@@ -137,7 +107,7 @@ class Runner:
                     time.sleep(_PAUSE)
         return outcomes
 
-    def _start_ready(self, waiting: dict[K, Work], outcomes: dict[K, Outcome], total: int) -> None:
+    def _start_ready(self, waiting: dict[Key, Job], outcomes: dict[Key, Outcome], total: int) -> None:
         for key, job in list(waiting.items()):
             if self._signal is not None:
                 return
@@ -147,7 +117,7 @@ class Runner:
                 outcomes[key] = Outcome("left out")
             elif len(self._running) < self.most and all(need in outcomes for need in job.needs):
                 del waiting[key]
-                if job.step.is_current():
+                if job.is_current():
                     outcomes[key] = Outcome("up to date")
                     self.say(f"[{len(outcomes)}/{total}] {job.title}: up to date")
                 else:
@@ -155,7 +125,7 @@ class Runner:
                         self.started(job)
                     self._running[key] = _start(job)
 
-    def _collect(self, jobs: Mapping[K, Work], outcomes: dict[K, Outcome]) -> None:
+    def _collect(self, jobs: Mapping[Key, Job], outcomes: dict[Key, Outcome]) -> None:
         for key, job in jobs.items():
             running = self._running.get(key)
             status = None if running is None else running.process.poll()
@@ -226,22 +196,24 @@ def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | 
     Raises:
         ConfigError: If they would.
     """
-    processes = read_yaml(str(launch)).get("num_processes", 1) if launch and jobs > 1 else 1
+    processes = read_yaml(find_path(launch)).get("num_processes", 1) if launch and jobs > 1 else 1
     if processes != 1:
         raise ConfigError(
             f"{where}: jobs is {jobs}, but each launch by {launch} starts {processes} processes; set jobs to 1."
         )
 
 
-def _start(job: Work) -> _Running:
-    words = job.step.words()
+def _start(job: Job) -> _Running:
+    words = job.words()
     job.prepare()
-    job.log.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
-        log = opened.enter_context(open(job.log, "ab"))
-        log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
-        log.flush()
-        process = opened.enter_context(started_words(words, job.step.threads, log))
+        log = None
+        if job.log is not None:
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            log = opened.enter_context(open(job.log, "ab"))
+            log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
+            log.flush()
+        process = opened.enter_context(started_words(words, job.threads, log))
         return _Running(process, time.monotonic(), opened.pop_all())
 
 
@@ -270,20 +242,23 @@ def words_of(log: Path, most: int = 16_384) -> list[str]:
     ]
 
 
-def last_words(log: Path) -> str:
-    """The last thing that a step said: its error, or else its last line."""
+def last_words(log: Path | None) -> str:
+    """The last thing that a step said: its error, or else its last line; of one without a log where to look for it."""
+    if log is None:
+        return "what it said stands above"
     own = [line.strip() for line in words_of(log) if line.strip()]
     errors = [line for line in own if line.startswith("error: ")]
     return (errors or own or ["it said nothing"])[-1]
 
 
-def losses(outcomes: Mapping[K, Outcome], jobs: Mapping[K, Work]) -> list[str]:
+def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str]:
     """A line for each step that failed, and one for those that were left out for its sake."""
     lines, left = [], [key for key, outcome in outcomes.items() if outcome.word == "left out"]
     for key, outcome in outcomes.items():
         if outcome.word == "failed":
-            where = shown_path(jobs[key].log)
-            lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.said} ({where})")
+            log = jobs[key].log
+            where = "" if log is None else f" ({shown_path(log)})"
+            lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.said}{where}")
     if left:
         lines.append(f"left out, for they need what failed: {'; '.join(jobs[key].title for key in left)}")
     return lines

@@ -307,6 +307,7 @@ def write_artefact(
     kind: str,
     *,
     config: Any,
+    stage: str | None = None,
     settings: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str | os.PathLike[str]] | None = None,
     recorded: Mapping[str, Mapping[str, str]] | None = None,
@@ -322,6 +323,7 @@ def write_artefact(
         path: Where the artefact is to lie; an earlier artefact there is replaced.
         kind: Kind of artefact, checked by readers.
         config: Resolved configuration (dataclass or mapping).
+        stage: Name of the stage that makes it.
         settings: The part of it that decides the result; all of it if None.
         inputs: Name to path of every file or artefact that was read.
         recorded: Their `input_record` from before they were read; taken now if None.
@@ -342,7 +344,12 @@ def write_artefact(
     recorded = input_record(inputs or {}) if recorded is None else recorded
     try:
         yield fresh
-        said = {"kind": kind, "config": config, "settings": config if settings is None else dict(settings)}
+        said = {
+            "kind": kind,
+            "stage": stage,
+            "config": config,
+            "settings": config if settings is None else dict(settings),
+        }
         said |= {"inputs": dict(recorded), "seed": seed, "counts": dict(counts or {})}
         _write_manifest(fresh, {name: to_plain(value) for name, value in said.items()})
     except BaseException as error:

@@ -10,39 +10,19 @@ DIGEST = "sha256"
 """Key of a manifest's own hash, over all that it says beside."""
 
 _MAPPINGS = ("config", "inputs", "counts", "files", "versions")
-_MAKERS = {
-    "corpus": "prepare-data",
-    "city": "make-city",
-    "ceiling": "city-ceiling",
-    "vectors": "embed-items",
-    "sids": "build-sids",
-    "sid_report": "sid-report",
-    "checkpoint": "sft, grpo, dpo, train-catalogue, train-tiger or extend",
-    "sequential_model": "train-sequential",
-    "sequential_summary": "train-sequential",
-    "predictions": "eval-beam, ground-titles or train-sequential",
-    "comparison": "compare",
-    "report": "report",
-    "experiment_log": "experiment-log",
-    "leaderboard": "leaderboard",
-    "recommendations": "recommend",
-    "export": "export",
-    "preference_study": "train-preference",
-    "preference_world": "train-preference",
-    "preference_run": "train-preference",
-    "preference_against": "train-preference",
-}
 
 
 def maker(kind: Any) -> str:
-    """The command that makes artefacts of a kind, in brackets behind a message; empty where it is not known.
+    """The commands that make artefacts of a kind, in brackets behind a message; empty where none is known.
 
     Example:
         >>> maker("sids")
         ' (minionerec build-sids)'
     """
-    name = _MAKERS.get(kind) if isinstance(kind, str) else None
-    return f" (minionerec {name})" if name else ""
+    from minionerec.core.stages import makers  # which reads settings, whose inputs are artefacts
+
+    *names, last = makers(kind) or [""]
+    return f" (minionerec {', '.join(names)}{' or ' if names else ''}{last})" if last else ""
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 import argparse
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar, get_origin
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_parts, find_path, shown_path
+from minionerec.core.places import find_parts, find_path
 from minionerec.core.urls import is_remote
 from minionerec.core.values import convert as convert
 from minionerec.core.values import read_yaml as read_yaml
@@ -302,16 +302,18 @@ def parse_settings(
     *,
     program: str = "",
     summary: str = "",
-    fallback: str | Path | None = None,
+    fallback: str | None = None,
+    read: Callable[[type[Any], str], dict[str, Any]] | None = None,
 ) -> C:
-    """Resolve one stage's configuration from `--config FILE.yaml` and flags; flags win.
+    """Resolve one stage's configuration from `--config` and flags; flags win.
 
     Args:
         config_class: The configuration's dataclass.
         words: Command-line words.
         program: What the command is called, for `--help`.
         summary: What it does, for `--help`.
-        fallback: YAML file taken, and said so, where there is no `--config`.
+        fallback: What is taken, and said so, where there is no `--config`.
+        read: What gives the settings that `--config` names, each as the type that it has; `file_values` if None.
 
     Raises:
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
@@ -320,16 +322,23 @@ def parse_settings(
     given = vars(_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
-        logger.info("No --config given: taking the demo configuration, %s.", shown_path(fallback))
-        file = str(fallback)
-    values: dict[str, Any] = {}
+        logger.info("No --config given: taking the demo configuration, %s.", fallback)
+        file = fallback
     hints = typing.get_type_hints(config_class)
-    if file is not None:
-        file = str(find_path(file))
-        values = typed_values(config_class, read_yaml(file), file)
+    values = {} if file is None else (read or file_values)(config_class, file)
     for key, value in given.items():
         values[key] = convert(value, hints[key], f"--{key}")
     return config_class(**values)
+
+
+def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
+    """What a YAML file says of a configuration's settings, each as the type that it has.
+
+    Raises:
+        ConfigError: As `read_yaml` and `typed_values`.
+    """
+    file = str(find_path(file))
+    return typed_values(config_class, read_yaml(file), file)
 
 
 def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -363,7 +372,11 @@ def _parser(config_class: type[Any], program: str, summary: str) -> CommandParse
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.HelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file with any of the settings below; flags win over it")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file with any of the settings below, or RECIPE#STEP, such as demo#sft; flags win over it",
+    )
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
         said, kind = description(each), without_none(hints[each.name])

@@ -57,6 +57,7 @@ from minionerec.core.recorder import Recorder
 from minionerec.core.records import Batch, tidy_record
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
+from minionerec.core.stages import stage_name
 
 logger = get_logger(__name__)
 
@@ -75,6 +76,7 @@ class Stage:
         settings: What decides the result; what the settings say does if None.
 
     Attributes:
+        name: Its name; None where it is not in the registry of stages.
         output: The directory.
         inputs: Name to path.
         settings: What decides the result, as plain values.
@@ -91,6 +93,7 @@ class Stage:
     ):
         look_again()  # what lies at URLs is taken as it is now, to the end of this run
         self.config = config
+        self.name = stage_name(type(config))
         self.kind = config.kind if kind is None else kind
         self.output = Path(config.output) if output is None else output
         self.inputs = config.inputs() if inputs is None else dict(inputs)
@@ -241,12 +244,12 @@ class Stage:
             return False
         manifest, began = read_manifest(self.output), _read_record(folder)
         made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
-        return bool(began == {"settings": manifest.get("settings"), "inputs": made_from})
+        return bool((began["settings"], began["inputs"]) == (manifest.get("settings"), made_from))
 
     def record(self) -> None:
         """Write beside an unfinished run what it was begun with; the first process does so."""
         if is_main_process():
-            content = {"settings": self.settings, "inputs": self._fingerprints()}
+            content = {"stage": self.name, "settings": self.settings, "inputs": self._fingerprints()}
             write_text_atomic(self.partial / RECORD_FILE, json.dumps(content, indent=1) + "\n")
 
 
@@ -337,6 +340,7 @@ class Work:
             stage.output,
             stage.kind,
             config=stage.config,
+            stage=stage.name,
             settings=stage.settings,
             recorded=self.read,
             seed=seed,

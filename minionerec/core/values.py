@@ -85,6 +85,29 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: If the file cannot be read, is not YAML, or is not a mapping; the message names file and line.
     """
+    return _mapping_of(path, _text_of(path))
+
+
+def yaml_with_lines(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    """Parse one YAML mapping, and find the line of every key: that of `a: {b: 1}` is at ("a", "b").
+
+    Raises:
+        ConfigError: As `read_yaml`.
+    """
+    text = _text_of(path)
+    content = _mapping_of(path, text)
+    lines: dict[tuple[str, ...], int] = {}
+
+    def walk(node: Any, above: tuple[str, ...]) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            lines[(*above, str(key.value))] = key.start_mark.line + 1
+            walk(value, (*above, str(key.value)))
+
+    walk(yaml.compose(text, Loader=_Loader), ())
+    return content, lines
+
+
+def _text_of(path: str | Path) -> str:
     try:
         with open(path, "rb") as file:
             content = file.read(_SIZE + 1)
@@ -97,11 +120,16 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if len(content) > _SIZE:
         raise ConfigError(f"{path}: is larger than 1 MiB, so it holds no settings. Give the path of a YAML file.")
     try:
-        found = parse_yaml(content.decode("utf-8-sig"))
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = f"0x{content[error.start]:02x}"
         raise ConfigError(f"{path}, line {line}: byte {byte} is not UTF-8 text. Save the file as UTF-8.") from None
+
+
+def _mapping_of(path: str | Path, text: str) -> dict[str, Any]:
+    try:
+        found = parse_yaml(text)
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML ({error}).") from None
     if not isinstance(found, dict):

@@ -49,7 +49,7 @@ def count_transitions(
 
 
 def count_transitions_in_parts(
-    parts: Iterable[tuple[np.ndarray, np.ndarray]],
+    parts: Iterable[tuple[np.ndarray, ...]],
     size: int,
     reach: int,
     decay: float,
@@ -59,7 +59,8 @@ def count_transitions_in_parts(
     """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs.
 
     Args:
-        parts: Histories and targets of some windows each.
+        parts: Histories and targets of some windows each, and where not every target counts 1 what it counts: float
+            (W, L).
         size: Number of entries, N.
         reach: How many items back a pair counts.
         decay: Weight of each further step back.
@@ -67,8 +68,8 @@ def count_transitions_in_parts(
         sources: Only pairs that begin with these entries are counted, bool (size,); all if None.
     """
     sums = [_Sum(min(_BLOCK, size - first), size) for first in range(0, size, _BLOCK)]
-    for histories, targets in parts:
-        table = _table(histories, targets, size, reach, decay, reverse, sources)
+    for histories, targets, *weights in parts:
+        table = _table(histories, targets, size, reach, decay, reverse, sources, *weights)
         for number, held in enumerate(sums):
             held.add(table if len(sums) == 1 else table[number * _BLOCK : number * _BLOCK + held.rows])
     found = []
@@ -82,6 +83,63 @@ def count_transitions_in_parts(
         np.concatenate([np.zeros(0, np.int32), *(part.followers for part in found)]),
         np.concatenate([np.zeros(0, np.float32), *(part.counts for part in found)]),
     )
+
+
+class TransitionPairs:
+    """Pairs of entries with how far apart they stood, from which counts of any constants are made at once.
+
+    `count_transitions` with other constants sorts the same pairs anew; here they are sorted once.
+
+    Args:
+        parts: Histories and targets as of `count_transitions`, and the age of each target, float (W, L).
+        size: Number of entries, N.
+        reach: How many items back pairs are kept.
+        sources: Only pairs that begin with these entries are kept, bool (size,).
+    """
+
+    def __init__(
+        self, parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], size: int, reach: int, sources: np.ndarray
+    ):
+        found: list[tuple[np.ndarray, ...]] = []
+        for histories, targets, ages in parts:
+            for step in range(min(reach, histories.shape[1])):
+                before, after = histories[:, : histories.shape[1] - step], targets[:, step:]
+                kept = (before > 0) & (after > 0)
+                pair, age = (before[kept] - 1, after[kept] - 1), ages[:, step:][kept].astype(np.float32)
+                for back, (source, follower) in enumerate((pair, pair[::-1])):
+                    wanted = sources[source]
+                    steps = np.full(int(wanted.sum()), 2 * step + back, dtype=np.int8)
+                    found.append((source[wanted], follower[wanted], steps, age[wanted]))
+        columns = zip(*found, strict=True) if found else ((np.zeros(0, np.int64),) for _ in range(4))
+        source, follower, steps, ages = (np.concatenate(list(column)) for column in columns)
+        order = np.argsort(source.astype(np.int64) * size + follower, kind="stable")
+        source, follower = source[order], follower[order]
+        first = np.flatnonzero((np.diff(source, prepend=-1) != 0) | (np.diff(follower, prepend=-1) != 0))
+        self.size, self._steps, self._ages, self._firsts = size, steps[order], ages[order], first
+        self._followers = follower[first].astype(np.int32)
+        self._offsets = np.append(0, np.cumsum(np.bincount(source[first], minlength=size)))
+
+    def counts(self, reach: int, decay: float, reverse: float, half_life: float | None) -> csr_array:
+        """The counts of `count_transitions`, a target of age `half_life` counting half: float32 (N, N).
+
+        Args:
+            reach: How many items back a pair counts; at most that of the pairs.
+            decay: Weight of each further step back.
+            reverse: Weight of the other direction.
+            half_life: In the unit of the ages; None where targets of any age count the same.
+        """
+        steps = np.arange(2 * reach) // 2
+        weights = np.zeros(1 << 7)
+        weights[: 2 * reach] = np.where(np.arange(2 * reach) % 2 == 0, 1.0, reverse) * float(decay) ** steps
+        values = weights[self._steps]
+        if half_life is not None:
+            values = values * 0.5 ** (self._ages / half_life)
+        data = np.add.reduceat(values, self._firsts) if len(self._firsts) else np.zeros(0)
+        found = csr_array(
+            (data.astype(np.float32), self._followers.copy(), self._offsets.copy()), shape=(self.size, self.size)
+        )
+        found.eliminate_zeros()
+        return found
 
 
 class _Sum:
@@ -115,6 +173,7 @@ def _table(
     decay: float,
     reverse: float,
     sources: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> csr_array:
     """The counts as a sparse matrix, a row an entry; of the rows `sources` alone, bool (size,), where it is given."""
     forth: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -123,11 +182,11 @@ def _table(
         before, after = histories[:, : histories.shape[1] - step], targets[:, step:]
         kept = (before > 0) & (after > 0)
         pair = before[kept] - 1, after[kept] - 1
+        of_target = np.ones(len(pair[0])) if weights is None else weights[:, step:][kept]
         for found, (source, follower), weight in ((forth, pair, 1.0), (back, pair[::-1], reverse)):
             wanted = slice(None) if sources is None else sources[source]
-            if weight:
-                taken = source[wanted]
-                found.append((taken, follower[wanted], np.full(len(taken), weight * decay**step)))
+            if weight and decay**step:
+                found.append((source[wanted], follower[wanted], weight * decay**step * of_target[wanted]))
     source, follower, count = (np.concatenate(column) for column in zip(*forth, *back, strict=True))
     table = coo_array((count, (source, follower)), shape=(size, size)).tocsr()
     table.sum_duplicates()

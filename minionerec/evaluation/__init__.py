@@ -1,1 +1,1 @@
-"""From a model to a report: prediction, floors, tables, plots and the report that a person reads."""
+"""From a model to a report: prediction, baselines, tables, plots and the report that a person reads."""

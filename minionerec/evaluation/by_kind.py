@@ -21,7 +21,7 @@ def measure_lists(
     seed: int,
     resamples: int,
 ) -> list[Part]:
-    """HR and NDCG of several recommenders' lists by kind of row, by SID where they have SIDs.
+    """HR and NDCG of several recommenders' lists by kind of row, by SID where they have SIDs; intervals by user.
 
     Args:
         lists: Recommender to its lists for the rows of the split.
@@ -37,8 +37,9 @@ def measure_lists(
         ranks = sid_ranks(found) if any(found.target_sids) else item_ranks(found)
         per_row = ranking_metrics(ranks, ks)
         values[name] = {metric: of[None] for metric, of in per_row.items() if not metric.startswith("MRR")}
-    kinds = read_kinds(corpus, Rows.of(corpus, split), split, times)
-    return measure_kinds(list_kinds(kinds), values, seed, resamples)
+    rows = Rows.of(corpus, split)
+    kinds = read_kinds(corpus, rows, split, times)
+    return measure_kinds(list_kinds(kinds), values, seed, resamples, rows.users)
 
 
 def format_measured(parts: Sequence[Part], names: Sequence[str], ks: Sequence[int]) -> str:

@@ -111,7 +111,6 @@ class EvalConfig(StageConfig):
         True,
         "tell a checkpoint that was trained with it whether the target came at the moment of the newest item or later, "
         "as far as times are known; false: leave it untold",
-        came_later=True,
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap", least=0)

@@ -84,7 +84,6 @@ class GroundingConfig(StageConfig):
         True,
         "with weights sequential: tell a model that was trained with it whether the target came at the moment of the "
         "newest item or later, as far as times are known; false: leave it untold",
-        came_later=True,
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap, of TF-IDF's axes and of which validation rows are drawn", least=0)

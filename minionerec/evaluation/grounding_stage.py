@@ -26,7 +26,7 @@ from minionerec.embed.tfidf import tfidf_svd
 from minionerec.evaluation.grounding_config import OWN, TFIDF, GroundingConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.evaluation.written import FILE, prompt_texts, write_texts
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
 from minionerec.prompts.examples import ExampleBuilder, encode_completion, special_texts
 from minionerec.prompts.wording import NEXT_TITLE
 from minionerec.rankers.candidates import list_items, ranked_items
@@ -146,8 +146,8 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
                 counts = {**found.counts(), "cut_prompts": cut, **said, "gamma": gamma, "gamma_ndcg@10": reached}
                 with work.finish(seed=config.seed, counts=counts) as place:
                     title = (
-                        f"{config.checkpoint}, grounded, on {config.split} ({task.corpus.split}), "
-                        f"{config.candidates} titles, mean [95 % interval]"
+                        f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
+                        f"({task.corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
                     )
                     about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
                     rows = range(len(predictions))
@@ -312,7 +312,8 @@ def _rank(
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])
-    return as_predictions(Ranking(items, scores), rows, task.titles), said
+    given = (SESSION_CONTEXT,) if said["told_rows"] else ()
+    return as_predictions(Ranking(items, scores), rows, task.titles, given), said
 
 
 def _measuring(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
@@ -325,7 +326,7 @@ def _measuring(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path])
         table=task.titles,
         width=config.candidates,
         ks=config.ks,
-        floors=True,
+        baselines=True,
         slices=config.slices,
         times=inputs.get("times"),
         resamples=config.resamples,

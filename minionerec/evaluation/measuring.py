@@ -1,4 +1,4 @@
-"""Lists for the rows of a split, measured beside three floors and written: what every stage of predictions ends in."""
+"""Lists for the rows of a split, measured beside the baselines and written: what every stage of predictions ends in."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from typing import Any
 from minionerec.core.artefacts import read_json
 from minionerec.data.corpus import Corpus
 from minionerec.data.stored import StoredCorpus
+from minionerec.evaluation.baseline_lists import write_baseline_lists
 from minionerec.evaluation.by_kind import format_measured, measure_lists
-from minionerec.evaluation.floor_lists import write_floor_lists
-from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions
 from minionerec.metrics.slices import Part
 from minionerec.metrics.tables import format_metrics_table
+from minionerec.rankers.baselines import Chosen, chosen_baselines
 from minionerec.rankers.candidates import Groups
-from minionerec.rankers.floors import make_floors
 from minionerec.rankers.lists import Rows, rank_rows
 
 JSON_FILE = "predictions.json"
@@ -31,7 +31,7 @@ class EvalResult:
 
     Attributes:
         output: Predictions directory.
-        table: Metrics beside the floors, as text.
+        table: Metrics beside the baselines, as text.
         metrics: Content of `metrics.json`.
     """
 
@@ -62,7 +62,7 @@ class Measuring:
         table: SIDs, or titles, that items share; None where there are none.
         width: Candidates of each list.
         ks: Cut-offs.
-        floors: Whether the floors stand beside it.
+        baselines: Whether the baselines stand beside it.
         slices: Whether metrics are wanted by kind of row.
         times: File of times, where the corpus has none of its own.
         resamples: Bootstrap resamples.
@@ -76,7 +76,7 @@ class Measuring:
     table: Groups | None
     width: int
     ks: Sequence[int]
-    floors: bool
+    baselines: bool
     slices: bool
     times: Path | None
     resamples: int
@@ -90,14 +90,16 @@ class Measured:
     Attributes:
         what: What was measured.
         predictions: The lists.
-        floors: Those of the floors, by name; empty where none stand beside it.
-        evaluations: Metrics of the recommender and of the floors, by name.
+        baselines: Those of the baselines, by name; empty where none stand beside it.
+        chosen: The constants of the baselines; None where none stand beside it.
+        evaluations: Metrics of the recommender and of the baselines, by name.
         parts: Metrics by kind of row; None where they were not wanted.
     """
 
     what: Measuring
     predictions: Predictions
-    floors: Mapping[str, Predictions]
+    baselines: Mapping[str, Predictions]
+    chosen: Chosen | None
     evaluations: Mapping[str, Evaluation]
     parts: Sequence[Part] | None
 
@@ -115,6 +117,7 @@ class Measured:
             "split": self.what.split,
             "beams": self.what.width,
             "sid_table": self.sid_table,
+            GIVEN: list(self.predictions.given or ()),
             "ndcg@10": at_10.mean if at_10 else None,
         }
 
@@ -133,6 +136,8 @@ class Measured:
             "beams": self.what.width,
             **about,
             "sid_table": self.sid_table,
+            GIVEN: list(self.predictions.given or ()),
+            "resampled": "users",
             "recommenders": {name: evaluation.to_json() for name, evaluation in self.evaluations.items()},
         }
         table = self.what.table
@@ -150,8 +155,9 @@ class Measured:
                 entry["slices"] = [part.to_json(name) for part in self.parts]
             tables.append(format_measured(self.parts, list(self.evaluations), self.what.ks))
         self.predictions.to_frame().to_parquet(place / FILE, index=False)
-        if self.floors:
-            write_floor_lists(place, self.floors)
+        if self.chosen is not None:
+            write_baseline_lists(place, self.baselines, self.chosen)
+            tables.append("\n".join(self.chosen.sentences()))
         if self.what.table is not None:
             write_published_json(place / JSON_FILE, self.predictions, asked)
         (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
@@ -159,17 +165,18 @@ class Measured:
 
 
 def measure(what: Measuring, predictions: Predictions) -> Measured:
-    """Measure lists, and those of the floors for the same rows.
+    """Measure lists, and those of the baselines for the same rows.
 
     Args:
         what: What is measured, and how.
         predictions: The lists for the rows of the split.
     """
-    floors = {}
-    if what.floors:
-        for name, floor in make_floors(what.corpus, what.table).items():
-            floors[name] = rank_rows(floor, what.rows, what.width, table=what.table)
-    lists = {what.name: predictions, **floors}
+    baselines, chosen = {}, None
+    if what.baselines:
+        chosen, rankers = chosen_baselines(what.corpus, what.table)
+        for name, baseline in rankers.items():
+            baselines[name] = rank_rows(baseline, what.rows, what.width, table=what.table)
+    lists = {what.name: predictions, **baselines}
     evaluations = {
         name: evaluate_predictions(
             found,
@@ -185,4 +192,4 @@ def measure(what: Measuring, predictions: Predictions) -> Measured:
     parts = None
     if what.slices:
         parts = measure_lists(lists, what.corpus, what.split, what.times, what.ks, what.seed, what.resamples)
-    return Measured(what, predictions, floors, evaluations, parts)
+    return Measured(what, predictions, baselines, chosen, evaluations, parts)

@@ -1,4 +1,4 @@
-"""Evaluation: a ranker's lists for the rows of a split, their metrics, and three floors beside them."""
+"""Evaluation: a ranker's lists for the rows of a split, their metrics, and the baselines beside them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from minionerec.decoding.decoder import Decode
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.evaluation.shards import decode_in_shards
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
 from minionerec.rankers.allowed import Allowed
 from minionerec.rankers.candidates import Groups
 from minionerec.rankers.language import LanguageRanker, Search
@@ -104,8 +104,8 @@ def run_eval(config: EvalConfig) -> EvalResult:
                 counts |= {} if answer.told is None else {"told_rows": answer.told}
                 with work.finish(seed=config.seed, counts=counts) as place:
                     title = (
-                        f"{config.ranker or config.checkpoint} on {config.split} ({task.corpus.split}), "
-                        f"{config.beams} beams, mean [95 % interval]"
+                        f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
+                        f"{config.split} ({task.corpus.split}), {config.beams} beams, mean [95 % interval by user]"
                     )
                     found.write(place, answer.asked, title, {"seen": config.seen, "scores": config.scores})
     return EvalResult.load(stage.output)
@@ -199,6 +199,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
         times = work.stage.inputs.get("times")
         moments = told_moments(task.corpus, config.split, len(rows), times, tell=config.tell_moments)
     told = None if moments is None else int((moments != UNKNOWN).sum())
+    given = (SESSION_CONTEXT,) if told else ()
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(rows.histories, moments)
         if prompts.cut:
@@ -222,21 +223,21 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, task.table), prompts.texts, prompts.cut, told)
+        return _Answer(as_predictions(ranking, rows, task.table, given), prompts.texts, prompts.cut, told)
     if not is_main_process():
         return None
     if isinstance(ranker, SequentialRanker):
         ranking = ranker.rank(rows.histories, config.beams, allowed, None if moments is None else moments.tolist())
     else:
         ranking = ranker.rank(rows.histories, config.beams, allowed)
-    predictions = checked_predictions(ranking, rows, config.beams, table=task.table, allowed=allowed)
+    predictions = checked_predictions(ranking, rows, config.beams, table=task.table, allowed=allowed, given=given)
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     asked = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, asked, None, told)
 
 
 def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
-    """What is measured; the floors only where what was seen may be recommended, as they do."""
+    """What is measured; the baselines only where what was seen may be recommended, as they do."""
     return Measuring(
         corpus=task.corpus,
         split=config.split,
@@ -245,7 +246,7 @@ def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> M
         table=task.table,
         width=config.beams,
         ks=config.ks,
-        floors=config.seen == "keep",
+        baselines=config.seen == "keep",
         slices=config.slices,
         times=inputs.get("times"),
         resamples=config.resamples,

@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import is_artefact, open_artefact, write_artefact
-from minionerec.core.errors import DataError
+from minionerec.core.artefacts import MANIFEST, is_artefact, open_artefact, read_manifest, write_artefact
+from minionerec.core.errors import ArtefactError, DataError, shown
 from minionerec.core.parquet import read_parquet
 
 FILE = "predictions.parquet"
@@ -19,6 +19,10 @@ _KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | di
     ("user", "target_sid", "sid"), "text"
 )
 _MOST = 2**31 - 1
+SESSION_CONTEXT = "session context"
+"""What a recommender may be given beside the history: whether the target belongs to the visit of the newest item."""
+GIVEN = "given"
+"""The count of a manifest that says what the recommender was given beyond the histories."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Predictions:
         sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
             SID; the more popular in training first, then the lower item index.
         scores: R lists of scores, parallel to `items`, higher is better.
+        given: What the recommender was given of the rows beyond their histories, such as `SESSION_CONTEXT`; nothing if
+            empty, not recorded if None.
     """
 
     users: Sequence[str]
@@ -41,6 +47,7 @@ class Predictions:
     items: Sequence[Sequence[int]]
     sids: Sequence[Sequence[str]]
     scores: Sequence[Sequence[float]]
+    given: tuple[str, ...] | None = ()
 
     def __len__(self) -> int:
         """Number of rows, R; rows with an empty list count."""
@@ -56,6 +63,7 @@ class Predictions:
             items=[self.items[row] for row in places],
             sids=[self.sids[row] for row in places],
             scores=[self.scores[row] for row in places],
+            given=self.given,
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -122,13 +130,13 @@ class Predictions:
         seed: int | None = None,
     ) -> None:
         """Write an artefact of kind "predictions" holding `predictions.parquet`."""
-        all_counts = {**(counts or {}), "rows": len(self)}
+        all_counts = {**(counts or {}), "rows": len(self)} | ({} if self.given is None else {GIVEN: list(self.given)})
         with write_artefact(path, "predictions", config=config, inputs=inputs, counts=all_counts, seed=seed) as place:
             self.to_frame().to_parquet(place / FILE, index=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Predictions":
-        """Read `predictions.parquet`, given the file or the directory that holds it.
+        """Read `predictions.parquet`, given the file or the directory that holds it; the manifest says what was given.
 
         Raises:
             ArtefactError: If the directory is a finished artefact of which a file was changed since it was written.
@@ -145,4 +153,43 @@ class Predictions:
             error=DataError,
             remedy=remedy,
         )
-        return cls.from_frame(frame, str(file))
+        return replace(cls.from_frame(frame, str(file)), given=read_given(file.parent))
+
+
+def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """What the recommender of a predictions artefact was given beyond the histories, by its manifest.
+
+    Artefacts from before this was recorded tell it by their settings: `eval-beam` and `ground-titles` counted the rows
+    whose session context was told (`told_rows`) wherever the model could be told it, and `train-sequential` tells it
+    to a model that it trains so (`moments`).
+
+    Returns:
+        What was given, nothing if empty; None where the manifest does not say it, or there is none.
+
+    Raises:
+        ArtefactError: If the manifest says something else than names.
+    """
+    if not (Path(place) / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(place)
+    counts, config = manifest["counts"], manifest["config"]
+    if GIVEN in counts:
+        found = counts[GIVEN]
+        if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
+            raise ArtefactError(
+                f"{Path(place) / MANIFEST}: {GIVEN} is {shown(found)}, expected a list of names. Make it again."
+            )
+        return tuple(found)
+    if counts.get("told_rows") or config.get("moments"):
+        return (SESSION_CONTEXT,)
+    return () if "checkpoint" in config or {"model", "protocol"} <= config.keys() else None
+
+
+def labelled(name: str, given: Sequence[str]) -> str:
+    """A recommender's name as pages show it, with what it was given beyond the history.
+
+    Example:
+        >>> labelled("SASRec", ()), labelled("SASRec", ("session context",))
+        ('SASRec', 'SASRec (given session context)')
+    """
+    return f"{name} (given {' and '.join(given)})" if given else name

@@ -12,7 +12,7 @@ from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
 from minionerec.core.refit import require_held_out
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import Predictions, read_given
 from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
 
 FILE = "ranks.parquet"
@@ -31,12 +31,14 @@ class Ranked:
         ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
             where the list does not hold it.
         width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
+        given: What the recommender was given beyond the histories, as of `Predictions`; nothing if empty.
     """
 
     users: Sequence[str]
     targets: np.ndarray
     ranks: Mapping[str, np.ndarray]
     width: int | None
+    given: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of rows, R."""
@@ -49,18 +51,28 @@ class Ranked:
         Args:
             predictions: The lists.
             path: The artefact they were read from, if any: its manifest says how many beams were asked for.
+
+        Raises:
+            ArtefactError: If it is not known what the recommender was given.
         """
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
             ranks["sid"] = sid_ranks(predictions)
-        return cls(predictions.users, predictions.targets, ranks, list_width(predictions, path))
+        return cls(
+            predictions.users,
+            predictions.targets,
+            ranks,
+            list_width(predictions, path),
+            _known(predictions.given, path),
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
         """The ranks that a predictions artefact holds for a split: full ones where it has them, else its lists'.
 
         Raises:
-            ArtefactError: If it is no such artefact, was changed since it was written, or is about other rows.
+            ArtefactError: If it is no such artefact, was changed since it was written, is about other rows, or does not
+                say what its recommender was given.
         """
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]
@@ -69,11 +81,27 @@ class Ranked:
             rows = table[table["split"] == split]
             if len(rows):
                 ranks = {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows}
-                return cls(rows["user"].tolist(), rows["target"].to_numpy(np.int32), ranks, None)
+                return cls(
+                    rows["user"].tolist(),
+                    rows["target"].to_numpy(np.int32),
+                    ranks,
+                    None,
+                    _known(read_given(path), path),
+                )
         own = str(counts.get("split", split))
         if own != split:
             raise ArtefactError(f"{path}: is about the {own} rows, not the {split} rows. Predict for {split}.")
         return cls.from_predictions(Predictions.load(path), path)
+
+
+def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    """What a recommender was given, which must be known where it stands beside others."""
+    if given is None:
+        raise ArtefactError(
+            f"{path or 'predictions'}: does not say what its recommender was given beyond the histories. Make it again "
+            "(Predictions.save writes it)."
+        )
+    return given
 
 
 def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:

@@ -17,14 +17,14 @@ import numpy as np
 from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.statistics import bootstrap_interval
+from minionerec.metrics.statistics import Clusters, bootstrap_interval
 
 DEFAULT_KS = (1, 3, 5, 10, 20, 50)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over rows with its 95 % bootstrap interval.
+    """A mean over examples with its 95 % bootstrap interval, of users drawn with all of their examples or of examples.
 
     Attributes:
         mean: Mean of the per-row values.
@@ -250,10 +250,12 @@ def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at
     return count
 
 
-def estimate(values: Mapping[str, np.ndarray], seed: int = 0, resamples: int = 2000) -> dict[str, Estimate]:
-    """Mean and 95 % interval of every metric, all from the same resamples of rows."""
+def estimate(
+    values: Mapping[str, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
+) -> dict[str, Estimate]:
+    """Mean and 95 % interval of every metric, all from the same resamples; see `bootstrap_means`."""
     table = np.stack(list(values.values()), axis=1)  # (R, M)
-    low, high = bootstrap_interval(table, seed, resamples)
+    low, high = bootstrap_interval(table, seed, resamples, clusters=clusters)
     means = table.mean(axis=0)
     return {name: Estimate(float(means[i]), float(low[i]), float(high[i])) for i, name in enumerate(values)}
 
@@ -268,7 +270,7 @@ def evaluate_predictions(
     seed: int = 0,
     resamples: int = 2000,
 ) -> Evaluation:
-    """All metrics of ranked lists, with intervals.
+    """All metrics of ranked lists, with intervals by user: users are drawn with all of their examples.
 
     Args:
         predictions: The ranked lists.
@@ -288,12 +290,16 @@ def evaluate_predictions(
     has_sids = any(predictions.target_sids)
     items_known = bool((np.asarray(predictions.targets) >= 0).all())
     counted = has_sids and valid_sids is not None
+
+    def estimates(ranks: np.ndarray) -> dict[str, Estimate]:
+        return estimate(ranking_metrics(ranks, ordered), seed, resamples, predictions.users)
+
     return Evaluation(
         rows=len(predictions),
         ks=ordered,
         width=width,
-        sid=estimate(ranking_metrics(sid_ranks(predictions), ordered), seed, resamples) if has_sids else None,
-        item=estimate(ranking_metrics(item_ranks(predictions), ordered), seed, resamples) if items_known else None,
+        sid=estimates(sid_ranks(predictions)) if has_sids else None,
+        item=estimates(item_ranks(predictions)) if items_known else None,
         predictions=sum(len(row) for row in predictions.items),
         invalid=invalid_count(predictions, valid_sids) if counted and valid_sids is not None else None,
         invalid_until_hit=(

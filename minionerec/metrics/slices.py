@@ -8,10 +8,10 @@ import numpy as np
 
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.seeds import estimate_seeds, seed_differences
-from minionerec.metrics.statistics import PairedDifference
+from minionerec.metrics.statistics import Clusters, PairedDifference, count_clusters
 from minionerec.metrics.tables import MISSING, format_estimate, text_table
 
-FEWEST = 30  # rows of a kind that anything is said of
+FEWEST = 30  # examples of a kind, and users where these are resampled, that anything is said of
 
 Values = Mapping[str, Mapping[str, np.ndarray]]
 """Recommender to metric to the value of each seed and row, float64 (S, R)."""
@@ -48,7 +48,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Part:
-    """What recommenders reach on the rows of one kind; nothing is said where there are fewer than `FEWEST`.
+    """What recommenders reach on the rows of one kind; nothing is said where `FEWEST` could not be drawn from.
 
     Attributes:
         kind: The kind.
@@ -81,7 +81,9 @@ def alike(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, str]:
     return {group: name for group, of in kinds.items() for name, where in of.items() if where.all()}
 
 
-def measure_kinds(kinds: Sequence[Kind], values: Values, seed: int = 0, resamples: int = 2000) -> list[Part]:
+def measure_kinds(
+    kinds: Sequence[Kind], values: Values, seed: int = 0, resamples: int = 2000, clusters: Clusters = None
+) -> list[Part]:
     """The metrics of several recommenders by kind of row; the others are compared with the first.
 
     Args:
@@ -89,19 +91,21 @@ def measure_kinds(kinds: Sequence[Kind], values: Values, seed: int = 0, resample
         values: The values of each recommender, seed and row; all are of the same metrics.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
+        clusters: The user of each row, where users are drawn with all of their examples.
     """
-    return [_part(kind, values, seed, resamples) for kind in kinds]
+    return [_part(kind, values, seed, resamples, clusters) for kind in kinds]
 
 
-def _part(kind: Kind, values: Values, seed: int, resamples: int) -> Part:
-    if kind.rows < FEWEST:
+def _part(kind: Kind, values: Values, seed: int, resamples: int, clusters: Clusters) -> Part:
+    own = None if clusters is None else np.asarray(clusters)[kind.where]
+    if count_clusters(own, kind.rows) < FEWEST:
         return Part(kind, {}, {})
     first, *others = values
     keys = {(name, metric): f"{name} {metric}" for name, of in values.items() for metric in of}
     here = {key: values[name][metric][:, kind.where] for (name, metric), key in keys.items()}
-    found = estimate_seeds(here, seed, resamples)  # of all at once, for one drawing of rows
+    found = estimate_seeds(here, seed, resamples, own)  # of all at once, for one drawing of rows
     beside = {keys[name, metric]: here[keys[first, metric]] for name in others for metric in values[name]}
-    gaps = seed_differences({key: here[key] for key in beside}, beside, seed, resamples)
+    gaps = seed_differences({key: here[key] for key in beside}, beside, seed, resamples, own)
     return Part(
         kind,
         {name: {metric: found[keys[name, metric]] for metric in of} for name, of in values.items()},
@@ -119,5 +123,5 @@ def format_parts(parts: Sequence[Part], metric: str, names: Sequence[str]) -> st
         cells = [format_estimate(part.estimates.get(name, {}).get(metric)) for name in names]
         rows.append([f"{label:<8} {kind.name}", f"{kind.rows:,}", f"{100 * kind.share:.1f} %", *cells])
         before = kind.group
-    note = f"\n{MISSING}: fewer than {FEWEST} rows" if any(not part.estimates for part in parts) else ""
+    note = f"\n{MISSING}: fewer than {FEWEST} rows or users" if any(not part.estimates for part in parts) else ""
     return text_table([f"{metric} by kind of row", "rows", "share", *names], rows) + note

@@ -49,7 +49,8 @@ def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
         float (B, H, L, d).
     """
     half = x.shape[-1] // 2
-    speed = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    speed = base ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
     angle = torch.arange(x.shape[-2], device=x.device)[:, None] * speed  # (L, d / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]

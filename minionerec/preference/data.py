@@ -1,5 +1,7 @@
-"""The data contract: comparisons and item features, read, checked and counted."""
+"""Comparisons and item features: read, checked and counted; folds that do not leak, and the audit that shows it."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,12 +9,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, cut, shown
+from minionerec.core.log import get_logger
+from minionerec.data.files import parse_json, plain_text, repeated_keys
+from minionerec.data.source import BadRows, read_lines
+from minionerec.data.sources.tables import column_of, read_table
+from minionerec.data.sources.tangles import drop_swallowing
+from minionerec.data.sources.times import read_times
+from minionerec.embed.ready import check_vectors
 from minionerec.preference.config import ANSWERS
-from minionerec.preference.files import answer_times, read_answers, read_features, require_files
 
-TOO_MANY = 0.05
+logger = get_logger(__name__)
+
+KEYS = ("comparison_id", "user_id", "item_a", "item_b")
+TIME = "timestamp"
+MOST_INVALID = 0.05
+TRAIN, VALID, TEST, DISCARDED = 0, 1, 2, -1
+LEAK_WARNING = (
+    "LEAK: rows are split one by one, so most test rows have the same person's other answers on the same pair in "
+    "train. What is measured is not generalisation. Take the split 'pair'."
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,60 @@ class Comparisons:
         return replace(self, **columns, time=None if self.time is None else self.time[rows])
 
 
+def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
+    """Item ids and their vectors, float32 (N, D).
+
+    Raises:
+        DataError: If the file is missing or a pickle, ids repeat, or vectors differ in width or hold what is no finite
+            number.
+    """
+    path = Path(path)
+    if path.suffix not in (".npz", ".parquet"):
+        raise DataError(f"{path}: features must be .npz or .parquet (pickles are not read). Convert the file.")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Give --features an npz or parquet file.")
+    try:
+        items, rows = _npz(path) if path.suffix == ".npz" else _parquet(path)
+        if not rows or len(items) != len(rows) or len(set(items)) < len(items):
+            raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
+        for item, row in zip(items, rows, strict=True):
+            if not plain_text(item):
+                raise DataError(f"{path}: the item id {shown(item)} holds half of a character. Mend it.")
+            if np.size(row) != np.size(rows[0]):
+                raise DataError(
+                    f"{path}: item {shown(item)} has {np.size(row)} numbers, item {shown(items[0])} has "
+                    f"{np.size(rows[0])}. Mend it."
+                )
+            if not np.isfinite(row).all():
+                raise DataError(
+                    f"{path}: item {shown(item)} has NaN or infinity among its features. Remove or mend it."
+                )
+        return items, check_vectors(np.stack(rows), len(items), str(path))
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # headers and nested values can fail in every way
+        raise DataError(
+            f"{path}: expected item_id and features (npz, no objects) or item_id and vector (parquet): "
+            f"{cut(str(error), 200)}."
+        ) from None
+
+
+def _npz(path: Path) -> tuple[list[str], list[np.ndarray]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        ids = np.ascontiguousarray(arrays["item_id"].astype(str).ravel())
+        # numpy checks no letter, and a text of what is none breaks whatever reads it.
+        if ids.size and int(ids.view(np.uint32).max()) > sys.maxunicode:
+            raise ValueError("item_id holds what are no characters")
+        return ids.tolist(), list(arrays["features"])
+
+
+def _parquet(path: Path) -> tuple[list[str], list[np.ndarray]]:
+    table = pq.ParquetFile(path).read(columns=["item_id", "vector"]).to_pandas(ignore_metadata=True)
+    if sorted(table.columns) != ["item_id", "vector"]:
+        raise ValueError(f"it has {', '.join(table.columns) or 'neither'} of the two columns")
+    return table["item_id"].astype(str).tolist(), [np.asarray(row, dtype=np.float64) for row in table["vector"]]
+
+
 def read_comparisons(
     comparisons: str | Path, features: str | Path, targets: Sequence[str], label_map: Mapping[str, str]
 ) -> Comparisons:
@@ -69,8 +141,8 @@ def read_comparisons(
     Nothing is repaired silently. `counts` holds: comparisons read; those dropped for a missing user or item id, an
     item without features, or an item compared with itself; answers read, of which blank, tie, invalid (a value of no
     known meaning), repeated (the same user, pair and target again; the first one stays) and contradictory (repeated
-    the other way); `self_consistency`, the share of repeats that agree (None without repeats); rows kept; and users
-    whose kept answers are all alike (`one_class_users`).
+    the other way); `self_consistency`, the share of repeats that agree (None without repeats); rows kept; users whose
+    kept answers are all alike (`one_class_users`); and `lines_inside_cells` where quoted cells span lines.
 
     Args:
         comparisons: csv, parquet or jsonl, see `PreferenceConfig`.
@@ -82,61 +154,13 @@ def read_comparisons(
         DataError: If a file is missing or malformed, an answer is a number and `label_map` is empty, more than one in
             twenty answers is invalid, more than half of the comparisons lack features, or no row is left.
     """
-    require_files(comparisons, features)
-    path = Path(comparisons)
     items, matrix = read_features(features)
-    table, inside = read_answers(path, targets, frozenset(items))
-    time = answer_times(table, path)
-    index = {item: place for place, item in enumerate(items)}
+    path, index = Path(comparisons), {item: number for number, item in enumerate(items)}
+    table, counts = _read_answers(path, targets, index)
     a, b = (table[name].map(index).fillna(-1).to_numpy(np.int64) for name in ("item_a", "item_b"))
-    keep, counts = _usable(table, a, b, path, features)
-    users = list(dict.fromkeys(table["user_id"].iloc[keep]))
-    user = table["user_id"].map({name: place for place, name in enumerate(users)}).fillna(-1).to_numpy(np.int64)
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    choices = _choices(table.iloc[keep].set_axis(keep), targets, label_map, path, counts)
-    row = choices["row"].to_numpy()
-    winner = np.where(choices["first"].to_numpy(), a[row], b[row])
-    answers = choices.assign(user=user[row], low=low[row], high=high[row], chosen=winner)
-    rows = _without_repeats(answers, counts)
-    if not len(rows):
-        raise DataError(f"{path}: no usable answer is left of {counts}. Check targets, label_map and features.")
-    place = rows["row"].to_numpy()
-    y = (rows["chosen"].to_numpy() == a[place]).astype(np.float64)
-    mean = pd.Series(y).groupby(rows["user"].to_numpy()).mean()
-    counts["one_class_users"] = int(mean.isin([0.0, 1.0]).sum())
-    _, pair = np.unique(low[place] * len(items) + high[place], return_inverse=True)
-    return Comparisons(
-        features=matrix,
-        items=items,
-        users=users,
-        targets=list(targets),
-        ids=table["comparison_id"].tolist(),
-        comparison=place,
-        user=user[place],
-        a=a[place],
-        b=b[place],
-        target=rows["target"].to_numpy(np.int64),
-        y=y,
-        pair=pair,
-        time=None if time is None else time[place],
-        counts=counts | inside,
-    )
-
-
-def _usable(
-    table: pd.DataFrame, a: np.ndarray, b: np.ndarray, path: Path, features: str | Path
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """Rows of the table that compare two known items, int64 (r,), and the counts of the others.
-
-    Raises:
-        DataError: If more than half lack features.
-    """
-    counts: dict[str, Any] = {"comparisons": len(table)}
     named = ((table["user_id"] != "") & (table["item_a"] != "") & (table["item_b"] != "")).to_numpy(bool)
-    known = (a >= 0) & (b >= 0)
-    other = (table["item_a"] != table["item_b"]).to_numpy(bool)
-    counts["without_user_or_item"] = int((~named).sum())
-    counts["without_features"] = int((named & ~known).sum())
+    known, other = (a >= 0) & (b >= 0), (table["item_a"] != table["item_b"]).to_numpy(bool)
+    counts |= {"without_user_or_item": int((~named).sum()), "without_features": int((named & ~known).sum())}
     counts["self_pairs"] = int((named & known & ~other).sum())
     if counts["without_features"] > len(table) / 2:
         bad = int(np.flatnonzero(named & ~known)[0])
@@ -145,30 +169,109 @@ def _usable(
             f"{path}: {counts['without_features']} of {len(table)} comparisons name items without features in "
             f"{features}, first {lost!r} in row {bad + 1}. Give the features of these items."
         )
-    return np.flatnonzero(named & known & other), counts
+    keep = np.flatnonzero(named & known & other)
+    users = list(dict.fromkeys(table["user_id"].iloc[keep]))
+    user = table["user_id"].map({name: number for number, name in enumerate(users)}).fillna(-1).to_numpy(np.int64)
+    rows = _choices(table.iloc[keep].set_axis(keep), targets, label_map, path, counts)
+    row = rows["row"].to_numpy()
+    pair = np.minimum(a, b) * len(items) + np.maximum(a, b)
+    rows = rows.assign(user=user[row], pair=pair[row], chosen=np.where(rows["first"], a[row], b[row]))
+    keys = ["user", "pair", "target"]
+    again = rows.duplicated(keys).to_numpy()
+    against = again & (rows["chosen"] != rows.groupby(keys)["chosen"].transform("first")).to_numpy()
+    counts |= {"repeated": int(again.sum()), "contradictory": int(against.sum())}
+    counts["self_consistency"] = None if not again.any() else 1 - counts["contradictory"] / counts["repeated"]
+    rows = rows[~again]
+    counts["rows"] = len(rows)
+    if not len(rows):
+        raise DataError(f"{path}: no usable answer is left of {counts}. Check targets, label_map and features.")
+    row, y = rows["row"].to_numpy(), rows["first"].to_numpy().astype(np.float64)
+    counts["one_class_users"] = int(pd.Series(y).groupby(user[row]).mean().isin([0.0, 1.0]).sum())
+    time = None
+    if TIME in table:
+        time = read_times(table[TIME], path, lambda at: f"{path}, row {at + 1}", BadRows())[0].astype(np.float64)[row]
+    return Comparisons(
+        features=matrix,
+        items=items,
+        users=users,
+        targets=list(targets),
+        ids=table["comparison_id"].tolist(),
+        comparison=row,
+        user=user[row],
+        a=a[row],
+        b=b[row],
+        target=rows["target"].to_numpy(np.int64),
+        y=y,
+        pair=np.unique(pair[row], return_inverse=True)[1],
+        time=time,
+        counts=counts,
+    )
+
+
+def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of comparisons, `KEYS` and targets as texts, rows from 0; and the first counts.
+
+    Raises:
+        DataError: If the file is missing or cannot be read, a column is missing or there twice, a line is no object, or
+            a quote swallows lines.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
+    if path.suffix not in (".csv", ".parquet", ".jsonl"):
+        raise DataError(f"{path}: expected .csv, .parquet or .jsonl. Convert the file.")
+    table = _json_lines(path) if path.suffix == ".jsonl" else read_table(path)
+    for name in (*KEYS, *targets, *([TIME] if TIME in table.columns else [])):
+        column_of(table, path, name, "targets" if name in targets else None)
+    known = dict.fromkeys(("item_a", "item_b"), items)
+    table, lines = drop_swallowing(table, path, (*KEYS, *targets), TIME, BadRows(), known=known)
+    try:
+        texts = {
+            name: pd.Series([_text(value) for value in table[name]], index=table.index, dtype="str")
+            for name in dict.fromkeys((*KEYS, *targets))
+        }
+    except UnicodeError:
+        raise DataError(f"{path}: not every text is UTF-8. Save the texts as UTF-8.") from None
+    return table.assign(**texts), {"comparisons": len(table)} | ({"lines_inside_cells": lines} if lines else {})
+
+
+def _json_lines(path: Path) -> pd.DataFrame:
+    records = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line)
+            if not isinstance(record, dict):
+                raise ValueError(f"a JSON {type(record).__name__}, expected an object")
+            if twice := repeated_keys(record):
+                raise ValueError(f"the key {shown(min(twice))} is there twice")
+            if "\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
+                raise ValueError("half of a character")
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {cut(str(error), 200)}. Mend or drop the line.") from None
+        records.append(record)
+    names = dict.fromkeys(name for record in records for name in record)
+    return pd.DataFrame({name: pd.Series([record.get(name) for record in records], dtype=object) for name in names})
+
+
+def _text(value: Any) -> str:
+    """A cell as text: missing is "", whole floats lose their point (a column with gaps turns 2 into 2.0)."""
+    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
 def _choices(
     table: pd.DataFrame, targets: Sequence[str], label_map: Mapping[str, str], path: Path, counts: dict[str, Any]
 ) -> pd.DataFrame:
-    """The answers that choose an item, all rows of the first target first; the others are added to `counts`.
-
-    Args:
-        table: The usable comparisons, by their row in the file.
-        targets: Columns with the answers.
-        label_map: What raw codes mean.
-        path: The file, for messages.
-        counts: What was left out before.
-
-    Returns:
-        row (in the file), target (its number) and first (whether the first item is chosen).
+    """The answers that choose an item: row (in the file), target (its number) and first (whether the first is chosen).
 
     Raises:
         DataError: If a code has no meaning, or more than one in twenty answers is invalid.
     """
     parts = []
     known = {value: value for value in ANSWERS} | dict(label_map)
-    counts |= dict.fromkeys(("answers", "blank", "ties", "invalid", "repeated", "contradictory"), 0)
+    counts |= dict.fromkeys(("answers", "blank", "ties", "invalid"), 0)
     for number, name in enumerate(targets):
         raw = table[name]
         coded = raw[raw.str.fullmatch(r"[+-]?\d+(\.\d*)?")]
@@ -182,10 +285,9 @@ def _choices(
         for key, value in (("blank", ""), ("ties", "tie"), ("invalid", "?")):
             counts[key] += int((meaning == value).sum())
         chosen = meaning[meaning.isin(["a", "b"])]
-        parts.append(
-            pd.DataFrame({"row": chosen.index.to_numpy(), "target": number, "first": chosen.to_numpy() == "a"})
-        )
-    if counts["invalid"] > TOO_MANY * counts["answers"]:
+        columns = {"row": chosen.index.to_numpy(), "target": number, "first": chosen.to_numpy() == "a"}
+        parts.append(pd.DataFrame(columns))
+    if counts["invalid"] > MOST_INVALID * counts["answers"]:
         raise DataError(
             f"{path}: {counts['invalid']} of {counts['answers']} answers are none of a, b, tie, blank or label_map's "
             f"codes ({', '.join(label_map) or 'none'}). Complete label_map."
@@ -193,13 +295,77 @@ def _choices(
     return pd.concat(parts, ignore_index=True)
 
 
-def _without_repeats(answers: pd.DataFrame, counts: dict[str, Any]) -> pd.DataFrame:
-    """The first answer of each user, pair and target; the later ones are added to `counts`."""
-    keys = ["user", "low", "high", "target"]
-    again = answers.duplicated(keys).to_numpy()
-    against = again & (answers["chosen"] != answers.groupby(keys)["chosen"].transform("first")).to_numpy()
-    counts["repeated"], counts["contradictory"] = int(again.sum()), int(against.sum())
-    counts["self_consistency"] = None if not again.any() else 1 - counts["contradictory"] / counts["repeated"]
-    rows = answers[~again]
-    counts["rows"] = len(rows)
-    return rows
+def _tenths(count: int, order: np.ndarray, least: int = 0) -> np.ndarray:
+    """Fold of each of `count` units: in this order the first 80 % train, then 10 % valid, then 10 % test."""
+    tenth = max(least, count // 10)
+    folds = np.empty(count, dtype=np.int8)
+    folds[order] = np.repeat([TRAIN, VALID, TEST], [count - 2 * tenth, tenth, tenth])
+    return folds
+
+
+def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
+    """Fold of each row.
+
+    `row` shuffles single answers with NumPy's legacy generator, as the published report does, and leaks (a warning
+    says so). `pair` keeps each unordered pair, with all users and targets, in one fold. `item` deals out the items and
+    discards pairs across folds. `user` holds out users. `time` cuts comparisons by time, oldest first; equal times
+    keep the file's order.
+
+    Returns:
+        int8 (R,): 0 train, 1 valid, 2 test, -1 discarded.
+
+    Raises:
+        DataError: If there are too few units, or no times for `time`, or a fold is empty.
+    """
+    rng = np.random.default_rng(seed)
+    if unit == "row":
+        logger.warning(LEAK_WARNING)
+        order = np.arange(len(data))
+        np.random.RandomState(seed).shuffle(order)
+        folds = _tenths(len(data), order)
+    elif unit == "pair":
+        pairs = int(data.pair.max()) + 1
+        folds = _tenths(pairs, rng.permutation(pairs), least=1)[data.pair]
+    elif unit == "item":
+        of_item = _tenths(len(data.items), rng.permutation(len(data.items)))
+        folds = np.where(of_item[data.a] == of_item[data.b], of_item[data.a], DISCARDED).astype(np.int8)
+    elif unit == "user":
+        if len(data.users) < 3:
+            raise DataError(f"the split 'user' needs at least 3 users, the data have {len(data.users)}. Take 'pair'.")
+        folds = _tenths(len(data.users), rng.permutation(len(data.users)), least=1)[data.user]
+    else:
+        if data.time is None:
+            raise DataError("the split 'time' needs a column timestamp in the comparisons. Add it or take 'pair'.")
+        _, first, number = np.unique(data.comparison, return_index=True, return_inverse=True)
+        folds = _tenths(len(first), np.argsort(data.time[first], kind="stable"))[number]
+    for fold, name in ((TRAIN, "train"), (VALID, "valid"), (TEST, "test")):
+        if not (folds == fold).any():
+            raise DataError(f"the split {unit!r} leaves no row to {name} ({len(data)} rows). Give more data.")
+    return folds
+
+
+def audit_split(data: Comparisons, folds: np.ndarray, unit: str) -> dict[str, float | int]:
+    """What train tells about the test rows beyond features and taste.
+
+    Returns:
+        Shares of test rows: `same_user_pair` (train holds the same user's answer to another target on this pair),
+        `same_pair_other_user` (train holds another user's answer on this pair), `both_items_seen` (both items occur
+        in train); and the number of rows `discarded`.
+
+    Raises:
+        DataError: If the split `pair` shows either of the first two.
+    """
+    train, test = folds == TRAIN, folds == TEST
+    own = data.pair * len(data.users) + data.user
+    on_pair = np.bincount(data.pair[train], minlength=int(data.pair.max()) + 1)[data.pair]
+    own_on_pair = np.bincount(own[train], minlength=int(own.max()) + 1)[own]
+    seen = np.isin(np.arange(len(data.items)), [data.a[train], data.b[train]])
+    audit: dict[str, float | int] = {
+        "same_user_pair": float((own_on_pair > 0)[test].mean()),
+        "same_pair_other_user": float((on_pair > own_on_pair)[test].mean()),
+        "both_items_seen": float((seen[data.a] & seen[data.b])[test].mean()),
+        "discarded": int((folds == DISCARDED).sum()),
+    }
+    if unit == "pair" and (audit["same_user_pair"] or audit["same_pair_other_user"]):
+        raise DataError(f"the split 'pair' leaks: {audit}. Fold assignment and pairs do not belong together.")
+    return audit

@@ -1,14 +1,20 @@
-"""How good probabilities of choices are: accuracy, cross-entropy, calibration, swaps, intervals over pairs."""
+"""How good probabilities of choices are: accuracy, cross-entropy, calibration, swaps, users, and the known ceiling."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from minionerec.metrics.statistics import bootstrap_means
+from minionerec.preference.data import TRAIN, Comparisons
+from minionerec.preference.synthetic import TRUTH, UTILITY, probability, sibling_probability
 
 CLIP = 1e-7
 BINS = 15
+LEAST_ROWS = 10
+"""Test rows that a user needs to be shown by name."""
 
 
 def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -22,18 +28,6 @@ def correct(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     """1.0 where p > 0.5 says what y says; an undecided 0.5 stands for the second item, as in the published report."""
     right: np.ndarray = (p > 0.5) == (y == 1)
     return right.astype(np.float64)
-
-
-def calibration_bins(y: np.ndarray, p: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
-    """Mean prediction, observed share and number of rows of up to `bins` bins of equal mass, by rising prediction."""
-    parts = np.array_split(np.argsort(p, kind="stable"), min(bins, len(p)))
-    return [{"predicted": float(p[i].mean()), "observed": float(y[i].mean()), "n": len(i)} for i in parts]
-
-
-def calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
-    """Expected calibration error: mean distance of predicted and observed share, weighted by rows."""
-    total = sum(row["n"] for row in bins)
-    return float(sum(abs(row["predicted"] - row["observed"]) * row["n"] for row in bins) / total)
 
 
 def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples: int = 1000) -> dict[str, float]:
@@ -51,135 +45,103 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
     Returns:
         mean, low, high, and p (two-sided, for a mean of 0).
     """
-    _, place = np.unique(pair, return_inverse=True)
-    sums = np.stack([np.bincount(place, values), np.bincount(place)], axis=1)
-    means = bootstrap_means(sums, seed, resamples)
-    ratio = means[:, 0] / means[:, 1]
-    low, high = np.quantile(ratio, [0.025, 0.975])
-    tail = min((ratio <= 0).sum(), (ratio >= 0).sum())
+    by_pair = np.argsort(pair, kind="stable")  # draws do not hang on the order of rows
+    means = bootstrap_means(values[by_pair], seed, resamples, pair[by_pair])
+    low, high = np.quantile(means, [0.025, 0.975])
+    tail = min((means <= 0).sum(), (means >= 0).sum())
     p = min(1.0, 2 * (tail + 1) / (resamples + 1))
     return {"mean": float(values.mean()), "low": float(low), "high": float(high), "p": float(p)}
 
 
 def summary(
-    y: np.ndarray,
-    p: np.ndarray,
-    target: np.ndarray,
-    pair: np.ndarray,
-    swapped: np.ndarray | None = None,
-    seed: int = 0,
-    resamples: int = 1000,
+    held: Comparisons, p: np.ndarray, swapped: np.ndarray | None = None, seed: int = 0, resamples: int = 1000
 ) -> dict[str, Any]:
     """All measures over rows.
 
     Args:
-        y: float (R,), 1 if the first item was chosen.
-        p: float (R,), predicted probability of that.
-        target: int (R,).
-        pair: int (R,).
+        held: The rows, R of them.
+        p: float (R,), predicted probability of the first item.
         swapped: float (R,), probability of the second item when it is shown first.
         seed: Seed of the bootstrap.
         resamples: Its resamples.
 
     Returns:
         n, accuracy and ce (pooled: mean over rows), accuracy_macro and ce_macro (unweighted mean over targets),
-        intervals of the pooled ones over pairs, brier, auc (None if all answers are alike), ece, calibration (bins),
-        swap_gap (mean |P(a,b) + P(b,a) - 1|) and contradictory (share of rows decided differently under swap).
+        intervals of the pooled ones over pairs, brier, auc (None if all answers are alike), calibration (15 bins of
+        equal mass: predicted, observed, n), ece (their mean distance, weighted by rows), swap_gap (mean
+        |P(a,b) + P(b,a) - 1|) and contradictory (share of rows decided differently under swap).
     """
     from sklearn.metrics import roc_auc_score
 
+    y, target = held.y, held.target
     hit, ce = correct(y, p), cross_entropy(y, p)
-    bins = calibration_bins(y, p)
+    parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p)))
+    bins = [{"predicted": float(p[i].mean()), "observed": float(y[i].mean()), "n": len(i)} for i in parts]
     present = np.unique(target)
     return {
         "n": len(y),
         "accuracy": float(hit.mean()),
-        "accuracy_interval": pair_interval(hit, pair, seed, resamples),
+        "accuracy_interval": pair_interval(hit, held.pair, seed, resamples),
         "accuracy_macro": float(np.mean([hit[target == t].mean() for t in present])),
         "ce": float(ce.mean()),
-        "ce_interval": pair_interval(ce, pair, seed, resamples),
+        "ce_interval": pair_interval(ce, held.pair, seed, resamples),
         "ce_macro": float(np.mean([ce[target == t].mean() for t in present])),
         "brier": float(np.square(p - y).mean()),
         "auc": float(roc_auc_score(y, p)) if 0 < y.mean() < 1 else None,
-        "ece": calibration_error(bins),
+        "ece": float(sum(abs(row["predicted"] - row["observed"]) * row["n"] for row in bins) / len(y)),
         "calibration": bins,
         "swap_gap": None if swapped is None else float(np.abs(p + swapped - 1).mean()),
         "contradictory": None if swapped is None else float(((p > 0.5) == (swapped > 0.5)).mean()),
     }
 
 
-def by_target(
-    hit: np.ndarray, ce: np.ndarray, target: np.ndarray, user: np.ndarray, targets: Sequence[str], users: Sequence[str]
-) -> dict[str, Any]:
+def by_target(held: Comparisons, p: np.ndarray) -> dict[str, Any]:
     """Per target accuracy, ce_loss, n_samples and user_accuracies, in the published results.json's words."""
-    table = {}
-    for number, name in enumerate(targets):
-        rows = target == number
+    hit, ce, table = correct(held.y, p), cross_entropy(held.y, p), {}
+    for number, name in enumerate(held.targets):
+        rows = held.target == number
         if rows.any():
-            mine = {users[u]: rows & (user == u) for u in np.unique(user[rows])}
+            mine = {held.users[u]: hit[rows & (held.user == u)] for u in np.unique(held.user[rows])}
             table[name] = {
                 "accuracy": float(hit[rows].mean()),
                 "ce_loss": float(ce[rows].mean()),
                 "n_samples": int(rows.sum()),
-                "user_accuracies": {u: {"accuracy": float(hit[m].mean()), "n": int(m.sum())} for u, m in mine.items()},
+                "user_accuracies": {u: {"accuracy": float(h.mean()), "n": len(h)} for u, h in mine.items()},
             }
     return table
 
 
-def user_table(
-    hit: np.ndarray,
-    target: np.ndarray,
-    user: np.ndarray,
-    total: np.ndarray,
-    targets: Sequence[str],
-    users: Sequence[str],
-    min_rows: int = 10,
-) -> dict[str, Any]:
+def user_table(held: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str, Any]:
     """Accuracy per user, each number under its own name.
 
     Args:
-        hit: float (R,), 1 where the prediction is right.
-        target: int (R,).
-        user: int (R,), index into `users`.
+        held: The rows, R of them.
+        p: float (R,).
         total: int (U,), comparisons of each user in all the data.
-        targets: Names of targets.
-        users: User ids.
-        min_rows: Users with fewer test rows are counted, not shown.
 
     Returns:
-        `users`, for each one shown: index, user (short id), total, n, right, macro (unweighted mean of the target
-        accuracies: the published report's "Accuracy"), pooled (right / n), low and high (Wilson's 95 % interval of
-        pooled, rows taken as independent) and targets (name to accuracy and n); and of the others `hidden_users` and
-        `hidden_rows`.
+        `users`, for each one with at least ten rows: index, user (short id), total, n, right, macro (unweighted mean
+        of the target accuracies: the published report's "Accuracy"), pooled (right / n), low and high (Wilson's 95 %
+        interval of pooled, rows taken as independent) and targets (name to accuracy and n); and of the others
+        `hidden_users` and `hidden_rows`.
     """
     from scipy.stats import binomtest
 
-    shown, hidden_users, hidden_rows = [], 0, 0
-    short = short_ids(users)
-    for number in np.unique(user):
-        mine = user == number
+    shown, hidden = [], []
+    hit, short = correct(held.y, p), short_ids(held.users)
+    for number in np.unique(held.user):
+        mine = held.user == number
         n, right = int(mine.sum()), int(hit[mine].sum())
-        if n < min_rows:
-            hidden_users, hidden_rows = hidden_users + 1, hidden_rows + n
+        if n < LEAST_ROWS:
+            hidden.append(n)
             continue
-        cells = {name: hit[mine & (target == t)] for t, name in enumerate(targets)}
+        cells = {name: hit[mine & (held.target == t)] for t, name in enumerate(held.targets)}
         accuracies = {name: {"accuracy": float(c.mean()), "n": len(c)} for name, c in cells.items() if len(c)}
+        row = {"index": int(number), "user": short[number], "total": int(total[number]), "n": n, "right": right}
+        row |= {"macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])), "pooled": right / n}
         low, high = binomtest(right, n).proportion_ci(method="wilson")
-        shown.append(
-            {
-                "index": int(number),
-                "user": short[number],
-                "total": int(total[number]),
-                "n": n,
-                "right": right,
-                "macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])),
-                "pooled": right / n,
-                "low": float(low),
-                "high": float(high),
-                "targets": accuracies,
-            }
-        )
-    return {"users": shown, "hidden_users": hidden_users, "hidden_rows": hidden_rows, "min_rows": min_rows}
+        shown.append({**row, "low": float(low), "high": float(high), "targets": accuracies})
+    return {"users": shown, "hidden_users": len(hidden), "hidden_rows": sum(hidden)}
 
 
 def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
@@ -194,21 +156,84 @@ def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
     return [name[-length:] for name in ids]
 
 
-def agreement(y: np.ndarray, key: np.ndarray, user: np.ndarray, users: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often two users choose alike on the same key (a pair and target), and on how many keys.
-
-    Args:
-        y: float (R,), 1 for the item with the lower number (an order that does not hang on the display).
-        key: int (R,).
-        user: int (R,).
-        users: Number of users, U.
+def agreement(data: Comparisons) -> tuple[np.ndarray, np.ndarray]:
+    """How often two users choose the same item for the same pair and target, and how many of these both have answered.
 
     Returns:
         float64 (U, U), NaN where two have nothing in common, and int64 (U, U).
     """
-    _, place = np.unique(key, return_inverse=True)
-    said = np.zeros((users, int(place.max()) + 1 if len(place) else 1))
-    said[user, place] = 2 * y - 1
+    key = data.pair * len(data.targets) + data.target
+    said = np.zeros((len(data.users), int(key.max()) + 1 if len(key) else 1))
+    said[data.user, key] = np.where((data.a < data.b) == (data.y == 1), 1, -1)  # whether the lower-numbered item
     n = np.abs(said) @ np.abs(said).T
     with np.errstate(invalid="ignore"):
         return np.where(n > 0, (said @ said.T / n + 1) / 2, np.nan), n.astype(np.int64)
+
+
+def against_truth(
+    place: Path, data: Comparisons, folds: np.ndarray, rows: np.ndarray, p: np.ndarray, utilities: np.ndarray | None
+) -> dict[str, Any]:
+    """Predictions for synthetic raters beside their true probabilities.
+
+    Args:
+        place: Directory of the truth, see `Population.write`.
+        data: All rows.
+        folds: int8 (R,).
+        rows: int64 (r,), the rows predicted.
+        p: float (r,), predicted probability of the first item.
+        utilities: float (U + 1, T, N), what the model thinks of items; None where it does not say.
+
+    Returns:
+        The ceiling: `expected` (mean of max(p, 1 - p)) and `realised` (accuracy of the true p on the drawn answers)
+        Bayes accuracy and `ce`; `sibling_*`: the same for who also knows the user's answers in train on the same pair.
+        The model: `recovery` (accuracy - 1/2) / (realised - 1/2), None where there is nothing to recover; `regret`
+        (CE - Bayes CE), `p_error` mean |p_hat - p|, `spearman` (mean over users with ten rows and targets of the rank
+        correlation of true and estimated utility) and `users` (each one's accuracy, ceiling and p_error).
+    """
+    truth = pd.read_parquet(place / TRUTH)
+    halo, lapse = float(truth["halo"].iloc[0]), float(truth["lapse"].iloc[0])
+    index = {name: number for number, name in enumerate(data.ids)}
+    column = {name: number for number, name in enumerate(data.targets)}
+    margin = np.zeros((len(index), len(column)))  # (C, T)
+    margin[truth["comparison_id"].map(index), truth["target"].map(column)] = truth["margin"]
+    y, known = np.full(margin.shape, np.nan), np.zeros(margin.shape, dtype=bool)
+    y[data.comparison, data.target] = data.y
+    known[data.comparison, data.target] = folds == TRAIN
+    at = (data.comparison[rows], data.target[rows])
+    true, sibling = probability(margin, lapse)[at], sibling_probability(margin, y, known, halo, lapse)[at]
+    answers, user = data.y[rows], data.user[rows]
+    found: dict[str, Any] = {}
+    for prefix, best in (("", true), ("sibling_", sibling)):
+        found[f"{prefix}expected"] = float(np.maximum(best, 1 - best).mean())
+        found[f"{prefix}realised"] = float(correct(answers, best).mean())
+        found[f"{prefix}ce"] = float(cross_entropy(answers, best).mean())
+    hit, reached, error = correct(answers, p), correct(answers, true), np.abs(p - true)
+    hopeless = found["expected"] < 0.51 or found["realised"] == 0.5
+    users, cells = [], []
+    for number in np.unique(user):
+        mine = user == number
+        row = {"user": data.users[number], "n": int(mine.sum()), "accuracy": float(hit[mine].mean())}
+        row |= {"expected": float(np.maximum(true, 1 - true)[mine].mean()), "realised": float(reached[mine].mean())}
+        users.append({**row, "p_error": float(error[mine].mean())})
+        if row["n"] >= LEAST_ROWS:
+            cells += [(number, target) for target in range(len(column))]
+    return found | {
+        "recovery": None if hopeless else float((hit.mean() - 0.5) / (found["realised"] - 0.5)),
+        "regret": float(cross_entropy(answers, p).mean()) - found["ce"],
+        "p_error": float(error.mean()),
+        "spearman": None if utilities is None else _rank_correlation(place, data, utilities, cells),
+        "users": users,
+    }
+
+
+def _rank_correlation(
+    place: Path, data: Comparisons, utilities: np.ndarray, cells: list[tuple[int, int]]
+) -> float | None:
+    """Spearman's of true and estimated utility, over users and targets; None where there are none."""
+    from scipy.stats import spearmanr
+
+    with np.load(place / UTILITY) as arrays:
+        true = arrays["utility"]
+    number = [int(name.rsplit("-", 1)[1]) for name in data.users]
+    found = [spearmanr(utilities[u, t], true[number[u], t])[0] for u, t in cells if np.ptp(utilities[u, t]) > 0]
+    return float(np.mean(found)) if found else None

@@ -13,12 +13,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import ndtr, roots_hermitenorm
 
-from minionerec.core.stage import Stage
-from minionerec.preference.config import WorldConfig
-from minionerec.preference.jobs import standing
-
-COMPARISONS, FEATURES = "comparisons.parquet", "features.npz"
-TRUTH, UTILITY = "truth.parquet", "utility.npz"
+COMPARISONS, FEATURES, TRUTH, UTILITY = "comparisons.parquet", "features.npz", "truth.parquet", "utility.npz"
 TARGETS = ("attractive", "smart", "trustworthy")
 USER_SHARES = np.array([3701, 4588, 4602, 2812, 148, 299, 40, 25, 17, 12, 8]) / 4602
 CEILINGS = (0.60, 0.70, 0.85, 0.82, 0.72, 0.72, 0.70, 0.70, 0.70, 0.70, 0.70)
@@ -29,27 +24,80 @@ ONE_TASTE = (0.85, 0.0, 0.15, 0.0)
 
 
 @dataclass(frozen=True)
-class World:
-    """One synthetic population.
+class Population:
+    """Synthetic items, raters and answers.
 
     Attributes:
         features: float32 (N, D).
         utility: float64 (U, T, N), each user's and target's true utility, of unit variance.
-        comparisons: comparison_id, user_id, item_a, item_b and the targets, as the data contract has them.
-        truth: per comparison and target: comparison_id, target, `margin` m with P(a) = lapse/2 + (1 - lapse) Phi(m).
-        halo: Share of the noise that a pair's targets have in common.
-        lapse: Share of answers by tossing a coin.
+        comparisons: comparison_id, user_id, item_a, item_b and the targets, as `read_comparisons` has them.
+        truth: per comparison and target: comparison_id, target, `margin` m with P(a) = lapse/2 + (1 - lapse) Phi(m),
+            halo and lapse.
     """
 
     features: np.ndarray
     utility: np.ndarray
     comparisons: pd.DataFrame
     truth: pd.DataFrame
-    halo: float
-    lapse: float
+
+    def write(self, place: Path) -> None:
+        """Write what a trainer may read (comparisons.parquet, features.npz) and the truth, which it never opens."""
+        self.comparisons.to_parquet(place / COMPARISONS)
+        items = np.array([f"item-{n}" for n in range(len(self.features))])
+        np.savez(place / FEATURES, item_id=items, features=self.features)
+        self.truth.to_parquet(place / TRUTH)
+        np.savez(place / UTILITY, utility=self.utility.astype(np.float32))
 
 
-def make_items(count: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def make_population(
+    kind: str, items: int, width: int, seed: int, halo: float = 0.6, nonlinear: float = 0.15, lapse: float = 0.0
+) -> Population:
+    """Draw items, tastes, pairs and choices.
+
+    Args:
+        kind: "halo"; "no_halo" (independent noise); "one_taste" (users differ in noise alone); "permuted" (answers
+            shuffled over all rows, so that nothing can be learned).
+        items: Number of items, and of pairs: each item is in exactly two.
+        width: Width of the vectors.
+        seed: Seed of everything.
+        halo: Share of the noise common to a user's targets on one pair.
+        nonlinear: Share of utility's variance that no linear score reaches.
+        lapse: Share of answers by tossing a coin.
+    """
+    rng = np.random.default_rng([seed, 7])
+    halo = 0.0 if kind == "no_halo" else halo
+    features, latent = _items(items, width, rng)
+    shares = np.sqrt(ONE_TASTE if kind == "one_taste" else TASTES)
+    utility = _utility(latent[:, : min(LATENT, width)], shares, nonlinear, rng)
+    # A ring of pairs, its start shown to each user.
+    ring = rng.permutation(items)
+    pairs = np.stack([ring, np.roll(ring, -1)], axis=1)[rng.permutation(items)]
+    flip = rng.random(items) < 0.5
+    pairs[flip] = pairs[flip, ::-1]
+    labelled = np.maximum(4, np.round(USER_SHARES * items).astype(int))
+    user = np.repeat(np.arange(len(CEILINGS)), labelled)
+    a, b = pairs[np.concatenate([np.arange(count) for count in labelled])].T
+    margin = _margins(utility, user, a, b, lapse, rng)  # (C, T)
+    shared = rng.normal(0, np.sqrt(halo), (len(margin), 1))
+    chosen = margin + shared + rng.normal(0, np.sqrt(1 - halo), margin.shape) > 0
+    toss = rng.random(margin.shape) < lapse
+    chosen = np.where(toss, rng.random(margin.shape) < 0.5, chosen)
+    if kind == "permuted":
+        chosen = rng.permutation(chosen.ravel()).reshape(chosen.shape)
+        margin, halo = np.zeros_like(margin), 0.0
+    order = rng.permutation(len(user))
+    names = {"user_id": ("user-{:06d}", user), "item_a": ("item-{}", a), "item_b": ("item-{}", b)}
+    comparisons = pd.DataFrame({"comparison_id": [f"c{n}" for n in range(len(user))]})
+    comparisons = comparisons.assign(
+        **{name: [text.format(n) for n in of[order]] for name, (text, of) in names.items()}
+    )
+    comparisons = comparisons.assign(**dict(zip(TARGETS, np.where(chosen[order], "a", "b").T, strict=True)))
+    truth = comparisons[["comparison_id"]].merge(pd.DataFrame({"target": TARGETS}), how="cross")
+    truth = truth.assign(margin=margin[order].ravel(), halo=halo, lapse=lapse)
+    return Population(features, utility, comparisons, truth)
+
+
+def _items(count: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Item vectors float32 (N, D) of norm about 10 around a mean of norm 9, and their latent dimensions (N, D)."""
     latent = rng.standard_normal((count, width))
     spread = np.arange(1, width + 1) ** -0.5
@@ -58,44 +106,6 @@ def make_items(count: int, width: int, rng: np.random.Generator) -> tuple[np.nda
     mean = rng.standard_normal(width)
     mean *= 9 / np.linalg.norm(mean)
     return (mean + (latent * spread) @ rotation.T).astype(np.float32), latent
-
-
-def make_world(kind: str, items: int, width: int, halo: float, nonlinear: float, lapse: float, seed: int) -> World:
-    """Draw items, tastes, pairs and choices.
-
-    Args:
-        kind: "halo"; "no_halo" (independent noise); "one_taste" (users differ in noise alone); "permuted" (answers
-            shuffled over all rows, so that nothing can be learned).
-        items: Number of items, and of pairs: each item is in exactly two.
-        width: Width of the vectors.
-        halo: Share of the noise common to a user's targets on one pair.
-        nonlinear: Share of utility's variance that no linear score reaches.
-        lapse: Share of answers by tossing a coin.
-        seed: Seed of everything.
-    """
-    rng = np.random.default_rng([seed, 7])
-    halo = 0.0 if kind == "no_halo" else halo
-    features, latent = make_items(items, width, rng)
-    shares = np.sqrt(ONE_TASTE if kind == "one_taste" else TASTES)
-    utility = _utility(latent[:, : min(LATENT, width)], shares, nonlinear, rng)
-    user, a, b = _pairs(items, rng)
-    margin = _margins(utility, user, a, b, lapse, rng)
-    chosen = _choices(margin, halo, lapse, rng)
-    if kind == "permuted":
-        chosen = rng.permutation(chosen.ravel()).reshape(chosen.shape)
-        margin = np.zeros_like(margin)
-        halo = 0.0
-    order = rng.permutation(len(user))
-    comparisons = pd.DataFrame({"comparison_id": [f"c{n}" for n in range(len(user))]})
-    comparisons["user_id"] = [f"user-{n:06d}" for n in user[order]]
-    comparisons["item_a"] = [f"item-{n}" for n in a[order]]
-    comparisons["item_b"] = [f"item-{n}" for n in b[order]]
-    truth = []
-    for number, name in enumerate(TARGETS):
-        comparisons[name] = np.where(chosen[order, number], "a", "b")
-        columns = {"comparison_id": comparisons["comparison_id"], "target": name, "margin": margin[order, number]}
-        truth.append(pd.DataFrame(columns))
-    return World(features, utility, comparisons, pd.concat(truth, ignore_index=True), halo, lapse)
 
 
 def _utility(z: np.ndarray, shares: np.ndarray, nonlinear: float, rng: np.random.Generator) -> np.ndarray:
@@ -108,34 +118,22 @@ def _utility(z: np.ndarray, shares: np.ndarray, nonlinear: float, rng: np.random
         rng: Draws the tastes.
     """
     users, targets = len(CEILINGS), len(TARGETS)
+    basis = np.column_stack([np.ones(len(z)), z])
 
-    def parts(*shape: int) -> np.ndarray:
+    def part(*shape: int) -> np.ndarray:
         linear = z @ rng.standard_normal((*shape, z.shape[1], 1))
         bent = np.tanh(1.5 * z @ rng.standard_normal((z.shape[1], 60)) / np.sqrt(z.shape[1]))
         bent = bent @ rng.standard_normal((*shape, 60, 1))
-        # What is left of the bent part after its best linear fit.
-        basis = np.column_stack([np.ones(len(z)), z])
+        # What is left of the non-linear part after its best linear fit.
         bent -= basis @ np.linalg.lstsq(basis, bent.reshape(-1, len(z)).T, rcond=None)[0].T.reshape(*shape, -1, 1)
         linear, bent = (v / v.std(axis=-2, keepdims=True) for v in (linear, bent))
         mixed: np.ndarray = np.sqrt(1 - nonlinear) * linear + np.sqrt(nonlinear) * bent
         return mixed[..., 0]
 
-    utility = shares[0] * parts() + shares[1] * parts(users, 1) + shares[2] * parts(1, targets)
-    utility = utility + shares[3] * parts(users, targets)
+    utility = shares[0] * part() + shares[1] * part(users, 1) + shares[2] * part(1, targets)
+    utility = utility + shares[3] * part(users, targets)
     scaled: np.ndarray = (utility - utility.mean(-1, keepdims=True)) / utility.std(-1, keepdims=True)
     return scaled
-
-
-def _pairs(items: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """User, first item and second item of each comparison, int64 (C,): a ring of pairs, its start shown to each."""
-    ring = rng.permutation(items)
-    pairs = np.stack([ring, np.roll(ring, -1)], axis=1)[rng.permutation(items)]
-    flip = rng.random(items) < 0.5
-    pairs[flip] = pairs[flip, ::-1]
-    labelled = np.maximum(4, np.round(USER_SHARES * items).astype(int))
-    user = np.repeat(np.arange(len(CEILINGS)), labelled)
-    a, b = pairs[np.concatenate([np.arange(count) for count in labelled])].T
-    return user, a, b
 
 
 def _margins(
@@ -145,25 +143,15 @@ def _margins(
     bias = rng.normal(0, 0.1, len(utility))
     gap = utility[user, :, a] - utility[user, :, b]  # (C, T)
     margin: np.ndarray = np.empty_like(gap)
-    for number, ceiling in enumerate(CEILINGS):
+
+    def excess(slope: float, rows: np.ndarray, number: int) -> float:
+        p = probability(slope * gap[rows] + bias[number], lapse)
+        return float(np.maximum(p, 1 - p).mean()) - CEILINGS[number]
+
+    for number in range(len(CEILINGS)):
         rows = user == number
-        slope = brentq(lambda s, r=rows, n=number, c=ceiling: _ceiling(s * gap[r] + bias[n], lapse) - c, 0.0, 200.0)
-        margin[rows] = slope * gap[rows] + bias[number]
+        margin[rows] = brentq(excess, 0.0, 200.0, args=(rows, number)) * gap[rows] + bias[number]
     return margin
-
-
-def _choices(margin: np.ndarray, halo: float, lapse: float, rng: np.random.Generator) -> np.ndarray:
-    """Whether the first item is chosen, bool (C, T): margin and noise, part of it common to a comparison's targets."""
-    shared = rng.normal(0, np.sqrt(halo), (len(margin), 1))
-    chosen = margin + shared + rng.normal(0, np.sqrt(1 - halo), margin.shape) > 0
-    toss = rng.random(margin.shape) < lapse
-    drawn: np.ndarray = np.where(toss, rng.random(margin.shape) < 0.5, chosen)
-    return drawn
-
-
-def _ceiling(margin: np.ndarray, lapse: float) -> float:
-    p = probability(margin, lapse)
-    return float(np.maximum(p, 1 - p).mean())
 
 
 def probability(margin: np.ndarray, lapse: float) -> np.ndarray:
@@ -189,8 +177,7 @@ def sibling_probability(margin: np.ndarray, y: np.ndarray, known: np.ndarray, ha
         float64 (C, T).
     """
     nodes, weights = roots_hermitenorm(40)
-    shifted = (margin[..., None] + np.sqrt(halo) * nodes) / np.sqrt(1 - halo)
-    p = probability(shifted, lapse)  # (C, T, nodes)
+    p = probability((margin[..., None] + np.sqrt(halo) * nodes) / np.sqrt(1 - halo), lapse)  # (C, T, nodes)
     answer = np.where(y[..., None] == 1, p, 1 - p)
     likelihood = np.where((known & ~np.isnan(y))[..., None], answer, 1.0)
     out = np.empty_like(margin)
@@ -198,27 +185,3 @@ def sibling_probability(margin: np.ndarray, y: np.ndarray, known: np.ndarray, ha
         others = np.delete(likelihood, target, axis=1).prod(axis=1) * weights
         out[:, target] = (others * p[:, target]).sum(-1) / others.sum(-1)
     return out
-
-
-def write_world(config: WorldConfig) -> Path:
-    """Write a world as an artefact: what a trainer may read, and the truth, which it never opens.
-
-    Files: comparisons.parquet and features.npz (the data contract); truth.parquet and utility.npz.
-
-    Returns:
-        Its directory; one that is up to date is left as it is.
-    """
-    stage = Stage(config)
-    if standing(stage) is not None:
-        return stage.output
-    with stage.work() as work:
-        world = make_world(
-            config.world, config.items, config.width, config.halo, config.nonlinear, config.lapse, config.seed
-        )
-        with work.finish(seed=config.seed, counts={"comparisons": len(world.comparisons)}) as place:
-            world.comparisons.to_parquet(place / COMPARISONS)
-            items = np.array([f"item-{n}" for n in range(len(world.features))])
-            np.savez(place / FEATURES, item_id=items, features=world.features)
-            world.truth.assign(halo=world.halo, lapse=world.lapse).to_parquet(place / TRUTH)
-            np.savez(place / UTILITY, utility=world.utility.astype(np.float32))
-    return stage.output

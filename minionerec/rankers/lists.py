@@ -67,15 +67,23 @@ def rank_rows(
 
 
 def checked_predictions(
-    ranking: Ranking, rows: Rows, k: int, *, table: Groups | None = None, allowed: Allowed | None = None
+    ranking: Ranking,
+    rows: Rows,
+    k: int,
+    *,
+    table: Groups | None = None,
+    allowed: Allowed | None = None,
+    given: tuple[str, ...] = (),
 ) -> Predictions:
-    """What a ranker said of rows, where it is what a `Ranker` promises; arguments and errors as of `rank_rows`."""
+    """What a ranker said of rows, where it is what a `Ranker` promises; see `rank_rows` and `as_predictions`."""
     check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
-    return as_predictions(ranking, rows, table)
+    return as_predictions(ranking, rows, table, given)
 
 
-def as_predictions(ranking: Ranking, rows: Rows, table: Groups | None = None) -> Predictions:
-    """Ranked items with the rows that they are for; SIDs are "" without a table."""
+def as_predictions(
+    ranking: Ranking, rows: Rows, table: Groups | None = None, given: tuple[str, ...] = ()
+) -> Predictions:
+    """Ranked items with the rows that they are for, and what the ranker was given; SIDs are "" without a table."""
     sids = None if table is None else table.sids
     return Predictions(
         users=list(rows.users),
@@ -84,6 +92,7 @@ def as_predictions(ranking: Ranking, rows: Rows, table: Groups | None = None) ->
         items=ranking.items,
         sids=[[""] * len(row) if sids is None else [sids[item] for item in row] for row in ranking.items],
         scores=ranking.scores,
+        given=given,
     )
 
 

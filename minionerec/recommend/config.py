@@ -1,15 +1,45 @@
-"""Settings of `minionerec recommend`; light to import, so that `--help` answers at once."""
+"""Settings of `minionerec recommend` and `export`; light to import, so that `--help` answers at once."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.artefacts import read_manifest, unchanged_input
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
 from minionerec.evaluation.config import DTYPES
-from minionerec.recommend.corpus import own_corpus
-from minionerec.recommend.requests import UNKNOWN
+from minionerec.recommend.requests import Request
+
+EXPORT_DTYPES = ("saved", "float32", "bfloat16", "float16")
+
+
+def own_corpus(path: str | os.PathLike[str]) -> Path:
+    """The corpus that a model was trained on, where its manifest says it lies.
+
+    Args:
+        path: A checkpoint, or the model of a seed.
+
+    Raises:
+        ArtefactError: If it says nothing, or another one lies there now.
+    """
+    record = read_manifest(path)["inputs"].get("corpus")
+    if record is None:
+        raise ArtefactError(f"{path}: its manifest names no corpus. Give the corpus that it was trained on.")
+    place = unchanged_input(path, "corpus")
+    if place is None:
+        raise ArtefactError(
+            f"{path}: was trained on the corpus {record['path']}, which is not there as it was. Give its place, or "
+            "make it anew."
+        )
+    return place
+
+
+def _choices(field: str) -> tuple[str, ...]:
+    """The words that a field of a request may be."""
+    found: tuple[str, ...] = get_args(get_type_hints(Request)[field])
+    return found
 
 
 @dataclass
@@ -46,12 +76,14 @@ class RecommendConfig(StageConfig):
     where: dict[str, Any] = setting(
         {}, "conditions on columns of the items table, e.g. department=Tea price='{at_most: 20}' in_stock=true"
     )
-    unknown: str = setting("skip", "ids that are of no item: skip (they are listed beside) or refuse", known=UNKNOWN)
+    unknown: str = setting(
+        "skip", "ids that are of no item: skip (they are listed beside) or refuse", known=_choices("unknown")
+    )
     moment: str = setting(
         "unknown",
         "when the next item is wanted, for a model that was told so in training, where a row does not say it itself: "
         "same (the visit goes on), later (somebody comes back) or unknown",
-        known=("unknown", "same", "later"),  # MOMENTS, which this module is too light to read
+        known=_choices("moment"),
         came_later=True,
     )
     beams: int = setting(50, "least width of a language model's beam search", least=1)
@@ -78,3 +110,27 @@ class RecommendConfig(StageConfig):
             found["corpus"] = own_corpus(found["checkpoint"])
         file = function_file(self.ranker, "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}
+
+
+@dataclass
+class ExportConfig(StageConfig):
+    """Settings of `run_export`."""
+
+    kind: ClassVar[str] = "export"
+
+    checkpoint: str = setting(
+        "runs/demo/grpo",
+        "checkpoint of a language model (minionerec sft, grpo)",
+        required=True,
+        reads="checkpoint",
+    )
+    corpus: str = setting(
+        "runs/demo/corpus",
+        "corpus that it was trained on: of items that share an SID the more popular are named first",
+        required=True,
+        reads="corpus",
+    )
+    output: str = setting("runs/demo/export", "directory to write", required=True, decides=False)
+    dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
+    examples: int = setting(5, "prompts written down with the lists that are to be expected", least=1)
+    beams: int = setting(10, "beam width of those lists, and their length", least=2)

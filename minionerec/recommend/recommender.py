@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.load import load_ranker, tells_moments
 from minionerec.rankers.protocol import Ranker, Ranking
 from minionerec.rankers.sequential import SequentialRanker
-from minionerec.recommend.corpus import own_corpus
+from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import Items
-from minionerec.recommend.requests import UNKNOWN, Answer, Recommended, Request, RequestError
+from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
 
 BEAMS = 50
 """Least width of a language model's beam search."""
@@ -73,7 +73,7 @@ class Recommender:
     Example:
         from minionerec.recommend.recommender import Recommender
         recommender = Recommender.load("runs/demo/sft", items="data/demo/items.csv")
-        answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Coffee"})
+        answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Hot Drinks"})
     """
 
     def __init__(self, ranker: Ranker, items: Items, name: str, version: str, max_history: int):
@@ -135,41 +135,22 @@ class Recommender:
         """
         return cls(ranker, Items.of(corpus, items), name, name, corpus.max_history)
 
-    def recommend(
-        self,
-        history: Sequence[str],
-        k: int = 10,
-        *,
-        exclude_seen: bool = False,
-        only: Collection[str] | None = None,
-        without: Collection[str] = (),
-        where: Mapping[str, Any] | None = None,
-        unknown: str = "skip",
-        moment: str = "unknown",
-    ) -> Answer:
-        """The best items after one history; the arguments are those of `minionerec.recommend.requests.Request`.
+    def recommend(self, history: Collection[str], k: int = 10, **more: Any) -> Answer:
+        """The best items after one history.
+
+        Args:
+            history: Item ids, oldest first.
+            k: Length of the list.
+            more: The other fields of `minionerec.recommend.requests.Request`, by name.
 
         Raises:
             RequestError: Naming what is wrong with the request.
         """
-        return self.answer([Request(history, k, exclude_seen, only, without, where or {}, unknown, moment)])[0]
+        return self.answer([Request(history, k, **more)])[0]
 
-    def recommend_many(
-        self,
-        histories: Sequence[Sequence[str]],
-        k: int = 10,
-        *,
-        exclude_seen: bool = False,
-        only: Collection[str] | None = None,
-        without: Collection[str] = (),
-        where: Mapping[str, Any] | None = None,
-        unknown: str = "skip",
-        moment: str = "unknown",
-    ) -> list[Answer]:
+    def recommend_many(self, histories: Sequence[Collection[str]], k: int = 10, **more: Any) -> list[Answer]:
         """The best items after each history, all asked the same; see `recommend`."""
-        return self.answer(
-            [Request(history, k, exclude_seen, only, without, where or {}, unknown, moment) for history in histories]
-        )
+        return self.answer([Request(history, k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to any requests, found in one batch.
@@ -240,10 +221,6 @@ class Recommender:
         Raises:
             RequestError: Naming what is wrong with it.
         """
-        if isinstance(request.k, bool) or not isinstance(request.k, int) or request.k < 1:
-            raise RequestError("k", f"is {request.k!r}; expected a whole number from 1.")
-        if request.unknown not in UNKNOWN:
-            raise RequestError("unknown", f"is {request.unknown!r}; expected {' or '.join(UNKNOWN)}.")
         moment = self._moment(request.moment)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
@@ -260,8 +237,6 @@ class Recommender:
 
     def _moment(self, said: str) -> int:
         """What a request says of its moment, as a place in `MOMENTS`."""
-        if said not in MOMENTS:
-            raise RequestError("moment", f"is {said!r}; expected one of {', '.join(MOMENTS)}.")
         moment = MOMENTS.index(said)
         if moment != UNTOLD and not self.tells_moments:
             raise RequestError(
@@ -272,12 +247,8 @@ class Recommender:
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; what is of no item goes to `missing`."""
-        if isinstance(ids, str):
-            raise RequestError(field, f"is the text {ids!r}; expected a list of item ids.")
         found: list[int] = []
         for place, item_id in enumerate(ids):
-            if not isinstance(item_id, str):
-                raise RequestError(f"{field}[{place}]", f"is {item_id!r}; expected an item id, a text.")
             item = self.items.index(item_id)
             if item is not None:
                 found.append(item)

@@ -1,12 +1,30 @@
-"""What is asked of a recommender, and what it answers: the user's own item ids on both sides."""
+"""What is asked of a recommender, and what it answers: the user's own item ids on both sides.
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+`Request` is the one declaration of what can be asked. Its annotations check the arguments of a Python call, the rows of
+a file of histories and the bodies of the HTTP server, which narrows them by its limits and takes its description from
+them too. A further field is one line there, and its use in `Recommender.understand`.
+"""
 
-from minionerec.core.errors import DataError
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-UNKNOWN = ("skip", "refuse")
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass as model
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import custom_error_schema
+
+from minionerec.core.errors import DataError, shown
+
+STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 class RequestError(DataError):
@@ -23,6 +41,45 @@ class RequestError(DataError):
 
 
 @dataclass(frozen=True)
+class Expected:
+    """Annotation of a type: what is expected there, as an error says it."""
+
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The type's schema, with one error in place of its own."""
+        return custom_error_schema(handler(source), "expected", custom_error_message=f"Input should be {self.words}")
+
+
+def as_list(value: Any) -> Any:
+    """A collection of ids as a list; what is none as it is."""
+    if isinstance(value, list | str | bytes | Mapping) or not isinstance(value, Collection):
+        return value
+    return list(value)
+
+
+def ids_of(item_id: Any, most: int | None = None) -> GetPydanticSchema:
+    """Annotation of a collection of texts, which is kept as a list of item ids.
+
+    Args:
+        item_id: The type of one id.
+        most: Ids that the list may hold; any number if None.
+    """
+    return GetPydanticSchema(
+        lambda _, handler: handler(Annotated[list[item_id], Field(max_length=most), BeforeValidator(as_list)])
+    )
+
+
+def name_shown(name: str) -> str:
+    """A name that a caller made up, as a field shows it: short, and of plain characters."""
+    text = name if name.isascii() and name.isprintable() else ascii(name)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+Ids = Annotated[Collection[str], ids_of(Annotated[str, Expected("an item id: a text")])]
+
+
+@model(frozen=True, config=STRICT)
 class Request:
     """One question.
 
@@ -36,19 +93,90 @@ class Request:
             of which one must hold ({"department": ["Tea", "Ink"]}), or bounds ({"price": {"at_least": 1, "at_most":
             20}}). An item without a value in the column meets none.
         unknown: "skip" leaves ids that are of no item out and names them in the answer; "refuse" raises.
-        moment: When the next item is wanted, for models that were told so in training: "same", at the moment of the
-            history's newest item, as the corpus has moments (the visit goes on); "later" (somebody comes back);
-            "unknown" says nothing, which every model understands. Behind an empty history nothing is said either.
+        moment: The session context, for models that were conditioned on it in training: "same" where the next item is
+            wanted at the moment of the history's newest item, as the corpus has moments (the visit goes on); "later"
+            (somebody comes back); "unknown" says nothing, which every model understands. Behind an empty history
+            nothing is said either.
+
+    Raises:
+        RequestError: Naming the first field that is wrong, its value, and what is expected.
     """
 
-    history: Sequence[str] = ()
-    k: int = 10
-    exclude_seen: bool = False
-    only: Collection[str] | None = None
-    without: Collection[str] = ()
-    where: Mapping[str, Any] = field(default_factory=dict)
-    unknown: str = "skip"
-    moment: str = "unknown"
+    history: Annotated[Ids, Field(description="item ids, oldest first")] = ()
+    k: Annotated[int, Field(ge=1, description="items wanted"), Expected("a whole number from 1")] = 10
+    exclude_seen: Annotated[bool, Field(description="leave the history's items out"), Expected("true or false")] = False
+    only: Annotated[Ids | None, Field(description="items that may be listed; all if null")] = None
+    without: Annotated[Ids, Field(description="items that may not")] = ()
+    where: Annotated[
+        Mapping[str, Any] | None,
+        Field(
+            description="conditions on columns, all of which must hold: a value, a list of which one must hold, or "
+            "bounds; GET /v1/model names the columns"
+        ),
+    ] = None
+    unknown: Annotated[
+        Literal["skip", "refuse"],
+        Field(description="whether ids that are of no item are left out and named, or refused"),
+    ] = "skip"
+    moment: Annotated[
+        Literal["unknown", "same", "later"],
+        Field(
+            description="session context: same, while the newest item's visit goes on; later, when somebody comes "
+            "back; a model that was not conditioned on it in training takes unknown alone, see moments of GET /v1/model"
+        ),
+    ] = "unknown"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_what_is_wrong(cls, value: Any, handler: Any) -> Self:
+        try:
+            checked: Self = handler(value)
+        except ValidationError as error:
+            raise cls._error(error) from None
+        return checked
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The fields' names."""
+        return tuple(field.name for field in fields(cls))
+
+    @staticmethod
+    def shown(value: Any) -> str:
+        """A value as an error shows it."""
+        return shown(value)
+
+    @classmethod
+    def _error(cls, error: ValidationError) -> RequestError:
+        """The first mistake as one line."""
+        found = error.errors(include_url=False)[0]
+        kind, given, told = found["type"], found["input"], found.get("ctx", {})
+        first, *inner = found["loc"]
+        if kind == "unexpected_keyword_argument":
+            return RequestError(name_shown(str(first)), f"is unknown; expected {', '.join(cls.names())}.")
+        if kind == "unexpected_positional_argument":
+            return RequestError("request", f"has too many values; expected {', '.join(cls.names())}.")
+        name = cls.names()[first] if isinstance(first, int) else first  # a value may be given without its name
+        key = inner[-1:] == ["[key]"]
+        inner = inner[: len(inner) - key]
+        if name == "where":  # which of its forms a condition was taken for is no part of its path
+            inner = inner[:1] + inner[2:]
+        if key:
+            inner[-1] = given
+        path = [name, *(f"[{part}]" if isinstance(part, int) else f".{name_shown(part)}" for part in inner)]
+        if kind == "too_long":
+            noun = "ids" if name != "where" else "values" if inner else "conditions"
+            message = f"holds {len(given)} {noun}; at most {told['max_length']} are taken."
+        elif kind == "too_short":
+            message = "is empty; expected at least one."
+        else:
+            words = _KINDS.get(kind) or found["msg"].removeprefix("Input should be ").replace("'", '"')
+            message = f"is {'unknown' if key else cls.shown(given)}; expected {words}."
+        return RequestError("".join(path), message)
+
+
+_KINDS = dict.fromkeys(("list_type", "is_instance_of"), "a list of item ids") | dict.fromkeys(
+    ("dict_type", "mapping_type"), "an object of columns and conditions"
+)
 
 
 class Recommended(NamedTuple):

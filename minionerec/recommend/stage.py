@@ -134,27 +134,22 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
 def _answered(
     recommender: Recommender, config: RecommendConfig, path: Path, start: int, rows: Sequence[Mapping[str, Any]]
 ) -> list[Listed]:
-    requests = [
-        Request(
-            history=row["history"],
-            k=config.k,
-            exclude_seen=config.exclude_seen,
-            only=row["only"],
-            without=row["without"],
-            where=config.where,
-            unknown=config.unknown,
-            moment=row["moment"] or config.moment,
-        )
-        for row in rows
-    ]
+    same: dict[str, Any] = {name: getattr(config, name) for name in ("k", "exclude_seen", "where", "unknown")}
+    requests: list[Request] = []
     try:
+        for row in rows:
+            own = {name: row[name] for name in ("history", "only", "without")}
+            own["moment"] = row["moment"] or config.moment
+            requests.append(Request(**same, **own))
         return recommender.listed(requests)
-    except RequestError:
+    except RequestError as wrong:
         for place, request in enumerate(requests):  # which row is it?
             try:
                 recommender.understand(request)
             except RequestError as error:
                 raise DataError(f"{path}, row {start + place + 1}: {error}") from None
+        if len(requests) < len(rows):
+            raise DataError(f"{path}, row {start + len(requests) + 1}: {wrong}") from None
         raise
 
 

@@ -29,7 +29,16 @@ from minionerec.reports.page import write_page
 from minionerec.reports.reference import Reference, ReferenceRow, load_reference
 from minionerec.reports.slices import TITLE as BY_KIND
 from minionerec.reports.slices import ByKind, by_kind_blocks, measure_by_kind
-from minionerec.reports.systems import System, check_same_rows, differences, estimates, load_system, splits_of
+from minionerec.reports.systems import (
+    NOT_COMPARABLE,
+    Bootstrap,
+    System,
+    check_same_rows,
+    differences,
+    estimates,
+    load_system,
+    splits_of,
+)
 
 SPLITS = ("test", "valid")
 NAME = "comparison"
@@ -44,10 +53,11 @@ class Line:
     Attributes:
         name: Its name.
         seeds: Number of seeds.
-        metrics: Metric to its mean over rows and seeds, with the interval over rows and the sd over seeds.
+        metrics: Metric to its mean over rows and seeds, with its interval and the sd over seeds.
         published: Its published counterpart; None without one.
         against: Metric to the paired difference from the first recommender; empty for the first.
         about: As in `System`.
+        given: What it was given beyond the histories; nothing if empty.
     """
 
     name: str
@@ -56,6 +66,7 @@ class Line:
     published: ReferenceRow | None
     against: Mapping[str, PairedDifference]
     about: Mapping[str, Any]
+    given: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready object: metrics as [mean, sd, low, high], differences as [difference, low, high, p]."""
@@ -66,6 +77,7 @@ class Line:
             "published": dict(self.published.metrics) if self.published else {},
             "against": {name: list(found) for name, found in self.against.items()},
             "about": dict(self.about),
+            "given": list(self.given),
         }
 
 
@@ -76,10 +88,12 @@ class Compared:
     Attributes:
         lines: The recommenders.
         by_kind: Their metrics by kind of row; None where that was not asked for.
+        drawn: The sentence on how intervals were drawn.
     """
 
     lines: Sequence[Line]
     by_kind: ByKind | None
+    drawn: str
 
     def to_json(self) -> list[dict[str, Any]]:
         """The lines as JSON-ready objects, with `slices` (as `Part.to_json` gives them) where there are kinds."""
@@ -125,13 +139,13 @@ def run_compare(config: CompareConfig) -> CompareResult:
     if not config.output:
         stage.check_inputs()
         found = compare(config)
-        return CompareResult(_plain(found), render_markdown(TITLE, _lead(config), _sections(found, config)))
+        return CompareResult(_plain(found), render_markdown(TITLE, _lead(found), _sections(found, config)))
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
             found = compare(config)
             with work.finish(seed=config.seed, counts={split: len(of.lines) for split, of in found.items()}) as place:
-                write_page(place, NAME, TITLE, _lead(config), _sections(found, config))
+                write_page(place, NAME, TITLE, _lead(found), _sections(found, config))
                 (place / JSON_FILE).write_text(json.dumps(_plain(found), indent=1) + "\n", encoding="utf-8")
     markdown = (stage.output / MARKDOWN_FILE).read_text(encoding="utf-8")
     return CompareResult(read_json(stage.output / JSON_FILE), markdown, stage.output, up_to_date)
@@ -148,7 +162,8 @@ def compare(config: CompareConfig) -> dict[str, Compared]:
         systems = [load_system(name, place, split) for name, place in places.items() if split in spoken[name]]
         if systems:
             lines = compare_systems(systems, split, config, reference)
-            found[split] = Compared(lines, None if data is None else _by_kind(systems, split, config, data))
+            by_kind = None if data is None else _by_kind(systems, split, config, data)
+            found[split] = Compared(lines, by_kind, _bootstrap(systems, config).said())
     if not found:
         raise ArtefactError(f"{next(iter(places.values()))}: is about neither {' nor '.join(SPLITS)} rows.")
     return found
@@ -158,16 +173,29 @@ def compare_systems(
     systems: list[System], split: str, config: CompareConfig, reference: Reference | None
 ) -> list[Line]:
     """The lines of one split."""
-    first, settings = systems[0], (config.level, config.metrics, config.seed, config.resamples)
+    first, settings = systems[0], (config.level, config.metrics, _bootstrap(systems, config))
     lines = []
     for system in systems:
         check_same_rows(system, first, split)
         against = {} if system is first else differences(system, first, *settings)
-        published = _published(system.name, reference)
+        published = None if system.given else _published(system.name, reference)
         lines.append(
-            Line(system.name, len(system.runs), estimates(system, *settings), published, against, system.about)
+            Line(
+                name=system.name,
+                seeds=len(system.runs),
+                metrics=estimates(system, *settings),
+                published=published,
+                against=against,
+                about=system.about,
+                given=system.given,
+            )
         )
     return lines
+
+
+def _bootstrap(systems: Sequence[System], config: CompareConfig) -> Bootstrap:
+    """How intervals are drawn; all systems are of the same rows and users."""
+    return Bootstrap.of(config.seed, config.resamples, config.resample, systems[0].users)
 
 
 def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | StoredCorpus | Split) -> ByKind:
@@ -179,7 +207,7 @@ def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Cor
         )
     kinds = read_kinds(data, rows, split, find_path(config.times) if config.times else None)
     told = [system.name for system in systems]
-    return measure_by_kind(systems, kinds, config.level, config.metrics, config.seed, config.resamples, told=told)
+    return measure_by_kind(systems, kinds, config.level, config.metrics, _bootstrap(systems, config), told=told)
 
 
 def _published(name: str, reference: Reference | None) -> ReferenceRow | None:
@@ -192,24 +220,30 @@ def _plain(found: Mapping[str, Compared]) -> dict[str, list[dict[str, Any]]]:
     return {split: compared.to_json() for split, compared in found.items()}
 
 
-def _lead(config: CompareConfig) -> str:
-    return f"{', '.join(config.runs)}; every table is of the same rows."
+def _lead(found: Mapping[str, Compared]) -> str:
+    names = dict.fromkeys(line.name for compared in found.values() for line in compared.lines)
+    return f"{', '.join(names)}; every table is of the same rows."
 
 
 def _sections(found: Mapping[str, Compared], config: CompareConfig) -> list[Section]:
     sections = []
     for split, compared in found.items():
         title = f"{split} rows, {config.level} level"
-        sections.append(Section(title, _blocks(compared.lines, split, config.metrics)))
+        sections.append(Section(title, _blocks(compared, split, config)))
         if compared.by_kind is not None:
             sections.append(Section(f"{BY_KIND}: {title}", by_kind_blocks(compared.by_kind)))
     return sections
 
 
-def _blocks(lines: Sequence[Line], split: str, metrics: list[str]) -> list[Block]:
+def _blocks(compared: Compared, split: str, config: CompareConfig) -> list[Block]:
     """The tables of one split: metrics, and differences from the first recommender."""
+    lines, metrics = compared.lines, config.metrics
     rows: list[list[str | Cell]] = []
-    for line in lines:
+    beside = [line for line in lines if not (config.reference and line.given)]
+    apart = [line for line in lines if line not in beside]
+    for line in [*beside, *apart]:
+        if apart and line is apart[0]:
+            rows.append([NOT_COMPARABLE, *[""] * (2 + len(metrics))])
         parameters = line.about.get("parameters")
         row: list[str | Cell] = [line.name, f"{parameters:,}" if parameters else MISSING, str(line.seeds)]
         for metric in metrics:
@@ -217,11 +251,12 @@ def _blocks(lines: Sequence[Line], split: str, metrics: list[str]) -> list[Block
             note = f"; published {theirs.shown(metric)}" if theirs and metric in theirs.metrics else ""
             row.append(estimate_cell(line.metrics[metric], note))
         rows.append(row)
-    note = "Mean ± sd over seeds; in brackets the 95 % interval over rows (bootstrap of each row's mean over seeds)."
+    note = f"Mean ± sd over seeds; in brackets the 95 % interval of each example's mean over seeds. {compared.drawn}"
     blocks: list[Block] = [Table(["recommender", "parameters", "seeds", *metrics], rows), Paragraph(note)]
     if len(lines) > 1:
         gaps: list[list[str | Cell]] = [
             [line.name, *(difference_cell(line.against[metric]) for metric in metrics)] for line in lines[1:]
         ]
-        blocks += [Table([f"minus {lines[0].name}", *metrics], gaps), Paragraph("Paired bootstrap over rows.")]
+        said = "Paired: both recommenders on the same bootstrap samples."
+        blocks += [Table([f"minus {lines[0].name}", *metrics], gaps), Paragraph(said)]
     return blocks

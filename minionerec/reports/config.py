@@ -13,6 +13,13 @@ SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
 LEVELS = ("item", "sid")
 METRICS = ("HR", "NDCG", "MRR")
+USERS, EXAMPLES = "users", "examples"
+RESAMPLED = (USERS, EXAMPLES)
+"""What a bootstrap may draw."""
+RESAMPLE = (
+    "what the bootstrap behind intervals and paired tests draws: users (each with all of its examples, which are not "
+    "independent) or examples (each by itself)"
+)
 TIMES = "csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its own"
 
 
@@ -174,6 +181,7 @@ class CompareConfig(StageConfig):
     times: str | None = setting(None, f"with slices: {TIMES}", reads="any", of="slices")
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples", least=1)
+    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read."""
@@ -235,6 +243,7 @@ class ReportConfig(StageConfig):
     examples: int = setting(6, "users whose recommendations are shown", least=0)
     seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked without files."""

@@ -19,7 +19,7 @@ _TITLE_LENGTH = 110
 
 @dataclass(frozen=True)
 class Ground:
-    """What a report stands on: the rows that all were measured on, the items, and what floors are counted from.
+    """What a report stands on: the rows that all were measured on, the items, and what baselines are counted from.
 
     Attributes:
         rows: The rows of the split.
@@ -28,7 +28,7 @@ class Ground:
         items: Columns `item_id`, `title`.
         sizes: Number of rows of each split.
         max_history: Most items of a history that a model reads.
-        data: Where popularity and what followed are counted.
+        data: Where popularity and transitions are counted.
     """
 
     rows: Rows

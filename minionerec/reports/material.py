@@ -1,4 +1,4 @@
-"""What a report draws on: predictions checked against data and SIDs, floors, and everything measured."""
+"""What a report draws on: predictions checked against data and SIDs, baselines, and everything measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +27,14 @@ from minionerec.metrics.ranking import (
 )
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY, make_floors
+from minionerec.rankers.baselines import NAMES, RECENT, Chosen, chosen_baselines
 from minionerec.rankers.lists import rank_rows
+from minionerec.reports.baseline_lists import find_baseline_lists
 from minionerec.reports.config import ReportConfig
-from minionerec.reports.floor_lists import find_floor_lists
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
 from minionerec.reports.slices import ByKind, measure_by_kind
-from minionerec.reports.systems import System, differences, estimates, load_system, metrics_at, opposite
+from minionerec.reports.systems import Bootstrap, System, differences, estimates, load_system, metrics_at, opposite
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -66,7 +66,8 @@ class Material:
         table: SIDs of the items; None where there are none.
         ks: Cut-offs.
         recommended: The user's recommenders by name, in the order of the tables.
-        floors: The floors.
+        baselines: The baselines.
+        chosen: Their constants, and what they reached on validation examples.
         evaluations: All of them, measured.
         levels: Their hit rates by level; of those that have lists, and only with SIDs.
         ceiling: What the best possible ranking of items may expect, by metric; empty where it is not known.
@@ -79,7 +80,8 @@ class Material:
     table: SidTable | None
     ks: tuple[int, ...]
     recommended: Mapping[str, Shown]
-    floors: Mapping[str, Shown]
+    baselines: Mapping[str, Shown]
+    chosen: Chosen
     evaluations: Mapping[str, Evaluation]
     levels: Mapping[str, LevelAnalysis]
     ceiling: Mapping[str, float]
@@ -88,13 +90,23 @@ class Material:
 
     @property
     def everyone(self) -> dict[str, Shown]:
-        """The user's recommenders, then the floors."""
-        return {**self.recommended, **self.floors}
+        """The user's recommenders, then the baselines."""
+        return {**self.recommended, **self.baselines}
+
+    @property
+    def conditioned(self) -> list[str]:
+        """The recommenders that were given more than the histories, as no published one was."""
+        return [name for name, shown in self.recommended.items() if shown.system.given]
 
     @property
     def readings(self) -> tuple[str, ...]:
         """The readings of a hit, the main one first."""
         return ("item",) if self.table is None else ("sid", "item")
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """How intervals and paired tests are drawn."""
+        return bootstrap_of(self.config, self.ground)
 
     @property
     def metrics(self) -> list[str]:
@@ -131,7 +143,7 @@ class Material:
 
     def _differences(self, name: str, other: str, level: str, metrics: Sequence[str]) -> dict[str, PairedDifference]:
         mine, theirs = self.everyone[name].system, self.everyone[other].system
-        return differences(mine, theirs, level, metrics, self.config.seed, self.config.resamples)
+        return differences(mine, theirs, level, metrics, self.bootstrap)
 
 
 def gather(config: ReportConfig) -> Material:
@@ -139,35 +151,45 @@ def gather(config: ReportConfig) -> Material:
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If a K is larger than the lists of some recommender, or a name is taken by a floor.
+        ConfigError: If a K is larger than the lists of some recommender, or a name is taken by a baseline.
         DataError: If a file is malformed.
     """
-    taken = [name for name in config.predictions if name in (POPULARITY, LAST_ITEM, FOLLOWED)]
+    taken = [name for name in config.predictions if name in NAMES]
     if taken:
-        raise ConfigError(f"predictions names {taken[0]!r}, as one of the floors. Give each its own name.")
+        raise ConfigError(f"predictions names {taken[0]!r}, as one of the baselines. Give each its own name.")
     ground, table = read_ground(config), None
     if config.sids:
         read_manifest(find_path(config.sids), "sids")
         table = SidTable.load_index(find_path(config.sids), ground.items["item_id"].astype(str).tolist())
-    recommended = {
-        name: load_shown(name, find_path(path), config, ground, table) for name, path in config.predictions.items()
-    }
+    shown = [load_shown(name, find_path(path), config, ground, table) for name, path in config.predictions.items()]
+    recommended = {each.system.name: each for each in shown}
+    if len(recommended) < len(shown):
+        raise ConfigError(
+            f"predictions: two of {', '.join(config.predictions)} are called the same with what they were given. Give "
+            "each its own name."
+        )
     ks = choose_ks(config.ks, ground.protocol.ks, [shown.system for shown in recommended.values()])
-    floors = _shown_floors(config, ground, table, ks)
-    everyone = {**recommended, **floors}
+    baselines, chosen = _shown_baselines(config, ground, table, ks)
+    everyone = {**recommended, **baselines}
     return Material(
         config=config,
         ground=ground,
         table=table,
         ks=ks,
         recommended=recommended,
-        floors=floors,
+        baselines=baselines,
+        chosen=chosen,
         evaluations={name: evaluate(shown, config, ground, table, ks) for name, shown in everyone.items()},
         levels={} if table is None else _levels(everyone, ks),
         ceiling=load_ceiling(config, ground, ks),
         reference=load_reference(config.reference) if config.reference else None,
         by_kind=_by_kind(everyone, config, ground, "item" if table is None else "sid", ks) if config.slices else None,
     )
+
+
+def bootstrap_of(config: ReportConfig, ground: Ground) -> Bootstrap:
+    """How intervals and paired tests are drawn from the rows of a report."""
+    return Bootstrap.of(config.seed, config.resamples, config.resample, ground.rows.users)
 
 
 def with_sids(predictions: Predictions, table: SidTable | None) -> Predictions:
@@ -275,35 +297,36 @@ def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], systems: Seque
     return within or (max(1, narrowest or 1),)
 
 
-def _shown_floors(config: ReportConfig, ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
-    """The floors on the report's rows, measured by one of the evaluations, or else here."""
+def _shown_baselines(
+    config: ReportConfig, ground: Ground, table: SidTable | None, ks: Sequence[int]
+) -> tuple[dict[str, Shown], Chosen]:
+    """The baselines on the report's rows, measured by one of the evaluations, or else here; and their constants."""
     width = min(ks[-1], ground.n_items if table is None else table.n_unique)
-    found = find_floor_lists(config, ground, table, width)
-    return (
-        make_shown_floors(ground, table, ks)
-        if found is None
-        else {name: _as_shown(name, lists, table, ks) for name, lists in found.items()}
-    )
+    found = find_baseline_lists(config, ground, table, width)
+    if found is None:
+        return make_shown_baselines(ground, table, ks)
+    return {name: _as_shown(name, lists, table, ks) for name, lists in found[0].items()}, found[1]
 
 
 def _as_shown(name: str, lists: Predictions, table: SidTable | None, ks: Sequence[int]) -> Shown:
-    """A floor from its lists."""
+    """A baseline from its lists."""
     ranks = {"item": item_ranks(lists)} | ({} if table is None else {"sid": sid_ranks(lists)})
     return Shown(System(name, [Ranked(lists.users, lists.targets, ranks, ks[-1])]), lists, ks[-1])
 
 
-def make_shown_floors(ground: Ground, table: SidTable | None, ks: Sequence[int]) -> dict[str, Shown]:
-    """The floors on the report's rows; where seen items are masked, theirs are too, and the last item is no floor."""
+def make_shown_baselines(ground: Ground, table: SidTable | None, ks: Sequence[int]) -> tuple[dict[str, Shown], Chosen]:
+    """The baselines on the report's rows, with seen items masked as the protocol masks them; and their constants."""
     masked = ground.protocol.seen == "mask"
     allowed = Allowed.leaving_out(ground.rows.histories, ground.rows.n_items) if masked else None
     reach = min(ks[-1], ground.n_items if table is None else table.n_unique)
     found = {}
-    for name, floor in make_floors(ground.data, table).items():
-        if masked and name == LAST_ITEM:
+    chosen, rankers = chosen_baselines(ground.data, table, masked=masked)
+    for name, baseline in rankers.items():
+        if masked and name == RECENT:
             continue
-        lists = rank_rows(floor, ground.rows, reach, table=table, allowed=allowed)
+        lists = rank_rows(baseline, ground.rows, reach, table=table, allowed=allowed)
         found[name] = _as_shown(name, lists, table, ks)
-    return found
+    return found, chosen
 
 
 def evaluate(
@@ -311,7 +334,7 @@ def evaluate(
 ) -> Evaluation:
     """All metrics of one recommender: of the ranks of all seeds, and of the lists of the first."""
     names = metrics_at(ks, ground.protocol.mrr)
-    lists, n_items = shown.lists, ground.n_items
+    lists, n_items, bootstrap = shown.lists, ground.n_items, bootstrap_of(config, ground)
     valid = None if table is None else set(table.sids)
     counted = lists if valid is not None else None
     within = [k for k in ks if k <= shown.width]
@@ -319,8 +342,8 @@ def evaluate(
         rows=len(ground.rows),
         ks=ks,
         width=n_items if shown.system.width is None else shown.system.width,
-        sid=None if table is None else estimates(shown.system, "sid", names, config.seed, config.resamples),
-        item=estimates(shown.system, "item", names, config.seed, config.resamples),
+        sid=None if table is None else estimates(shown.system, "sid", names, bootstrap),
+        item=estimates(shown.system, "item", names, bootstrap),
         predictions=sum(len(row) for row in lists.items) if lists else 0,
         invalid=invalid_count(counted, valid or ()) if counted else None,
         invalid_until_hit=invalid_count(counted, valid or (), stop_at_hit=True) if counted else None,
@@ -346,9 +369,10 @@ def _by_kind(
     times = find_path(config.times) if config.times else None
     kinds = read_kinds(ground.data, ground.rows, config.split, times if times and times.is_file() else None)
     k = 10 if 10 in ks else ks[-1]
-    systems, told = [shown.system for shown in everyone.values()], list(config.predictions)
+    systems = [shown.system for shown in everyone.values()]
+    told = list(everyone)[: len(config.predictions)]
     metrics = [f"HR@{k}", f"NDCG@{k}"]
-    return measure_by_kind(systems, kinds, level, metrics, config.seed, config.resamples, told=told)
+    return measure_by_kind(systems, kinds, level, metrics, bootstrap_of(config, ground), told=told)
 
 
 def load_ceiling(config: ReportConfig, ground: Ground, ks: Sequence[int]) -> dict[str, float]:

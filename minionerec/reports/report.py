@@ -38,7 +38,7 @@ class ReportResult:
     Attributes:
         html: The page.
         markdown: The same content as Markdown.
-        table: Metrics of all recommenders and floors as plain text, for the terminal: at SID level where there are
+        table: Metrics of all recommenders and baselines as plain text, for the terminal: at SID level where there are
             SIDs, else at item level.
         up_to_date: Whether an earlier report from the same inputs was kept.
     """

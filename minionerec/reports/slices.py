@@ -12,7 +12,7 @@ from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MANY, MISSING
 from minionerec.reports.cells import difference_cell, estimate_cell, signed
 from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Table
-from minionerec.reports.systems import System
+from minionerec.reports.systems import Bootstrap, System
 
 TITLE = "By kind of row"
 _CONCENTRATED = (("time", SAME), ("pair", FOLLOWED))  # kinds of which it is told how much of a metric they hold
@@ -28,7 +28,7 @@ class ByKind:
         whole: Its mean over all rows for each recommender, in the order of tables.
         parts: All figures, kind by kind.
         alike: Groups in which all rows are of one kind, with that kind.
-        told: The recommenders that sentences speak of; floors, of which some win by how a kind is chosen, are not.
+        told: The recommenders that sentences speak of; baselines, of which some win by how a kind is chosen, are not.
         between: Takes a kind and two names; gives the paired difference of the metric, the first minus the second.
     """
 
@@ -50,8 +50,7 @@ def measure_by_kind(
     kinds: Kinds,
     level: str,
     metrics: Sequence[str],
-    seed: int,
-    resamples: int,
+    bootstrap: Bootstrap,
     *,
     told: Sequence[str],
 ) -> ByKind:
@@ -61,10 +60,11 @@ def measure_by_kind(
 
     def between(kind: Kind, name: str, other: str) -> PairedDifference:
         mine, theirs = ({metric: values[each][metric][:, kind.where]} for each in (name, other))
-        return seed_differences(mine, theirs, seed, resamples)[metric]
+        own = None if bootstrap.clusters is None else np.asarray(bootstrap.clusters)[kind.where]
+        return seed_differences(mine, theirs, bootstrap.seed, bootstrap.resamples, own)[metric]
 
     whole = {name: float(of[metric].mean()) for name, of in values.items()}
-    parts = measure_kinds(list_kinds(kinds), values, seed, resamples)
+    parts = measure_kinds(list_kinds(kinds), values, bootstrap.seed, bootstrap.resamples, bootstrap.clusters)
     return ByKind(metric, whole, parts, alike(kinds), told, between)
 
 
@@ -176,7 +176,7 @@ def _rows_cell(kind: Kind) -> Cell:
 def _note(found: ByKind) -> str:
     """How to read the tables."""
     groups = {part.kind.group for part in found.parts}
-    said = ["Means with 95 % bootstrap intervals over the rows of each kind; differences are paired row by row."]
+    said = ["Means with 95 % bootstrap intervals over the rows of each kind, drawn as above; differences are paired."]
     if "time" in groups:
         said.append("Time: that of the target beside that of the newest item of the history, as the data give it.")
     if "pair" in groups or "reverse" in groups:
@@ -189,7 +189,7 @@ def _note(found: ByKind) -> str:
         said.append("Of so many kinds one interval in twenty leaves out the truth by chance.")
     said += [f"All rows are of one kind in {group}: {kind}." for group, kind in found.alike.items()]
     if any(not part.estimates for part in found.parts):
-        said.append(f"{MISSING}: fewer than {FEWEST} rows, of which nothing is said.")
+        said.append(f"{MISSING}: fewer than {FEWEST} rows, or users where these are drawn; nothing is said of them.")
     return " ".join(said)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from minionerec.data.moments import UNKNOWN
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import estimate, ranking_metrics
 from minionerec.sequential.model import SequentialModel
@@ -37,18 +38,27 @@ def rank_splits(
             targets=split.targets(name),
             ranks=rank_rows(model, split.rows(name), seen, device, numbers),
             width=None,
+            given=given_to(model, split),
         )
         for name in MEASURED
     }
 
 
+def given_to(model: SequentialModel, split: Split) -> tuple[str, ...]:
+    """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
+    known = (split.rows(name).moments for name in MEASURED)
+    told = any(moments is not None and bool((moments != UNKNOWN).any()) for moments in known)
+    return (SESSION_CONTEXT,) if told and model.moment_states is not None else ()
+
+
 def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:
-    """Metrics of several splits: split → level → metric → [mean, low, high], of 95 percent bootstrap intervals."""
+    """Metrics of several splits: split → level → metric → [mean, low, high], of 95 percent intervals by user."""
     metrics: dict[str, Any] = {}
     for name, found in ranked.items():
         metrics[name] = {}
         for level, ranks in found.ranks.items():
-            estimates = estimate(ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr), 0, resamples)
+            values = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)
+            estimates = estimate(values, 0, resamples, found.users)
             metrics[name][level] = {metric: [e.mean, e.low, e.high] for metric, e in estimates.items()}
     return metrics
 
@@ -88,4 +98,5 @@ def list_predictions(
         items=[row.tolist() for row, _ in lists],
         sids=[sids[row + 1].tolist() for row, _ in lists],
         scores=[values.tolist() for _, values in lists],
+        given=given_to(model, split),
     )

@@ -73,7 +73,7 @@ class SequentialModel(nn.Module):
         raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
 
     def set_transitions(self, counted: Transitions) -> None:
-        """Give the model counts of what followed what in training, where it reads them.
+        """Give the model transition counts of training, where it reads them.
 
         Raises:
             ConfigError: If the model reads none, or was built for another number of them.

@@ -16,6 +16,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.metrics.predictions import FILE as LISTS_FILE
+from minionerec.metrics.predictions import GIVEN
 from minionerec.metrics.ranked import write_ranks
 from minionerec.nn.order import fix_order
 from minionerec.sequential.config import SequentialConfig
@@ -168,7 +169,7 @@ def _predict(run: SeedRun, given: Reader, device: torch.device) -> None:
             lists = list_predictions(model, data.split, "test", protocol.seen, device, length, data.table)
         with work.phase("measure"):
             metrics = measure(ranked, protocol, config.resamples)
-        counts = {"rows": len(lists), "split": "test", "beams": length}
+        counts = {"rows": len(lists), "split": "test", "beams": length, GIVEN: list(lists.given or ())}
         with work.finish(seed=run.seed, counts=counts) as place:
             lists.to_frame().to_parquet(place / LISTS_FILE, index=False)
             write_ranks(place, ranked)

@@ -1,36 +1,42 @@
-"""The application: paths to answers, on FastAPI, with the guard around it."""
+"""The application: paths to answers, on Starlette, with the guard around it; the page and its files."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from minionerec import __version__
 from minionerec.core.log import get_logger
 from minionerec.serve.batching import Batcher
-from minionerec.serve.bodies import Gone
 from minionerec.serve.config import Limits
-from minionerec.serve.docs_page import STYLE, docs_page
 from minionerec.serve.guard import GONE, Guard
 from minionerec.serve.metrics import Metrics
-from minionerec.serve.models import Served, Shelf
-from minionerec.serve.openapi import operations, schemas
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.models import Shelf
+from minionerec.serve.openapi import STYLE, docs_page, document, operations
+from minionerec.serve.reading import Gone, Refusal
 from minionerec.serve.reloading import Reloader
 from minionerec.serve.service import Service
-from minionerec.serve.static import INDEX, StaticFile, read_files
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI, Request, Response
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
 logger = get_logger(__name__)
 
-TITLE = "minionerec"
-DESCRIPTION = (
-    "Recommends items of a catalogue for histories of its items. Every mistake is answered by "
-    '{"error": {"field": ..., "message": ...}}, the message one line.'
-)
+PAGE = Path(__file__).parent / "page"
+INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+}
 _COUNTED = {400: "request", 408: "body", 413: "body", 415: "body", 422: "request"}
 Handler = Callable[["Request"], Awaitable[tuple[int, bytes]]]
 
@@ -48,6 +54,9 @@ class Parts:
         keys: API keys; none: everybody may call.
         open_metrics: Whether /metrics needs no key.
         log_histories: Whether the log may hold histories.
+        hosts: Names that calls may come for; "*" for any.
+        connections: Connections that may be open.
+        crowded: Whether more are open.
         begun: What runs beside, once the event loop does.
     """
 
@@ -59,17 +68,39 @@ class Parts:
     keys: Sequence[bytes] = ()
     open_metrics: bool = False
     log_histories: bool = False
+    hosts: Sequence[str] = ("*",)
+    connections: int = 1000
+    crowded: Callable[[], bool] = lambda: False
     begun: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """One file: its content, its type, and a mark that changes with the content."""
+
+    content: bytes
+    kind: str
+    mark: str
+
+
+def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
+    """Name to file, of all files of a folder whose type is known; none where there is no folder."""
+    found = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_file() and path.suffix in _TYPES:
+            content = path.read_bytes()
+            found[path.name] = StaticFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return found
 
 
 def create_app(parts: Parts) -> Guard:
     """The application, for any ASGI server."""
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     parts.metrics.queue.set_function(lambda: parts.batcher.waiting)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: "Starlette") -> AsyncIterator[None]:
         parts.batcher.start()
         beside = asyncio.ensure_future(parts.begun()) if parts.begun else None
         yield
@@ -78,45 +109,27 @@ def create_app(parts: Parts) -> Guard:
         await asyncio.to_thread(parts.batcher.stop)
         parts.reloader.close()
 
-    app = FastAPI(
-        title=TITLE,
-        description=DESCRIPTION,
-        version=__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-    )
     service = Service(parts.shelf, parts.batcher, parts.reloader, parts.limits, parts.metrics, parts.log_histories)
-    for method, path in operations(None):
-        if path != "/metrics":
-            _add_json(app, method, path, getattr(service, path.rpartition("/")[2]), parts.metrics)
-    _add_pages(app, parts)
+    routes = [
+        _json(method, path, getattr(service, path.rpartition("/")[2]), parts.metrics)
+        for method, path in operations(None)
+        if path != "/metrics"
+    ]
+    app = Starlette(
+        routes=[*routes, *_pages(parts)],
+        lifespan=lifespan,
+        exception_handlers={404: _nowhere, 405: _otherwise, Refusal: _refusal},
+    )
+    app.router.redirect_slashes = False
     paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
-    return Guard(app, parts.batcher, parts.metrics, parts.keys, paths, parts.open_metrics)
+    return Guard(app, parts.batcher, parts.metrics, parts.keys, paths, parts.open_metrics, parts.hosts, parts.crowded)
 
 
-def document(served: Served | None, limits: Limits) -> dict[str, Any]:
-    """The OpenAPI document."""
-    paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in operations(served).items():
-        paths.setdefault(path, {})[method] = operation
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": __version__, "description": DESCRIPTION},
-        "paths": paths,
-        "components": {
-            "schemas": schemas(limits),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{}, {"key": []}],
-    }
+def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
+    from starlette.responses import Response
+    from starlette.routing import Route
 
-
-def _add_json(app: "FastAPI", method: str, path: str, handler: Handler, metrics: Metrics) -> None:
-    from fastapi import Request, Response
-
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: "Request") -> Response:
         try:
             status, body = await handler(request)
         except Gone:
@@ -131,23 +144,17 @@ def _add_json(app: "FastAPI", method: str, path: str, handler: Handler, metrics:
             return _refused(Refusal(500, "something went wrong on the server."))
         return Response(body, status, media_type="application/json")
 
-    app.add_route(path, endpoint, methods=[method.upper()])
+    return Route(path, endpoint, methods=[method.upper()])
 
 
-def _add_pages(app: "FastAPI", parts: Parts) -> None:
+def _pages(parts: Parts) -> "list[Route]":
     """What is not JSON: metrics, the description, and the page."""
-    from fastapi import Request, Response
-    from fastapi.responses import JSONResponse
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
 
     files = read_files()
 
-    def add(path: str, answer: Callable[[Request], Response]) -> None:
-        async def endpoint(request: Request) -> Response:
-            return answer(request)
-
-        app.add_route(path, endpoint, methods=["GET"])
-
-    def send(request: Request, file: StaticFile | None) -> Response:
+    def send(request: "Request", file: StaticFile | None) -> Response:
         if file is None:
             raise Refusal(404, "there is no such file.")
         headers = {"etag": file.mark, "cache-control": "no-cache"}
@@ -158,29 +165,36 @@ def _add_pages(app: "FastAPI", parts: Parts) -> None:
     def described() -> dict[str, Any]:
         return document(parts.shelf.current, parts.limits)
 
-    add("/metrics", lambda request: Response(parts.metrics.text(), media_type="text/plain; version=0.0.4"))
-    add("/openapi.json", lambda request: JSONResponse(described()))
-    add("/docs", lambda request: Response(docs_page(described()), media_type="text/html"))
-    add("/docs.css", lambda request: Response(STYLE, media_type="text/css"))
-    add("/", lambda request: send(request, files.get(INDEX)))
-    add("/page/{name}", lambda request: send(request, files.get(request.path_params["name"])))
+    def page(path: str, answer: "Callable[[Request], Response]") -> Route:
+        async def endpoint(request: "Request") -> Response:
+            return answer(request)
 
-    async def nowhere(request: Request, error: Exception) -> Response:
-        return _refused(Refusal(404, "there is no such path; GET /docs shows those there are."))
+        return Route(path, endpoint, methods=["GET"])
 
-    async def otherwise(request: Request, error: Exception) -> Response:
-        return _refused(Refusal(405, f"this path does not take {request.method[:20]}."))
+    return [
+        page("/metrics", lambda request: Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")),
+        page("/openapi.json", lambda request: JSONResponse(described())),
+        page("/docs", lambda request: Response(docs_page(described()), media_type="text/html")),
+        page("/docs.css", lambda request: Response(STYLE, media_type="text/css")),
+        page("/", lambda request: send(request, files.get(INDEX))),
+        page("/page/{name}", lambda request: send(request, files.get(request.path_params["name"]))),
+    ]
 
-    async def refused(request: Request, error: Exception) -> Response:
-        return _refused(cast(Refusal, error))
 
-    app.add_exception_handler(404, nowhere)
-    app.add_exception_handler(405, otherwise)
-    app.add_exception_handler(Refusal, refused)
+def _nowhere(request: "Request", error: Exception) -> "Response":
+    return _refused(Refusal(404, "there is no such path; GET /docs shows those there are."))
+
+
+def _otherwise(request: "Request", error: Exception) -> "Response":
+    return _refused(Refusal(405, f"this path does not take {request.method[:20]}."))
+
+
+def _refusal(request: "Request", error: Exception) -> "Response":
+    return _refused(cast(Refusal, error))
 
 
 def _refused(refusal: Refusal) -> "Response":
-    from fastapi import Response
+    from starlette.responses import Response
 
     headers = {name.decode(): value.decode() for name, value in refusal.headers()}
     return Response(refusal.body(), refusal.status, headers=headers)

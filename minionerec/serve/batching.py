@@ -18,7 +18,7 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Answer, Request
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Served
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal
 from minionerec.serve.writing import answered, to_json
 
 logger = get_logger(__name__)

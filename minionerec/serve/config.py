@@ -55,6 +55,11 @@ class ServeConfig(Settings):
     )
     host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0 for every one of this machine", required=True)
     port: int = setting(8000, "port to listen at; 0: any free one", least=0, most=65535)
+    hosts: list[str] = setting(
+        [],
+        "names (of a Host header) that calls may come for, beside localhost, --host and any address in digits; "
+        "'*': every name",
+    )
     api_key_file: str = setting(
         "", f"file with keys, one a line; empty: the environment's {KEY_VARIABLE}, or none", reads="any"
     )

@@ -35,6 +35,12 @@ class Metrics:
         self.abandoned = Counter(
             "minionerec_abandoned", "Calls not computed, for nobody waited any more", registry=registry
         )
+        self.dropped_lines = Counter(
+            "minionerec_log_lines_dropped", "Log lines dropped, for nobody read those before them", registry=registry
+        )
+        self.failed_looks = Counter(
+            "minionerec_watch_failures", "Looks at the model's files that failed", registry=registry
+        )
         self.errors = Counter("minionerec_errors", "Calls that failed by a defect", registry=registry)
         self.queue = Gauge("minionerec_queue_requests", "Requests that wait for the model", registry=registry)
         self.batch_rows = Histogram(
@@ -50,7 +56,7 @@ class Metrics:
         )
         self.items = Gauge("minionerec_model_items", "Items of the model in service", registry=registry)
         Gauge("minionerec_info", "The program", ["version"], registry=registry).labels(__version__).set(1)
-        for reason in ("queue", "time", "key", "body", "request"):
+        for reason in ("queue", "time", "key", "body", "request", "connections", "head", "host"):
             self.refused.labels(reason)
         for outcome in ("done", "refused", "back"):
             self.reloads.labels(outcome)

@@ -1,9 +1,10 @@
 """The model in service, the one before, and how another takes its place: loaded beside it, tried, swapped in whole."""
 
 import re
+import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Answer, Request
-from minionerec.serve.columns import filters
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal
+from minionerec.serve.writing import filters
 
 logger = get_logger(__name__)
 
@@ -34,6 +35,10 @@ class Sources:
     checkpoint: Path
     corpus: Path | None = None
     items: Path | None = None
+
+    def paths(self) -> tuple[Path | None, ...]:
+        """The paths that messages about it may name."""
+        return self.checkpoint, self.corpus, self.items
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,24 @@ class Served:
         return {"name": self.recommender.name, "version": self.recommender.version}
 
 
-def without_paths(message: str) -> str:
+def without_paths(message: str, known: Iterable[Path | None] = ()) -> str:
     """A message for callers: of every path its last part.
+
+    Args:
+        message: The message.
+        known: Paths that it may name; without them, a folder whose name has a space cannot be told from other words.
 
     Example:
         >>> without_paths("/srv/models/new/manifest.json: no such file. Mend its path.")
         'manifest.json: no such file. Mend its path.'
+        >>> without_paths("/home/John Smith/m: is gone.", [Path("/home/John Smith/m")])
+        'm: is gone.'
     """
+    folders = {
+        str(form.parent) for path in known if path is not None for form in (path, path.absolute(), path.resolve())
+    }
+    for folder in sorted(folders - {".", "/"}, key=len, reverse=True):
+        message = message.replace(f"{folder}/", "")
     return _PATH.sub(r"\1", " ".join(message.split()))
 
 
@@ -174,16 +190,23 @@ class _Alone:
 
 
 def fingerprint(sources: Sources) -> tuple[Any, ...]:
-    """What changes where a model's files are exchanged: links, times and sizes of its manifest and of its items."""
+    """What changes where a model's files are exchanged: links, times and sizes of its manifest and of its items.
+
+    Returns:
+        A part for each of the two; None for a file that is not there.
+
+    Raises:
+        OSError: If a file cannot be looked at.
+    """
     found: list[Any] = []
     for path in (sources.checkpoint, sources.items):
         if path is None:
             continue
-        file = path / "manifest.json" if path.is_dir() else path
         try:
-            stat = file.stat()
-            found.append((str(file.resolve()), stat.st_ino, stat.st_mtime_ns, stat.st_size))
-        except OSError:
+            file = path / "manifest.json" if stat.S_ISDIR(path.stat().st_mode) else path
+            known = file.stat()
+            found.append((str(file.resolve()), known.st_ino, known.st_mtime_ns, known.st_size))
+        except (FileNotFoundError, NotADirectoryError):
             found.append(None)
     return tuple(found)
 

@@ -1,23 +1,132 @@
-"""What a call's body says: JSON read strictly, every field checked by name, limits held.
+"""A call's body: read within limits, taken as strict JSON, checked as requests; and what is said of one that is not."""
 
-Written by hand: it takes 15 microseconds a request of twenty ids, and its messages are ours.
-"""
-
+import asyncio
+import functools
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
-from minionerec.data.moments import MOMENTS
-from minionerec.recommend.requests import UNKNOWN, Request
+from pydantic import Discriminator, Field, Tag
+from pydantic.dataclasses import dataclass as model
+
+from minionerec.recommend.requests import STRICT, Expected, Request, RequestError, ids_of, name_shown
 from minionerec.serve.config import Limits
-from minionerec.serve.refusal import Refusal
 
-FIELDS = ("history", "k", "exclude_seen", "only", "without", "where", "unknown", "moment")
-_LONGEST_ID = 512
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+_DRAINED = 8  # times the limit that is read and thrown away, so that the caller hears why
+_LONGEST = 512  # characters of an id, and of a column's name and values
 _MOST_CONDITIONS = 32
+_FIELDS = frozenset(Request.names())
 _DIGITS = 18  # of a whole number: what fits into 64 bits
-_BOUNDS = ("at_least", "at_most")
+
+
+class Refusal(Exception):
+    """A call is not answered.
+
+    Args:
+        status: HTTP status.
+        message: One line for the caller: without paths of files, without anything of the server's inside.
+        field: What is wrong, e.g. "history[3]"; None where it is no single field.
+        retry_after: Seconds after which it is worth trying again.
+        close: Whether the connection must not be used again, for the body was not read.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        field: str | None = None,
+        retry_after: int | None = None,
+        close: bool = False,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+        self.close = close
+
+    def body(self) -> bytes:
+        """The answer's body."""
+        return json.dumps({"error": {"field": self.field, "message": self.message}}).encode()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        found = [(b"content-type", b"application/json")]
+        if self.retry_after is not None:
+            found.append((b"retry-after", str(self.retry_after).encode()))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
+        if self.close:
+            found.append((b"connection", b"close"))
+        return found
+
+
+class Gone(Exception):
+    """The caller has hung up."""
+
+
+async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", limits: Limits) -> bytes:
+    """The body of a call.
+
+    Args:
+        headers: Its headers, names in lower case.
+        receive: Where it comes from.
+        limits: Bytes and seconds that it may take.
+
+    Raises:
+        Refusal: 415 where it is not announced as JSON, 413 where it is too large, whether it says so beforehand or
+            comes in pieces, 408 where it takes too long.
+        Gone: If the caller hangs up.
+    """
+    kind, length = b"", b""
+    for name, value in headers:
+        if name == b"content-type":
+            kind = value
+        elif name == b"content-length":
+            length = value
+    if kind.partition(b";")[0].strip().lower() != b"application/json":
+        # A page of another site can send other types from a browser without asking, but not this one.
+        raise Refusal(415, "the body is not announced as JSON; send Content-Type: application/json.", close=True)
+    most = limits.max_body_bytes
+    if len(length) > 18 or int(length or b"0") > most * _DRAINED:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            return await _read(receive, most)
+    except TimeoutError:
+        raise Refusal(408, "the body took too long to come.", close=True) from None
+
+
+async def _read(receive: "Receive", most: int) -> bytes:
+    body = b""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            pieces = []
+            if size > most * _DRAINED:
+                raise _too_large(most)
+        else:
+            pieces.append(piece)
+        if not message.get("more_body", False):
+            break
+    if size > most:
+        raise _too_large(most)
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return bytes(body)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most:,} bytes.", close=True)
 
 
 def read_json(body: bytes) -> Any:
@@ -50,7 +159,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Refusal(400, "is given twice; give it once.", shown_name(name))
+                raise Refusal(400, "is given twice; give it once.", name_shown(name))
             seen.add(name)
     return found
 
@@ -73,14 +182,49 @@ def _int(text: str) -> int:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, and of plain characters."""
+    """A value as a message shows it: in few words, or short and of plain characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def shown_name(name: str) -> str:
-    """A name that a caller made up, as a field shows it."""
-    return shown(name)[1:-1] if name.isascii() and name.isprintable() else shown(name)
+@functools.cache
+def limited(limits: Limits) -> type[Request]:
+    """`Request` as a server takes it: the same fields, of JSON, within its limits."""
+    item_id: Any = Annotated[
+        str,
+        Field(min_length=1, max_length=_LONGEST),
+        Expected(f"an item id: a text of 1 to {_LONGEST} characters"),
+    ]
+    text: Any = Annotated[str, Field(max_length=_LONGEST)]
+    value: Any = Annotated[
+        bool | int | float | text, Expected(f"true, false, a number or a text of at most {_LONGEST} characters")
+    ]
+    bound: Any = Annotated[Literal["at_least", "at_most"], Expected("at_least, at_most")]
+    bounds: Any = Annotated[dict[bound, Annotated[int | float, Expected("a number")]], Field(min_length=1)]
+    values: Any = Annotated[list[value], Field(min_length=1, max_length=limits.max_list)]
+    condition: Any = Annotated[
+        Annotated[bounds, Tag("dict")] | Annotated[values, Tag("list")] | Annotated[value, Tag("value")],
+        Discriminator(lambda given: type(given).__name__ if isinstance(given, dict | list) else "value"),
+    ]
+    columns: Any = dict[Annotated[text, Expected("the name of a column")], condition]
+    narrower: dict[str, Any] = {
+        "history": Annotated[Collection[str], ids_of(item_id, limits.max_history)],
+        "k": Annotated[int, Field(ge=1, le=limits.max_k), Expected(f"a whole number from 1 to {limits.max_k}")],
+        "only": Annotated[Collection[str], ids_of(item_id, limits.max_list)] | None,
+        "without": Annotated[Collection[str], ids_of(item_id, limits.max_list)],
+        "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
+    }
+    own = cast(Any, Request).__pydantic_fields__
+    body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}
+    body["k"].default = limits.usual_k
+    body |= {"__annotations__": narrower, "__doc__": "One question.", "shown": staticmethod(shown)}
+    return cast(type[Request], model(frozen=True, config=STRICT)(type("Request", (Request,), body)))
 
 
 def read_call(value: Any, limits: Limits) -> tuple[list[Request], bool]:
@@ -89,17 +233,19 @@ def read_call(value: Any, limits: Limits) -> tuple[list[Request], bool]:
     Raises:
         Refusal: 422, naming the field.
     """
-    if isinstance(value, dict) and "requests" in value:
-        _refuse_unknown(value, ("requests",), "")
-        requests = value["requests"]
-        if not isinstance(requests, list) or not requests:
-            _wrong("requests", requests, "a list of requests, not empty")
-        if len(requests) > limits.max_requests:
-            raise Refusal(
-                422, f"holds {len(requests)} requests; at most {limits.max_requests} a call are taken.", "requests"
-            )
-        return [read_request(entry, limits, f"requests[{i}]") for i, entry in enumerate(requests)], False
-    return [read_request(value, limits)], True
+    if not isinstance(value, dict) or "requests" not in value:
+        return [read_request(value, limits)], True
+    for name in value:
+        if name != "requests":
+            raise Refusal(422, "is unknown; expected requests.", name_shown(name))
+    requests = value["requests"]
+    if not isinstance(requests, list) or not requests:
+        raise Refusal(422, f"is {shown(requests)}; expected a list of requests, not empty.", "requests")
+    if len(requests) > limits.max_requests:
+        raise Refusal(
+            422, f"holds {len(requests)} requests; at most {limits.max_requests} a call are taken.", "requests"
+        )
+    return [read_request(entry, limits, f"requests[{i}]") for i, entry in enumerate(requests)], False
 
 
 def read_request(value: Any, limits: Limits, place: str = "") -> Request:
@@ -114,116 +260,14 @@ def read_request(value: Any, limits: Limits, place: str = "") -> Request:
         Refusal: 422, naming the field.
     """
     if not isinstance(value, dict):
-        _wrong(place or None, value, "an object with a history")
+        said = "is" if place else "the body is"
+        raise Refusal(422, f"{said} {shown(value)}; expected an object with a history.", place or None)
+    asked = limited(limits)
     prefix = f"{place}." if place else ""
-    if not value.keys() <= _KNOWN:
-        _refuse_unknown(value, FIELDS, prefix)
-    k = value.get("k", limits.usual_k)
-    if type(k) is not int or not 1 <= k <= limits.max_k:
-        _wrong(f"{prefix}k", k, f"a whole number from 1 to {limits.max_k}")
-    seen = value.get("exclude_seen", False)
-    if type(seen) is not bool:
-        _wrong(f"{prefix}exclude_seen", seen, "true or false")
-    unknown = value.get("unknown", "skip")
-    if unknown not in UNKNOWN:
-        _wrong(f"{prefix}unknown", unknown, '"skip" or "refuse"')
-    moment = value.get("moment", "unknown")
-    if moment not in MOMENTS:
-        _wrong(f"{prefix}moment", moment, '"unknown", "same" or "later"')
-    only = value.get("only")
-    return Request(
-        history=_ids(value.get("history", []), f"{prefix}history", limits.max_history),
-        k=k,
-        exclude_seen=seen,
-        only=None if only is None else _ids(only, f"{prefix}only", limits.max_list),
-        without=_ids(value.get("without", []), f"{prefix}without", limits.max_list),
-        where=_where(value.get("where"), f"{prefix}where", limits),
-        unknown=unknown,
-        moment=moment,
-    )
-
-
-_KNOWN = frozenset(FIELDS)
-
-
-def _wrong(field: str | None, value: Any, expected: str) -> NoReturn:
-    said = "the body is" if field is None else "is"
-    raise Refusal(422, f"{said} {_kind(value)}; expected {expected}.", field)
-
-
-def _kind(value: Any) -> str:
-    """What a value is, in few words."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return shown(value)
-
-
-def _refuse_unknown(value: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
-    for name in value:
-        if name not in known:
-            raise Refusal(422, f"is unknown; expected {', '.join(known)}.", f"{prefix}{shown_name(name)}")
-
-
-def _ids(value: Any, field: str, most: int) -> list[str]:
-    if not isinstance(value, list):
-        _wrong(field, value, "a list of item ids")
-    if len(value) > most:
-        raise Refusal(422, f"holds {len(value)} ids; at most {most} are taken.", field)
-    for place, entry in enumerate(value):
-        if type(entry) is not str or not 0 < len(entry) <= _LONGEST_ID or not (entry.isascii() or _whole(entry)):
-            _wrong(f"{field}[{place}]", entry, f"an item id: a text of 1 to {_LONGEST_ID} characters")
-    return value
-
-
-def _whole(text: str) -> bool:
-    """Whether a text holds whole characters: an escape in JSON may name half of one."""
+    if unknown := value.keys() - _FIELDS:
+        first = next(name for name in value if name in unknown)
+        raise Refusal(422, f"is unknown; expected {', '.join(Request.names())}.", f"{prefix}{name_shown(first)}")
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _where(value: Any, field: str, limits: Limits) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        _wrong(field, value, "an object of columns and conditions")
-    if len(value) > _MOST_CONDITIONS:
-        raise Refusal(422, f"holds {len(value)} conditions; at most {_MOST_CONDITIONS} are taken.", field)
-    for column, condition in value.items():
-        place = f"{field}.{shown_name(column)}"
-        if not _whole(column) or len(column) > _LONGEST_ID:
-            _wrong(place, column, "the name of a column")
-        _check_condition(condition, place, limits)
-    return value
-
-
-def _check_condition(condition: Any, place: str, limits: Limits) -> None:
-    if isinstance(condition, dict):
-        _refuse_unknown(condition, _BOUNDS, f"{place}.")
-        if not condition:
-            _wrong(place, condition, "at_least, at_most, or both")
-        for name, bound in condition.items():
-            if type(bound) not in (int, float):
-                _wrong(f"{place}.{name}", bound, "a number")
-    elif isinstance(condition, list):
-        if not 0 < len(condition) <= limits.max_list:
-            raise Refusal(422, f"holds {len(condition)} values; expected 1 to {limits.max_list}.", place)
-        for number, entry in enumerate(condition):
-            _check_scalar(entry, f"{place}[{number}]")
-    else:
-        _check_scalar(condition, place)
-
-
-def _check_scalar(value: Any, place: str) -> None:
-    if type(value) is str:
-        if len(value) <= _LONGEST_ID and _whole(value):
-            return
-    elif type(value) in (bool, int, float):
-        return
-    _wrong(place, value, f"true, false, a number or a text of at most {_LONGEST_ID} characters")
+        return asked(**value)
+    except RequestError as error:
+        raise Refusal(422, error.message, f"{prefix}{error.field}") from None

@@ -9,10 +9,10 @@ from typing import Any
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
+from minionerec.recommend.requests import name_shown
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Served, Shelf, Sources, below, fingerprint
-from minionerec.serve.reading import shown, shown_name
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal, shown
 
 logger = get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Reloader:
         self.sources = sources
         self._shelf, self._metrics, self._root = shelf, metrics, root
         self.allowed = allowed
-        self._loading = False
+        self._loading = self._blind = False
         # One thread for all: what libraries keep for a thread is kept once.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
@@ -59,7 +59,7 @@ class Reloader:
             raise Refusal(422, 'the body is no object; expected {}, {"back": true} or paths to load.')
         for name in value:
             if name not in FIELDS:
-                raise Refusal(422, f"is unknown; expected {', '.join(FIELDS)}.", shown_name(name))
+                raise Refusal(422, f"is unknown; expected {', '.join(FIELDS)}.", name_shown(name))
         back = value.get("back", False)
         if type(back) is not bool:
             raise Refusal(422, f"is {shown(back)}; expected true or false.", "back")
@@ -76,6 +76,11 @@ class Reloader:
         if self._root is None:
             raise Refusal(422, "may not be named here; start the server with --reload_root.", field)
         return below(self._root, name, field)
+
+    def paths(self) -> list[Path | None]:
+        """Paths that messages may name: those of the first model and of the one in service, and the folder for more."""
+        current = self._shelf.current
+        return [*self.sources.paths(), *(current.sources.paths() if current else ()), self._root]
 
     async def start(self) -> Served:
         """Bring the first model.
@@ -137,14 +142,33 @@ class Reloader:
             seconds: Between two looks.
             look: What a look sees.
         """
-        loaded = seen = await asyncio.to_thread(look, self.sources)
+        loaded = seen = await self._look(look)
         while True:
             await asyncio.sleep(seconds)
-            now = await asyncio.to_thread(look, self.sources)
+            now = await self._look(look)
+            if now is None:
+                continue
+            if loaded is None:  # no look before this one could be taken
+                loaded = now
             if now == seen and now != loaded and None not in now:
                 loaded = now
                 await self.reload_quietly()
             seen = now
+
+    async def _look(self, look: Callable[[Sources], Any]) -> Any:
+        """One look at the files; None where it fails, which is logged at the first of several failures."""
+        try:
+            found = await asyncio.to_thread(look, self.sources)
+        except OSError as error:
+            self._metrics.failed_looks.inc()
+            if not self._blind:
+                logger.error("the model's files cannot be looked at, and are tried again and again: %s", error)
+            self._blind = True
+            return None
+        if self._blind:
+            logger.info("the model's files can be looked at again")
+        self._blind = False
+        return found
 
     def close(self) -> None:
         """End the thread."""

@@ -16,6 +16,8 @@ from minionerec.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
 from minionerec.serve.logs import log_json_lines
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from minionerec.recommend.recommender import Recommender
     from minionerec.serve.app import Parts
     from minionerec.serve.models import Sources
@@ -32,7 +34,7 @@ def check_extra() -> None:
         ConfigError: If one is missing; it says how to install it.
     """
     try:
-        for name in ("fastapi", "uvicorn", "prometheus_client"):
+        for name in ("starlette", "uvicorn", "prometheus_client"):
             import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(_ABSENT.format(name=error.name)) from None
@@ -101,7 +103,100 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources]
     )
     root = Path(config.reload_root) if config.reload_root else None
     reloader = Reloader(shelf, metrics, sources_of(config), config.reload != "off", root)
-    return Parts(shelf, batcher, reloader, metrics, config.limits(), keys, config.open_metrics, config.log_histories)
+    return Parts(
+        shelf,
+        batcher,
+        reloader,
+        metrics,
+        config.limits(),
+        keys,
+        config.open_metrics,
+        config.log_histories,
+        hosts=["localhost", config.host, *config.hosts],
+        connections=config.connections,
+    )
+
+
+def make_server(parts: "Parts") -> "uvicorn.Server":
+    """The HTTP server of an application: what uvicorn refuses by itself is answered as everything else is."""
+    import uvicorn
+
+    from minionerec.serve.app import create_app
+
+    parts.crowded = lambda: len(server.server_state.connections) > parts.connections
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(parts),
+            http=_protocol(parts),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            ws="none",
+            lifespan="on",
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(parts.limits.timeout_s) + 5,
+        )
+    )
+    return server
+
+
+def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
+    """Uvicorn's protocol with a time limit on the heads of requests, which uvicorn has none for."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    from minionerec.serve.guard import SAFETY
+    from minionerec.serve.reading import Refusal
+
+    metrics, seconds = parts.metrics, parts.limits.timeout_s
+    base: Any = AutoHTTPProtocol
+
+    class Protocol(base):  # type: ignore[misc]
+        """Closes a connection on which no whole head came in time, and speaks JSON where there is no request."""
+
+        _timer: asyncio.TimerHandle | None = None
+        _heard = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._time_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._heard = True
+            self._time_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def send_400_response(self, msg: str) -> None:
+            refusal = Refusal(400, "the request is no HTTP/1.1; ask as GET /docs shows.", close=True)
+            metrics.requests.labels("other", "400").inc()
+            metrics.refused.labels("request").inc()
+            body = refusal.body()
+            headers = [*refusal.headers(), *SAFETY, (b"content-length", str(len(body)).encode())]
+            lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % header for header in headers)]
+            self.transport.write(b"\r\n".join([*lines, b"", body]))
+            self.transport.close()
+
+        def _time_head(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+                self._stop_timer()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self._end)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._heard = None, False
+
+        def _end(self) -> None:
+            if self._heard:
+                metrics.refused.labels("head").inc()
+            self.transport.close()
+
+    return Protocol
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
@@ -115,6 +210,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
         ConfigError: If the settings, a key or the address cannot be used.
         MinioneRecError: If the model cannot be loaded.
     """
+    if config.reload != "off" and hasattr(signal, "SIGHUP"):  # until the event loop takes it: a reload then has no use
+        signal.signal(signal.SIGHUP, _ignore)
     check_extra()
     from minionerec.serve.guard import read_keys
 
@@ -129,41 +226,26 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
     if config.reload_root and not Path(config.reload_root).is_dir():
         raise ConfigError(f"reload_root is {config.reload_root!r}, which is no folder. Make it, or mend its path.")
     listening = bind(config.host, config.port)
-    log_json_lines(config.log)
+    parts = make_parts(config, keys, loader_of(config))
+    writer = log_json_lines(config.log, parts.metrics.dropped_lines.inc)
     if not keys and config.host not in LOOPBACK:
         logger.warning("everybody who reaches %s may call; give --api_key_file to change that", config.host)
     try:
-        _Process(config, make_parts(config, keys, loader_of(config)), listening, announce).run()
+        _Process(config, parts, listening, announce).run()
     finally:
         listening.close()
+        writer.finish()
 
 
 class _Process:
     """One run of the server."""
 
     def __init__(self, config: ServeConfig, parts: "Parts", listening: socket.socket, announce: Callable[[str], None]):
-        import uvicorn
-
-        from minionerec.serve.app import create_app
-
         self._config, self._parts, self._listening, self._announce = config, parts, listening, announce
         self._failed: MinioneRecError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         parts.begun = self._begin
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(parts),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=True,
-                ws="none",
-                lifespan="on",
-                limit_concurrency=config.connections,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=int(config.timeout_s) + 5,
-            )
-        )
+        self._server = make_server(parts)
 
     def run(self) -> None:
         # uvicorn raises a signal again when it has ended; the end that was asked for is no failure
@@ -178,6 +260,8 @@ class _Process:
 
     async def _begin(self) -> None:
         """Bring the first model, then watch; the end where it cannot be had."""
+        if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         try:
             served = await self._parts.reloader.start()
         except MinioneRecError as error:
@@ -185,9 +269,10 @@ class _Process:
             self._server.should_exit = True
             return
         name, count = served.recommender.name, len(served.recommender.items)
-        self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
-        if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        try:
+            self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
+        except (OSError, ValueError) as error:  # who read standard output has gone; callers have not
+            logger.warning("the address cannot be printed: %s", error)
         if self._config.reload == "watch":
             await self._parts.reloader.watch(self._config.watch_s)
 

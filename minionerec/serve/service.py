@@ -10,20 +10,18 @@ from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import explain
-from minionerec.recommend.requests import Request, RequestError
+from minionerec.recommend.requests import Request, RequestError, name_shown
 from minionerec.serve.batching import Batcher, Outcome
-from minionerec.serve.bodies import Gone, read_body
 from minionerec.serve.config import Limits
 from minionerec.serve.guard import NOTES
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Served, Shelf, without_paths
-from minionerec.serve.reading import read_call, read_json, read_request, shown, shown_name
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Gone, Refusal, read_body, read_call, read_json, read_request, shown
 from minionerec.serve.reloading import Reloader
 from minionerec.serve.writing import described, finite, to_json
 
 if TYPE_CHECKING:
-    from fastapi import Request as Call
+    from starlette.requests import Request as Call
 
 logger = get_logger(__name__)
 
@@ -66,7 +64,7 @@ class Service:
         lists: list[bytes] = []
         for place, value in enumerate(outcome.values):
             if isinstance(value, Exception):
-                raise _told(value, "" if single else f"requests[{place}].")
+                raise self._told(value, "" if single else f"requests[{place}].")
             lists.append(value)
         self.metrics.rows.inc(len(lists))
         model = to_json(outcome.served.model)
@@ -82,7 +80,7 @@ class Service:
         outcome = await self._ask(call, [request], functools.partial(_explained, request=request))
         value = outcome.values[0]
         if isinstance(value, Exception):
-            raise _told(value)
+            raise self._told(value)
         return 200, b'%b,"model":%b}' % (value[:-1], to_json(outcome.served.model))
 
     async def items(self, call: "Call") -> tuple[int, bytes]:
@@ -115,11 +113,12 @@ class Service:
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         asked = self._reloader.read(read_json(body))
         before = self.shelf.current
+        known = [*self._reloader.paths(), asked.checkpoint, asked.items]
         begin = time.perf_counter()
         try:
             served = await asyncio.shield(self._reloader.run(asked))
         except MinioneRecError as error:
-            raise Refusal(409, f"refused; the model in service stays: {without_paths(str(error))}") from None
+            raise Refusal(409, f"refused; the model in service stays: {without_paths(str(error), known)}") from None
         told = {
             "model": served.model,
             "before": None if before is None else before.model,
@@ -169,12 +168,13 @@ class Service:
             gone.cancel()
             job.future.cancel()
 
-
-def _told(error: Exception, prefix: str = "") -> Exception:
-    """What the model says of a request, as the caller is told; a defect as it is."""
-    if isinstance(error, RequestError):
-        return Refusal(422, error.message, f"{prefix}{error.field}")
-    return Refusal(422, without_paths(str(error))) if isinstance(error, MinioneRecError) else error
+    def _told(self, error: Exception, prefix: str = "") -> Exception:
+        """What the model says of a request, as the caller is told; a defect as it is."""
+        if isinstance(error, RequestError):
+            return Refusal(422, error.message, f"{prefix}{error.field}")
+        if isinstance(error, MinioneRecError):
+            return Refusal(422, without_paths(str(error), self._reloader.paths()))
+        return error
 
 
 def _explained(served: Served, request: Request) -> bytes:
@@ -201,7 +201,7 @@ def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]
                 raise Refusal(422, f"is {shown(value)}; expected a whole number from 1 to {_MOST_FOUND}.", "limit")
             limit = int(value)
         else:
-            raise Refusal(422, "is unknown; expected query, ids or limit.", shown_name(name))
+            raise Refusal(422, "is unknown; expected query, ids or limit.", name_shown(name))
     if ids and query:
         raise Refusal(422, "are given beside a query; give one of them.", "ids")
     if len(ids) > _MOST_FOUND:

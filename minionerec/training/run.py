@@ -39,6 +39,7 @@ from minionerec.training.checkpoints import newest_whole_checkpoint
 from minionerec.training.config import RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
+from minionerec.training.precision import check_deepspeed_precision
 from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
 from minionerec.training.trackers import check_trackers, place_logs
 from minionerec.training.trainer import RankingEvaluation, StopWhereDiverged, diverged, early_stopping, replace_printer
@@ -161,7 +162,8 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others, or has seen the rows held out.
-        ConfigError: If settings contradict each other or the data, or DeepSpeed would wait for a build that was killed.
+        ConfigError: If settings contradict each other or the data, DeepSpeed would wait for a build that was killed, or
+            is to compute in bfloat16 without a GPU.
     """
     quiet_libraries()
     keep_freed_memory()
@@ -171,6 +173,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
         return TrainingResult(stage.output, manifest["counts"], fresh=False)
     check_trackers(config.report_to)
     if uses_deepspeed():
+        check_deepspeed_precision(config)
         check_builds()
     refit = plan_refit(config, stage.inputs)
     join_for_training()

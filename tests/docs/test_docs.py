@@ -18,6 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pandas as pd
@@ -27,14 +28,12 @@ from support.paths import ROOT
 from support.scripts import study
 
 from minionerec.cli.doctor import doctor_arguments
-from minionerec.cli.main import recipe_arguments, run_arguments
-from minionerec.cli.putting import put_arguments
-from minionerec.cli.recipes import DEMO_RECIPE, between, find_recipe, read_recipe
-from minionerec.cli.serving import serve_arguments
-from minionerec.cli.stages import STAGES, stage_spec
-from minionerec.cli.study import study_arguments, wanted_jobs
-from minionerec.cli.study_file import read_study
+from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
+from minionerec.cli.plan import between, config_values
+from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
+from minionerec.cli.run import run_arguments, wanted_jobs
 from minionerec.core.settings import parse_settings
+from minionerec.core.stages import STAGES, stage_spec
 from minionerec.core.urls import is_remote
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
@@ -89,9 +88,10 @@ def commands(text):
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.shlex(line, posix=True, punctuation_chars=True)
-        words.whitespace_split, words.commenters = True, "#"
+        words.whitespace_split, words.commenters = True, ""
         current = []
-        for word in [*words, ";"]:
+        # A comment begins with a word: in industrial#sft there is none.
+        for word in chain(takewhile(lambda word: not word.startswith("#"), words), ";"):
             if set(word) <= set(";&|"):
                 if current:
                     found.append(current)
@@ -106,8 +106,8 @@ def check_stage(name, words):
     if "--help" in words or "-h" in words:
         return
     given = {word.split("=")[0].removeprefix("--") for word in words}
-    demo = None if spec.demo is None or given & set(spec.alone) else ROOT / DEMO_RECIPE / spec.demo
-    parse_settings(spec.config_class(), words, fallback=demo)
+    demo = None if spec.demo is None or given & set(spec.alone) else spec.demo
+    parse_settings(spec.config_class(), words, fallback=demo, read=config_values)
 
 
 def check_python(words):
@@ -162,21 +162,19 @@ def check_minionerec(words, copies=None):
     if not words or words[0] in ("-h", "--help"):
         return
     if words[0] == "run":
+        if not words[1:]:
+            return
         given = run_arguments("minionerec run").parse_args(words[1:])
         recipe = copies.get(os.path.normpath(given.recipe), given.recipe)
-        if not os.path.normpath(given.recipe).startswith("shop"):  # made by the page itself, which is run
-            between(read_recipe(recipe), given.first, given.last, recipe)
+        if not os.path.normpath(recipe).startswith(("shop", "my_")):  # of the reader, or made by the page itself
+            between(wanted_jobs(read_recipe(recipe), given.only, given.seeds), given.first, given.last, recipe)
     elif words[0] == "recipes":
         given = recipe_arguments("minionerec recipes").parse_args(words[1:])
         if given.action == "copy":
             find_recipe(given.recipe)
-            copies[os.path.normpath(given.folder)] = given.recipe
+            copies[os.path.normpath(given.file)] = given.recipe
     elif words[0] == "serve":
         serve_arguments(words[1:])
-    elif words[0] == "study":
-        given = study_arguments("minionerec study").parse_args(words[1:])
-        if given.study != "my_study.yaml":
-            wanted_jobs(read_study(given.study), given.only, given.seeds)
     elif words[0] == "doctor":
         doctor_arguments("minionerec doctor").parse_args(words[1:])
     elif words[0] == "put":
@@ -356,20 +354,20 @@ def test_indented_commands_fit_their_stages(page, monkeypatch):
     "text",
     [
         "python scripts/no_such_script.py",
-        "python scripts/sft.py --config configs/demo/language/sft.yaml --no_such_flag 1",
-        "python scripts/sft.py --config configs/demo/language/sft.yaml --select_by nothing",
-        "python scripts/eval_beam.py --config configs/demo/language/no_such.yaml",
+        "python scripts/sft.py --config demo#sft --no_such_flag 1",
+        "python scripts/sft.py --config demo#sft --select_by nothing",
+        "python scripts/eval_beam.py --config demo#no_such",
         "accelerate launch --config_file ds_configs/no_such.yaml scripts/sft.py",
-        "accelerate launch scripts/grpo.py --config configs/demo/language/grpo.yaml --generations 1",
+        "accelerate launch scripts/grpo.py --config demo#grpo --generations 1",
         "accelerate launch -m minionerec.cli sft --no_such_flag 1",
-        "minionerec build-sids --config configs/demo/language/sids.yaml --method nothing",
-        "minionerec no_such-stage --config configs/demo/language/sids.yaml",
+        "minionerec build-sids --config demo#sids --method nothing",
+        "minionerec no_such-stage --config demo#sids",
         "python studies/memory.py --no_such_flag 1",
-        "minionerec run configs/nowhere",
+        "minionerec run nowhere",
         "minionerec run demo --from no_such_step",
         "minionerec recipes copy nowhere here",
-        "minionerec study nowhere",
-        "minionerec study demo --only nothing",
+        "minionerec run studies/nowhere",
+        "minionerec run studies/demo --only nothing",
         "python -m minionerec.cli sft --no_such_flag 1",
         "ls && no_such_program",
         "pytest tests/no_such_test.py",
@@ -427,12 +425,12 @@ def test_named_paths_and_modules_exist(page):
     for span in re.findall(r"`([^`]+)`", prose(page)):
         name = " ".join(span.split())
         if re.fullmatch(rf"(?:{FOLDERS})/[\w./*-]*", name):
-            assert list(ROOT.glob(name.rstrip("/"))), f"{page}: no {name}"
+            assert name in shipped_recipes() or list(ROOT.glob(name.rstrip("/"))), f"{page}: no {name}"
         elif re.fullmatch(r"minionerec(\.\w+)+", name):
             check_module(page, name)
         elif re.match(r"(python|accelerate|minionerec|make|pytest) ", name):
             for words in commands(name):
-                if words[0] == "minionerec" and len(words) == 2 and words[1] in {*STAGES, "study"}:
+                if words[0] == "minionerec" and len(words) == 2 and words[1] in STAGES:
                     continue  # a stage is named, not a command
                 if not re.search("…|STAGE|NAME|FILE", name) and not any("shop/" in word for word in words):
                     check_command(words, copies)
@@ -479,6 +477,21 @@ def test_every_setting_that_the_own_data_page_names_exists():
     named = re.findall(r"`(\w+):[ `]", page) + re.findall(r"`(\w+_column)`", page)
     assert len(named) > 8
     assert set(named) <= fields
+
+
+def test_the_headline_picture_is_drawn_by_the_command_of_its_page(tmp_path, monkeypatch):
+    page = "docs/results/industrial_quality.md"
+    (words,) = (words for block in blocks(page) for words in commands(block.text) if "quality_plot.py" in str(words))
+    assert words[:3] == ["python", "studies/quality_plot.py", "docs/images/quality.svg"]
+    monkeypatch.setattr(sys, "argv", [*words[1:2], str(tmp_path / "drawn.svg"), *words[3:]])
+    plot = study("quality_plot")
+    plot.main()
+    assert (tmp_path / "drawn.svg").read_text() == (ROOT / words[2]).read_text()
+    results = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "results").glob("*.md"))
+    for word in words[4:]:
+        _, (_, value, low, high) = plot.point(word)
+        figure, ends = f"{value:.4f}", f"[{low:.4f}, {high:.4f}]"
+        assert re.search(rf"{figure[1:]}[^|]*{re.escape(ends.replace('0.', '.'))}", results.replace("0.", ".")), word
 
 
 def test_memory_tables_are_the_computed_ones():

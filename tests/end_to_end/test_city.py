@@ -1,12 +1,12 @@
-"""The small city's recipe: every step in one process, and what comes out lies between the floors and the ceiling."""
+"""The small city's recipe: every step in one process, and what comes out lies between the baselines and the ceiling."""
 
 import logging
 
 import pytest
 
-from minionerec.cli.recipes import read_recipe
+from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_json
-from minionerec.rankers.floors import FOLLOWED, POPULARITY
+from minionerec.rankers.baselines import POPULARITY, TRANSITIONS
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -15,7 +15,7 @@ def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path
     monkeypatch.chdir(tmp_path)
     before = logging.getLogger("transformers").level
     try:
-        for step in read_recipe("city/small"):
+        for step in plan_of("city/small").values():
             step.spec.function()(step.settings)
     finally:
         logging.getLogger("transformers").setLevel(before)
@@ -23,7 +23,7 @@ def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path
     known = read_json(place / "ceiling" / "ceiling.json")
     measured = read_json(place / "eval" / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
-    popular, followed, model = ndcg[POPULARITY], ndcg[FOLLOWED], ndcg["beam search"]
+    popular, followed, model = ndcg[POPULARITY], ndcg[TRANSITIONS], ndcg["beam search"]
     assert known["rows"] == measured["beam search"]["rows"]
     assert abs(known["drawn"]["ndcg@10"] - known["ceiling"]["ndcg@10"]) < 3 * known["sigma"]["ndcg@10"]
     assert 0.01 < popular < 0.05 < 0.1 < followed < 0.16

@@ -10,6 +10,7 @@ from support.devices import CPU, TIGER, catalogue, gradients, moved, near, shop_
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.backbone.tiger import build_tiger
+from minionerec.data.moments import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.decoding.trie import Trie
 from minionerec.sequential.models import MODELS, build_model
@@ -20,8 +21,9 @@ from minionerec.training.grpo.scoring import completion_logps, make_groups
 from minionerec.training.packing import TreeCollator
 from minionerec.training.shared_prefix import picked_logits, shared_prefix_logps
 from minionerec.training.teacher import Teacher, soften
+from minionerec.training.tiger.config import TigerTrainConfig
 from minionerec.training.tiger.rows import collate
-from minionerec.training.tiger.stage import row_losses
+from minionerec.training.tiger.stage import adafactor, row_losses
 
 SIZE = 64
 
@@ -187,6 +189,26 @@ def test_tiger(shop, device):
     assert near(*found)
 
 
+def test_steps_of_adafactor_over_a_tiger(shop, device):
+    """Six steps with the gradients of one device: on the other they move the weights as far."""
+    tokenizer = shop[1]
+    drawn, ended = torch.Generator().manual_seed(10), []
+    start = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER)
+    steps = [[torch.randn(each.shape, generator=drawn) for each in start.parameters()] for _ in range(6)]
+    for place in (CPU, device):
+        model = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(place)
+        optimizer = adafactor(TigerTrainConfig(output="unused"), model)
+        for step, gradients_of_step in enumerate(steps):
+            for weight, gradient in zip(model.parameters(), gradients_of_step, strict=True):
+                weight.grad = gradient.to(place)
+            optimizer.step()
+            if step == 2:  # written and read, as at a checkpoint
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        ended.append(torch.cat([weight.detach().cpu().flatten() for weight in model.parameters()]))
+    before = torch.cat([weight.detach().flatten() for weight in start.parameters()])
+    assert torch.allclose(*ended, atol=1e-5) and not torch.allclose(ended[0], before, atol=1e-2)
+
+
 def test_a_teacher(shop, device):
     """Soft targets of a teacher that lies on the CPU at first, and the loss that they make."""
     table, _, ids, _ = shop
@@ -199,6 +221,7 @@ def test_a_teacher(shop, device):
         "histories": histories,
         "rows": torch.arange(3),
         "slots": torch.tensor([3, 1, 0]),
+        "moments": torch.full((3,), UNKNOWN),
         "levels": torch.arange(3).repeat(3),
     }
     logits = torch.randn(9, int(ids.max()) + 1, generator=torch.Generator().manual_seed(9))

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from hostile import harmless, mutate
 
-from minionerec.cli.stages import STAGES
 from minionerec.core.settings import description, parse_settings
+from minionerec.core.stages import STAGES
 from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
@@ -248,7 +248,7 @@ def _strike_settings(rng: Random, clean: Path, folder: Path) -> str:
         for each in fields(config)
     }
     needed = {each.name for each in fields(config) if description(each).required and not given[each.name]}
-    chosen = {*needed, *rng.sample(sorted(given), rng.randint(1, 4))}
+    chosen = {*needed, *rng.sample(sorted(given), rng.randint(1, min(4, len(given))))}
     values = {name: given[name] or "x" if name in needed else given[name] for name in sorted(chosen)}
     values |= {name: {"x": "y"} for name in needed if isinstance(given[name], dict)}
     if rng.random() < 0.6:

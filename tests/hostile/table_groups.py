@@ -15,14 +15,13 @@ import yaml
 from hostile import harmless, mutate
 from hostile.groups import Group, filled_lines, holds
 
-from minionerec.cli.study_file import read_study
-from minionerec.cli.study_plan import Plan
+from minionerec.cli.plan import Plan
+from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.data.times import NO_TIME, row_times
-from minionerec.preference.data import read_comparisons
-from minionerec.preference.files import read_features
+from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import Items
 from minionerec.reports.experiment_log.config import ExperimentLogConfig
 
@@ -195,20 +194,22 @@ def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
 STUDY = """output: runs/mine
 seeds: [1, 2]
 jobs: 2
+variables: {width: 64}
 data:
   shop:
-    - prepare-data: {set: {source: tables, items: items.csv, interactions: visits.csv}}
-    - build-sids: {set: {corpus: "{prepare-data}"}}
+    corpus: {stage: prepare-data, source: tables, items: items.csv, interactions: visits.csv}
+    sids: {stage: build-sids, corpus: "{corpus}"}
 steps:
-  - sft: {set: {corpus: "{data.prepare-data}", sids: "{data.build-sids}"}}
-  - eval-beam: {set: {corpus: "{data.prepare-data}", checkpoint: "{sft}"}}
+  sft: {corpus: "{data.corpus}", sids: "{data.sids}"}
+  test: {stage: eval-beam, corpus: "{data.corpus}", checkpoint: "{sft}"}
+  valid: {config: "#test", split: valid}
 cases:
   plain: {label: As it is}
-  wide: {like: plain, set: {sft: {hidden_size: 64}}}
-  seedless: {like: plain, seeds: [7], set: {sft: {epochs: 2}}}
+  wide: {base: plain, steps: {sft: {hidden_size: "{width}"}}}
+  seedless: {base: plain, seeds: [7], steps: {sft: {epochs: 2}}}
 compare:
   test: {resamples: 20}
-search: {case: plain, step: sft, measure: eval-beam, trials: 2, over: {learning_rate: {low: 1e-4, high: 1e-2}}}
+search: {case: plain, step: sft, measure: valid, trials: 2, over: {learning_rate: {low: 1e-4, high: 1e-2}}}
 """
 LOG = """output: runs/log
 resamples: 20
@@ -237,7 +238,7 @@ def _spoil_nested(rng: Random, content: bytes) -> bytes:
 
 def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
     mutate.change_file(rng, folder / "study.yaml", _spoil_nested)
-    study = read_study(str(folder / "study.yaml"))
+    study = read_recipe(folder / "study.yaml")
     jobs = Plan(study).all()
     holds({key.data for key in jobs} <= set(study.data), "jobs of no data set")
     places = [job.output.resolve() for job in jobs.values()]

@@ -14,8 +14,8 @@ NAMES = ("prepare-data", "build-sids")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = make_shop(tmp_path_factory.mktemp("doctor") / "my secret shop", NAMES)
-    steps = [{name: f"{name}.yaml"} for name in NAMES]
-    (folder / "pipeline.yaml").write_text(yaml.safe_dump({"stages": steps}))
+    steps = {name: {"config": f"{name}.yaml", "output": STAGES[name]["output"]} for name in NAMES}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"steps": steps}, sort_keys=False))
     return folder
 
 
@@ -25,7 +25,7 @@ def shop(made, tmp_path):
 
 
 def page(shop: Path) -> str:
-    done = command(shop, "doctor", ".", "--recipe", ".")
+    done = command(shop, "doctor", ".", "--recipe", "recipe.yaml")
     assert done.status == 0, done.err
     return done.out
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from minionerec.cli.stages import STAGES
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.settings import StageConfig, convert, description, parse_settings, setting
+from minionerec.core.stages import STAGES
 from minionerec.embed.tfidf import tfidf_svd
 from minionerec.prompts.wording import load_wording
 from minionerec.serve.config import ServeConfig

@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from safetensors.numpy import load_file
 from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.settings import load_settings, read_yaml
 from minionerec.data.published import default_root
 from minionerec.embed.config import EmbedConfig
 from minionerec.embed.stage import run_embed
@@ -433,42 +431,6 @@ def test_an_output_that_is_read_is_not_replaced(tmp_path):
     assert SidTable.load_index(base.output).fingerprint == before
 
 
-def test_inputs_edited_by_hand_are_named(tmp_path):
-    base, more = grown(tmp_path)
-    run_build_sids(base)
-    run_build_sids(more)
-    index = tmp_path / "base" / "index.json"
-    content = index.read_text()
-    index.write_text(content.replace("<c_", "<c_1"))
-    for config in (more, replace(more, output=str(tmp_path / "other"))):
-        with pytest.raises(ArtefactError, match=r"base/index\.json: differs from manifest\.json\. Run the stage that"):
-            run_build_sids(config)
-    index.write_text(content)
-    assert run_build_sids(more).up_to_date
-    (tmp_path / "new" / "sequences/00000.parquet").write_bytes(b"")
-    with pytest.raises(ArtefactError, match=r"new/sequences/00000\.parquet: differs from manifest\.json"):
-        run_build_sids(more)
-
-
-def test_an_output_edited_by_hand_is_made_anew(shop, tmp_path, caplog):
-    config = config_for(shop, tmp_path / "sids")
-    made = run_build_sids(config)
-    index = tmp_path / "sids" / "index.json"
-    content = index.read_text()
-    index.write_text(content.replace("<a_0>", "<a_1>"))
-    assert not config.up_to_date()
-    assert run_build_sids(config).table.fingerprint == made.table.fingerprint
-    assert f"{index} was changed since it was written" in caplog.text and index.read_text() == content
-
-
-def test_two_runs_of_one_output(shop, tmp_path):
-    config = config_for(shop, tmp_path / "sids")
-    with FileLock(tmp_path / ".sids.lock"), pytest.raises(ConfigError, match="sids: another run is writing it"):
-        run_build_sids(config)
-    assert not (tmp_path / "sids").exists()
-    assert not run_build_sids(config).up_to_date
-
-
 def test_what_a_method_reads(shop, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((120, 2)))
     encoder = {"encoder": str(tmp_path / "v.npy")}
@@ -487,18 +449,6 @@ def test_every_method_has_its_maker():
     assert tuple(MAKERS) == METHODS
 
 
-SHIPPED = sorted(path for path in (ROOT / "configs").rglob("sids*.yaml") if path.parent.name != "studies")
-SHIPPED += [ROOT / f"configs/industrial/sids/{name}.yaml" for name in ("balanced", "published", "tfidf")]
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
-def test_shipped_configurations_parse(path):
-    config = load_settings(SidConfig, path)
-    data, dataset = path.with_name("data.yaml"), path.relative_to(ROOT / "configs").parts[0]
-    wanted = read_yaml(data)["output"] if data.is_file() else f"runs/{dataset}/corpus"
-    assert config.corpus == wanted and len(config.codebook_sizes) == 3
-
-
 def run_command(*words):
     return subprocess.run(
         [sys.executable, "-m", "minionerec.cli", "build-sids", *words],
@@ -510,7 +460,7 @@ def run_command(*words):
 
 
 def test_the_command(shop, tmp_path):
-    file = "configs/demo/language/sids.yaml"
+    file = "demo#sids"
     words = ["--config", file, "--corpus", str(shop), "--output", str(tmp_path / "sids")]
     done = run_command(*words)
     assert done.returncode == 0, done.stderr

@@ -107,7 +107,7 @@ def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
     assert set(part["metrics"]) == {"HR@10", "NDCG@10"}
     gap = paired_bootstrap(mine[LATE], first[LATE], 0, 100)
     assert part["against"]["NDCG@10"] == pytest.approx(list(gap))
-    assert part_of(kept["popularity"]["slices"], "time", "later")["rows"] == 40  # floors are measured too
+    assert part_of(kept["popularity"]["slices"], "time", "later")["rows"] == 40  # baselines are measured too
     text = section_of(result.markdown.read_text())
     low, high = part_of(kept["batch"]["slices"], "time", "later")["metrics"]["NDCG@10"][2:]
     share = 100 * first[~LATE].sum() / first.sum()
@@ -133,7 +133,10 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
     assert "All rows are of one kind in user: in training." in text  # u0 to u119, as the training rows
     few = part_of(kept["batch"]["slices"], "repeat", "target is in the history")
     assert few["rows"] < 30 and few["metrics"] == {}
-    assert f"| repeat | target is in the history | {few['rows']} " in text and "fewer than 30 rows" in text
+    assert (
+        f"| repeat | target is in the history | {few['rows']} " in text
+        and "fewer than 30 rows, or users where these are drawn" in text
+    )
     assert run_report(report(times="nowhere.csv")).up_to_date
     Path("times.csv").rename("nowhere.csv")
     assert not run_report(report(times="nowhere.csv")).up_to_date

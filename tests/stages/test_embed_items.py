@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from filelock import FileLock
 from support.encoders import save_encoder, watch_encoder
 from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
@@ -102,38 +101,6 @@ def test_an_output_that_is_read_is_not_replaced(tmp_path):
     again = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), encoder=str(tmp_path / "out"))
     with pytest.raises(ArtefactError, match="out: is read as vectors, so it cannot be the output"):
         run_embed(again)
-
-
-def test_inputs_edited_by_hand_are_named(tmp_path):
-    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
-    run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=2))
-    two = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "two"), encoder=str(tmp_path / "one"))
-    run_embed(two)
-    (tmp_path / "one" / "items.json").write_text('["i1", "i0"]')
-    with pytest.raises(ArtefactError, match=r"one/items\.json: differs from manifest\.json\. Run the stage that makes"):
-        run_embed(two)
-    (corpus / "items.parquet").unlink()
-    with pytest.raises(ArtefactError, match=r"corpus/items\.parquet: listed in manifest\.json but missing"):
-        run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "one"), dimensions=2))
-
-
-def test_an_output_edited_by_hand_is_made_anew(tmp_path, caplog):
-    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
-    config = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), dimensions=2)
-    run_embed(config)
-    before = (tmp_path / "out" / "vectors.npy").read_bytes()
-    np.save(tmp_path / "out" / "vectors.npy", np.zeros((2, 2), np.float32))
-    assert not config.up_to_date() and not run_embed(config).up_to_date
-    assert "vectors.npy was changed since it was written" in caplog.text
-    assert (tmp_path / "out" / "vectors.npy").read_bytes() == before
-
-
-def test_two_runs_of_one_output(tmp_path):
-    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
-    config = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"))
-    with FileLock(tmp_path / ".out.lock"), pytest.raises(ConfigError, match="out: another run is writing it"):
-        run_embed(config)
-    assert not run_embed(config).up_to_date
 
 
 def test_what_an_encoder_reads(tmp_path, model_path):

@@ -12,7 +12,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY
+from minionerec.rankers.baselines import EASE, POPULARITY, RECENT, TRANSITIONS
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sequential.config import SequentialConfig
@@ -100,7 +100,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert ours["sid"] is None and ours["invalid"] is None
     assert ours["item"]["HR@1"][0] == pytest.approx(np.mean(targets == 5))
     assert ours["item"]["HR@4"][0] == pytest.approx(np.mean(targets >= 2))
-    assert list(result.metrics["recommenders"]) == ["my_own.Backwards", POPULARITY, LAST_ITEM, FOLLOWED]
+    assert list(result.metrics["recommenders"]) == ["my_own.Backwards", POPULARITY, RECENT, TRANSITIONS, EASE]
     manifest = read_manifest(result.output)
     assert set(manifest["inputs"]) == {"corpus", "ranker"}
     assert manifest["counts"]["cut_prompts"] is None and manifest["counts"]["beams"] == 4

@@ -142,14 +142,6 @@ def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thr
     assert not (tmp_path / "eval.partial").exists()
 
 
-def test_an_unfinished_evaluation_of_another_checkpoint_is_refused(made, tmp_path, monkeypatch):
-    cut_off(monkeypatch, made, tmp_path / "eval", after=2)
-    prose = {"wording.yaml": load_wording("prose").to_yaml()}
-    other = copy_artefact(made / "checkpoint", tmp_path / "prose", **prose)
-    with pytest.raises(ConfigError, match="unfinished run that differs in the inputs' content"):
-        run_eval(config(made, batch_size=3, checkpoint=str(other), output=str(tmp_path / "eval")))
-
-
 def test_many_batches_make_few_shards(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "MOST_SHARDS", 6)
     sids, _ = decode(tmp_path / "p", Counter(), size=1)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,17 @@ from support.published_log import GOLDEN, write_published
 from support.runs import lists_of, write_run
 from support.trained_shop import GRPO, write_trained
 
+from minionerec.cli.plan import plan_of
+from minionerec.cli.recipes import shipped_recipes
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import load_settings
 from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.reports.cells import MINUS
 from minionerec.reports.experiment_log.config import ExperimentLogConfig
 from minionerec.reports.experiment_log.stage import NAME, run_experiment_log
+from minionerec.reports.systems import NOT_COMPARABLE
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,25 @@ def read(place="log"):
     return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
 
 
+def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(trained):
+    told = replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,))
+    settings = {"beams": 20, "search": "beam", "seen": "keep"}
+    told.save("told", config=settings, inputs={"checkpoint": "grpo"}, counts={"split": "test"})
+    name = "RL (given session context)"
+    run_experiment_log(config({**trained, "stages": {"SFT": "eval_sft", "RL": "told"}}))
+    shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert list(shop["stages"]) == ["SFT", name] and shop["stages"][name]["given"] == ["session context"]
+    assert shop["compared"] == "SFT" and all(each["stage"] != name for each in shop["counterparts"])
+    beside = markdown.split("## Shop: beside the published figures")[1].split("\n## ")[0]
+    assert f"{name}: {NOT_COMPARABLE}." in beside and beside.count("RL (given") == 1
+    assert f"| {name} |" in markdown.split("## Shop: results")[1] and f"{name} minus SFT" in markdown
+    assert all(name not in said["text"] for said in shop["observations"] if said["rule"] in ("verdict", "counterpart"))
+    run_experiment_log(config({**trained, "stages": {"RL": "told"}}))
+    shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert (shop["compared"], shop["discrepancy"], shop["counterparts"]) == (name, [], [])
+    assert "Discrepancy" not in markdown and f"{name}: {NOT_COMPARABLE}." in markdown
+
+
 def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     result = run_experiment_log(config(trained))
     shop = read()["entries"]["Shop"]
@@ -174,7 +199,7 @@ def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
     (folder / "checkpoint-1823").mkdir(parents=True)
     settings = {**GRPO, "epochs": 3.0}
     inputs = {name: record["sha256"] for name, record in read_manifest("grpo")["inputs"].items()}
-    (folder / "run.json").write_text(json.dumps({"settings": settings, "inputs": inputs}))
+    (folder / "run.json").write_text(json.dumps({"stage": "grpo", "settings": settings, "inputs": inputs}))
     state = {"global_step": 1823, "max_steps": 2475}
     (folder / "checkpoint-1823" / "trainer_state.json").write_text(json.dumps(state))
     trained["stages"]["RL (3 epochs)"] = {"predictions": "eval_grpo_3", "checkpoint": "grpo_3"}
@@ -237,6 +262,59 @@ def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monke
     assert shop["setup"]["Split"] == "B: 5-core, last two out, seen items kept"
     markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert "level by level" not in markdown and "Across data sets" not in markdown
+
+
+def shipped_log():
+    """The settings of the shipped log of several data sets."""
+    return next(job.settings for key, job in plan_of("all/log").items() if key.step == "log")
+
+
+def test_the_shipped_log_of_several_data_sets_names_what_recipes_make():
+    made = {str(job.output) for name in shipped_recipes() if name != "all/log" for job in plan_of(name).values()}
+    entries = shipped_log().parsed()
+    assert [entry.name for entry in entries] == ["Industrial", "Beauty", "LastFM", "Demo shop"]
+    for entry in entries:
+        assert {str(stage.predictions) for stage in entry.stages.values()} <= made, entry.name
+
+
+def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
+    """Stand-ins: the published log's lists for Industrial, a shop of forty items for the demo, made-up sequences."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path / "data"))
+    Path("data/sequential").mkdir(parents=True)
+    lines = [" ".join([f"u{user}", *(str((user + step) % 30 + 1) for step in range(8))]) for user in range(60)]
+    titles = json.dumps({str(item + 1): f"thing {item}" for item in range(30)})
+    Path("data/sequential/Beauty.titles.json").write_text(titles)
+    for name, protocol, models in (("Beauty", "b", ("causal", "sasrec")), ("LastFM", "a", ("causal", "wearec"))):
+        file = Path(f"data/sequential/{name}.txt")
+        file.write_text("\n".join(lines) + "\n")
+        targets = read_split(file, PROTOCOLS[protocol], "").targets("test")
+        for number, model in enumerate(models):
+            ranks = np.random.default_rng(number).integers(1, 12, (2, len(targets)))
+            lists = [lists_of(found, targets, 20, 30) for found in ranks]
+            write_run(Path(f"runs/sequential/{name.lower()}_{model}"), ranks, targets, lists=lists)
+    Path("stand_in").mkdir()
+    published, trained = write_published(Path("stand_in"), "industrial"), write_trained(Path("stand_in"))
+    stages = (next(iter(published["stages"].values())), trained["stages"]["SFT"], trained["stages"]["RL"])
+    for made, place in (
+        (published["corpus"], "runs/industrial/corpus"),
+        (published["sids"], "runs/industrial/sids_published"),
+        (stages[0], "runs/industrial/eval_sft"),
+        (trained["corpus"], "runs/demo/corpus"),
+        (trained["sids"], "runs/demo/sids"),
+        (stages[1], "runs/demo/eval_sft"),
+        (stages[2], "runs/demo/eval_grpo"),
+    ):
+        shutil.copytree(made, place)
+    run_experiment_log(replace(shipped_log(), resamples=50, ks=[1, 5, 10]))
+    found = read("runs/log")
+    assert list(found["entries"]) == ["Industrial", "Beauty", "LastFM", "Demo shop"]
+    stages = found["entries"]["LastFM"]["stages"]
+    assert [name for name, figures in stages.items() if figures is not None] == ["our baseline", "WEARec"]
+    markdown = Path("runs/log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert all(f"## {name}: results" in markdown for name in found["entries"])
+    assert "## Across data sets" in markdown and "| PSWRecV14 | — |" in markdown
+    assert "| Industrial | SFT | NDCG@10 | 0.0951 |" in markdown  # the published log's own figure
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from support.training import catalogue_config, make_inputs, sft_config
 
 from minionerec.backbone.bundle import load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.cli.stages import STAGES
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.stages import STAGES
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.decoding.exact import exact_search

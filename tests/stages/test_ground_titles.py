@@ -281,6 +281,7 @@ def test_a_sequential_model_is_told_moments(made, tmp_path, writes):
         said[tell] = read_manifest(settings.output)["counts"]
         check_pulled(found, plain, ranker.scores(histories, moments).cpu().numpy(), said[tell]["gamma"])
     assert (said[True]["told_rows"], said[False]["told_rows"]) == (30, 0)
+    assert (said[True]["given"], said[False]["given"]) == (["session context"], [])
     assert said[True]["gamma_ndcg@10"] != said[False]["gamma_ndcg@10"]
 
 

@@ -15,6 +15,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, SAME, row_moments
 from minionerec.decoding.trie import Trie
 from minionerec.evaluation.stage import run_eval
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.prompts.examples import encode_prompt
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
@@ -104,6 +105,7 @@ def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
         )
         metrics = run_eval(config).metrics["recommenders"]["beam search"]["sid"]
         found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
+        assert Predictions.load(config.output).given == ((SESSION_CONTEXT,) if tell else ())
     assert (found[True][1], found[False][1]) == (60, 0)
     assert found[True][0] > 0.85
     assert found[False][0] < found[True][0] - 0.1

@@ -1,4 +1,4 @@
-"""Evaluations and reports of a corpus on disk, and floors that are measured once: the same figures, less work."""
+"""Evaluations and reports of a corpus on disk, and baselines that are measured once: the same figures, less work."""
 
 import shutil
 
@@ -14,10 +14,10 @@ from minionerec.data.kinds import row_kinds
 from minionerec.data.stored import StoredCorpus, read_corpus
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
-from minionerec.evaluation.floor_lists import FILE, read_floor_lists
+from minionerec.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
 from minionerec.evaluation.stage import run_eval
-from minionerec.rankers import floors
-from minionerec.rankers.floors import make_floors
+from minionerec.rankers import baselines
+from minionerec.rankers.baselines import chosen_baselines, make_baselines
 from minionerec.rankers.lists import Rows, rank_rows
 from minionerec.reports import material
 from minionerec.reports.config import ReportConfig
@@ -44,6 +44,11 @@ def report(folder, output, monkeypatch, **changes):
     return run_report(ReportConfig(**{**settings, "output": str(output), **changes}))
 
 
+def counted(asked):
+    """`chosen_baselines`, which writes down in `asked` that it was called."""
+    return lambda *of, **how: asked.append(of) or chosen_baselines(*of, **how)
+
+
 def is_on_disk(monkeypatch):
     """Let every corpus be a large one, which nobody may load."""
     monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 5)
@@ -53,9 +58,9 @@ def is_on_disk(monkeypatch):
 @pytest.mark.parametrize("part", [1, 10, 1000])
 def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
     is_on_disk(monkeypatch)
-    monkeypatch.setattr(floors, "_PART", part)
+    monkeypatch.setattr(baselines, "_PART", part)
     found = run_eval(config(pieces, slices=True, output=str(tmp_path / "eval"))).output
-    for name in ("predictions.parquet", FILE, "metrics.json", "metrics.txt", "predictions.json"):
+    for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "metrics.json", "metrics.txt", "predictions.json"):
         assert (found / name).read_bytes() == (pieces / "eval" / name).read_bytes(), name
 
 
@@ -69,23 +74,23 @@ def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeyp
 
 @pytest.mark.parametrize("ks", [[1, 2], [1, 5]])
 @pytest.mark.parametrize("sids", ["sids", ""])
-def test_a_report_takes_the_floors_of_an_evaluation(pieces, tmp_path, monkeypatch, ks, sids):
+def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeypatch, ks, sids):
     """The figures are those of a report that makes the lists itself, at smaller cut-offs and without SIDs too."""
     asked = []
-    monkeypatch.setattr(material, "make_floors", lambda *of: asked.append(of) or make_floors(*of))
+    monkeypatch.setattr(material, "chosen_baselines", counted(asked))
     taken = report(pieces, tmp_path / "taken", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (0 if sids else 1)  # the evaluation's candidates are SIDs
-    monkeypatch.setattr(material, "find_floor_lists", lambda *of: None)
+    monkeypatch.setattr(material, "find_baseline_lists", lambda *of: None)
     own = report(pieces, tmp_path / "own", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (1 if sids else 2)
     assert own.html.read_bytes() == taken.html.read_bytes()
     assert (tmp_path / "own" / "metrics.json").read_bytes() == (tmp_path / "taken" / "metrics.json").read_bytes()
 
 
-def test_floors_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch):
+def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch):
     """Of fewer candidates, of seen items left out, of another corpus, or with no such file, nothing is taken."""
     asked = []
-    monkeypatch.setattr(material, "make_floors", lambda *of: asked.append(of) or make_floors(*of))
+    monkeypatch.setattr(material, "chosen_baselines", counted(asked))
     run_eval(config(pieces, seen="mask", output=str(tmp_path / "masked")))
     assert FILE not in read_manifest(tmp_path / "masked")["files"]
     narrow = run_eval(config(pieces, beams=2, ks=[1, 2], output=str(tmp_path / "narrow"))).output
@@ -99,23 +104,28 @@ def test_floors_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch
     assert len(asked) == 2
 
 
-def test_lists_are_cut_to_what_a_floor_says_of_fewer(pieces):
+def test_lists_are_cut_to_what_a_baseline_says_of_fewer(pieces):
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
     rows = Rows.of(corpus, "test")
     for width in (1, 2, 3, 4, 5):
-        found = read_floor_lists(pieces / "eval", rows, width, table)
-        for name, floor in make_floors(corpus, table).items():
-            made = rank_rows(floor, rows, width, table=table)
+        found, chosen = read_baseline_lists(pieces / "eval", rows, width, table)
+        for name, baseline in make_baselines(corpus, table, chosen).items():
+            made = rank_rows(baseline, rows, width, table=table)
             assert (found[name].items, found[name].scores) == (made.items, made.scores)
             assert (found[name].sids, found[name].target_sids) == (made.sids, made.target_sids)
 
 
-def test_a_damaged_file_of_floors_is_named(pieces, tmp_path):
+def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
     corpus = Corpus.load(pieces / "corpus")
+    (tmp_path / CONSTANTS_FILE).write_bytes((pieces / "eval" / CONSTANTS_FILE).read_bytes())
+    assert read_chosen(tmp_path).examples > 0
     (tmp_path / FILE).write_bytes(b"PAR1 no more")
     with pytest.raises(ArtefactError, match=FILE):
-        read_floor_lists(tmp_path, Rows.of(corpus, "test"), 2, None)
+        read_baseline_lists(tmp_path, Rows.of(corpus, "test"), 2, None)
+    (tmp_path / CONSTANTS_FILE).write_text('{"ridge": 3}')
+    with pytest.raises(ArtefactError, match=f"{CONSTANTS_FILE}: holds no constants of baselines"):
+        read_chosen(tmp_path)
 
 
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
@@ -135,13 +145,13 @@ def test_small_corpora_are_read_into_memory(pieces):
     assert isinstance(read_corpus(pieces / "corpus"), Corpus)
 
 
-def test_the_page_of_an_evaluation_says_what_its_floors_file_says(pieces):
+def test_the_page_of_an_evaluation_says_what_its_baselines_file_says(pieces):
     """The figures beside the model's are those of the lists that are kept."""
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
     rows = Rows.of(corpus, "test")
     figures = read_json(pieces / "eval" / "metrics.json")["recommenders"]
-    for name, found in read_floor_lists(pieces / "eval", rows, 5, table).items():
+    for name, found in read_baseline_lists(pieces / "eval", rows, 5, table)[0].items():
         hits = [sid in sids for sid, sids in zip(found.target_sids, found.sids, strict=True)]
         assert figures[name]["sid"]["HR@5"][0] == pytest.approx(np.mean(hits))
 

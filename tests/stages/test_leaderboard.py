@@ -11,19 +11,21 @@ from support.paths import ROOT
 from support.runs import lists_of, write_run
 from support.trained_shop import RECORD, SFT, make_predictions, write_trained
 
-from minionerec.cli.stages import STAGES
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import record_path
 from minionerec.core.settings import load_settings, parse_settings
+from minionerec.core.stages import STAGES
 from minionerec.data.corpus import Corpus
-from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.rankers.baselines import Chosen, TransitionConstants
 from minionerec.reports.cells import MINUS
 from minionerec.reports.leaderboard.config import LeaderboardConfig
 from minionerec.reports.leaderboard.stage import NAME, run_leaderboard
 from minionerec.reports.reference import load_reference
+from minionerec.reports.systems import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 GOLDEN = ROOT / "tests" / "support" / "leaderboard.md"
@@ -41,7 +43,7 @@ def grouped(predictions, names):
 
 def save(predictions, place, inputs=None, settings=None, files=None, counts=None):
     """A predictions artefact as an evaluation leaves it, with further files."""
-    told = {"split": "test", "beams": 20, "rows": len(predictions), **(counts or {})}
+    told = {"split": "test", "beams": 20, "rows": len(predictions), "given": list(predictions.given), **(counts or {})}
     settings = {"search": "beam", **(settings or {})}
     with write_artefact(place, "predictions", config={}, settings=settings, inputs=inputs, counts=told) as fresh:
         predictions.to_frame().to_parquet(fresh / FILE, index=False)
@@ -62,11 +64,16 @@ def shop(tmp_path, monkeypatch):
     }
     inputs = {"checkpoint": "sft-43"}
     counts = {"parameters": 1_500_000_000, "rows": {"next_sid": 100}}
-    with write_artefact("sft-43", "checkpoint", config=SFT, counts=counts, seed=43) as fresh:
+    with write_artefact("sft-43", "checkpoint", stage="sft", config=SFT, counts=counts, seed=43) as fresh:
         (fresh / "training_log.json").write_text('[{"epoch": 2.5}]')
     for name, seconds in (("sft-43", 1000.0), ("eval_sft-43", 10.0)):
         record_path(Path(name)).write_text(json.dumps({**RECORD, "seconds": {"all": seconds}}))
-    save(made["other"], "eval_sft-43", inputs, files={"metrics.json": floors_of(made["what"], table)})
+    save(
+        made["other"],
+        "eval_sft-43",
+        inputs,
+        files={"metrics.json": baselines_of(made["what"], table), "baselines.json": CHOSEN.to_json()},
+    )
     targets = corpus.test.targets
     ranks = rng.integers(1, 30, (2, len(targets)))
     write_run(Path("sasrec"), ranks, targets, lists=[lists_of(found, targets, 20, 40) for found in ranks])
@@ -74,7 +81,7 @@ def shop(tmp_path, monkeypatch):
     save(made["mixed"], "mixed", mixing, {"share": 0.8, "combine": "steps", "length_penalty": 0.0})
     save(grouped(made["titles"], [f"thing {item // 3}" for item in range(40)]), "titles")
     save(grouped(made["own"], [f"<a_{item}>" for item in range(40)]), "own", settings={"seen": "mask"})
-    save(made["what"], "what_followed", settings={"search": ""})
+    save(made["what"], "transition_counts", settings={"search": ""})
     return {
         "SFT": {"predictions": ["eval_sft-43", "eval_sft"], "published": "SFT", "tuned": "epochs on validation"},
         "RL": {"predictions": "eval_grpo", "published": "S-DPO", "note": "one seed"},
@@ -82,15 +89,18 @@ def shop(tmp_path, monkeypatch):
         "SASRec": {"predictions": "sasrec", "published": "SASRec"},
         "titles": "titles",
         "own SIDs": "own",
-        "what followed": "what_followed",
+        "transition counts": "transition_counts",
         "later": {"predictions": "nowhere", "published": "TIGER"},
     }
 
 
-def floors_of(predictions, table):
-    """What an evaluation writes beside its lists, the floors being some lists."""
+CHOSEN = Chosen(0.1, TransitionConstants(5, 0.3, 0.1, 0.1), 30.0, 100, {"popularity": 0.1, "EASE": 0.2}, "SID")
+
+
+def baselines_of(predictions, table):
+    """What an evaluation writes beside its lists, the baselines being some lists."""
     found = evaluate_predictions(predictions, [1, 5, 10], resamples=50).to_json()
-    names = ("beam search", "popularity", "same as last item", "what followed")
+    names = ("beam search", "popularity", "most recent items", "transition counts", "EASE")
     return {"split": "test", "sid_table": table.fingerprint, "recommenders": dict.fromkeys(names, found)}
 
 
@@ -138,12 +148,38 @@ def test_metrics_and_differences_are_those_of_the_lists(shop):
     assert (found["titles"]["minus_leader"], found["SFT"]["minus_baseline"]) == (None, {})
 
 
+def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
+    save(replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,)), "conditioned", {"checkpoint": "grpo"})
+    shop["catalogue model"] = {"predictions": "conditioned", "published": "S-DPO"}
+    del shop["RL"]  # the same lists
+    name = "catalogue model (given session context)"
+    result = run_leaderboard(config(shop))
+    board, markdown = read(), (result.output / f"{NAME}.md").read_text(encoding="utf-8")
+    standings = markdown.split("## In short")[1].split("## Every metric")[0]
+    lines = [line.split(" | ")[0].removeprefix("| ") for line in standings.splitlines() if line.startswith("| ")]
+    assert lines[-2:] == [NOT_COMPARABLE, name] and lines.index("later") < len(lines) - 2
+    assert standings.count("catalogue model") == standings.count(name) > 1
+    published = markdown.split("## Beside the published figures")[1].split("## ")[0]
+    assert f"{name}: {NOT_COMPARABLE}." in published and f"| {name} |" not in published
+    found = board["recommenders"][name]
+    assert (found["given"], found["published"], found["beside_published"]) == (["session context"], None, [])
+    beside = [said for said in board["said"] if said["rule"] in ("above published", "inside", "below published")]
+    assert beside and all(name not in said["text"] for said in beside)
+    assert f"| {name} |" in markdown.split("## Differences from")[1]
+    run_leaderboard(config({"SFT": "eval_sft", "catalogue model": "conditioned"}, reference=""))
+    markdown = Path("board", f"{NAME}.md").read_text(encoding="utf-8")
+    assert name in markdown and NOT_COMPARABLE not in markdown
+    run_leaderboard(config({"SFT": "eval_sft", "c": "conditioned"}, baseline="c", output="base"))
+    markdown = Path("base", f"{NAME}.md").read_text(encoding="utf-8")
+    assert "## Differences from c (given session context)" in markdown and "minus c (given session context)" in markdown
+
+
 def test_who_is_counted_by_what(shop):
     run_leaderboard(config(shop))
     board = read()
     counted = {name: line.get("counted_by") for name, line in board["recommenders"].items()}
     assert counted == {
-        **dict.fromkeys(("SFT", "RL", "mixture", "SASRec", "what followed"), "SID"),
+        **dict.fromkeys(("SFT", "RL", "mixture", "SASRec", "transition counts"), "SID"),
         **{"titles": "title", "own SIDs": "own SIDs", "later": None},
     }
     titles, own = (board["recommenders"][name]["metrics"] for name in ("titles", "own SIDs"))
@@ -168,12 +204,31 @@ def test_what_a_recommender_took_is_told_as_far_as_it_was_recorded(shop):
     assert took["mixture"]["seeds"] == [42]
     assert took["RL"]["trainings"] == [["SFT", 3000.0], ["RL (GRPO)", None]]
     assert took["RL"]["training_seconds"] is None
-    assert took["SASRec"]["seeds"] == [9, 10] and took["what followed"]["seeds"] == []
+    assert took["SASRec"]["seeds"] == [9, 10] and took["transition counts"]["seeds"] == []
     Path("sft-43", "manifest.json").unlink()
     run_leaderboard(config(shop, output="without"))
     assert read("without")["recommenders"]["SFT"]["effort"]["training_seconds"] is None
     markdown = Path("without", f"{NAME}.md").read_text(encoding="utf-8")
     assert "Not there any more as it was, so that what it took is not told: sft-43." in markdown
+
+
+def test_what_seeds_were_trained_with_is_kept_and_compared(shop):
+    run_leaderboard(config(shop))
+    took = {name: line.get("effort") for name, line in read()["recommenders"].items()}
+    assert took["SFT"]["settings"] == SFT and took["SFT"]["unlike_settings"] == {}
+    assert took["SFT"]["commits"] == ["abc123"] and took["RL"]["commits"] == ["abc123"]
+    assert (took["titles"]["settings"], took["titles"]["commits"]) == ({}, [])
+    words = "The runs of SFT were trained with different settings"
+    assert words not in Path("board", f"{NAME}.md").read_text(encoding="utf-8")
+    longer = {**SFT, "epochs": 12.0, "seed": 44}
+    with write_artefact("sft-44", "checkpoint", config=longer, counts={}, seed=44):
+        pass
+    save(Predictions.load("eval_grpo"), "eval_sft-44", {"checkpoint": "sft-44"})
+    shop["SFT"]["predictions"].append("eval_sft-44")
+    run_leaderboard(config(shop, output="three"))
+    assert read("three")["recommenders"]["SFT"]["effort"]["unlike_settings"] == {"epochs": [10.0, 10.0, 12.0]}
+    markdown = Path("three", f"{NAME}.md").read_text(encoding="utf-8")
+    assert f"{words}, so its mean and its standard deviation are not over seeds alone: epochs 10, 10, 12." in markdown
 
 
 def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
@@ -195,7 +250,7 @@ def test_one_recommender_alone(shop):
     rows = {"RL": shop["RL"]}
     result = run_leaderboard(config(rows, baseline="", reference="industrial"))
     assert result.said[0].startswith("RL stands alone here: NDCG@10, 0.4159")
-    assert read()["floors"] is None and read()["baseline"] is None
+    assert read()["baselines"] is None and read()["baseline"] is None
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,11 @@ def test_a_run_that_was_cut_off_goes_on_with_the_blocks_that_are_missing(blocks,
     write = make.write_block
 
     def write_until(last):
-        def until(people, block, path):
+        def until(people, block, path, form):
             if block == last:
                 raise KeyboardInterrupt
             written.append(block)
-            write(people, block, path)
+            write(people, block, path, form)
 
         return until
 

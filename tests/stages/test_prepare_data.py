@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from filelock import FileLock
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
@@ -172,31 +171,8 @@ def test_missing_sources_say_what_to_do(tmp_path, tables, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_committed_configurations_are_read():
-    demo = load_settings(PrepareConfig, ROOT / "configs/demo/language/data.yaml")
-    assert (demo.source, demo.output) == ("demo", "runs/demo/corpus")
-    industrial = load_settings(PrepareConfig, ROOT / "configs/industrial/language/data.yaml")
-    assert (industrial.source, industrial.category) == ("published", "Industrial_and_Scientific")
-    assert (industrial.output, industrial.root) == ("runs/industrial/corpus", None)
-    others = sorted((ROOT / "configs").rglob("data.yaml"))
-    assert len(others) > 5
-    for path in others:
-        load_settings(PrepareConfig, path)
-
-
 def test_every_source_has_a_reader():
     assert {"published", *READERS} == set(SOURCES)
-
-
-def test_an_output_edited_by_hand_is_made_anew(tmp_path, tables, caplog):
-    config = PrepareConfig(**tables, output=str(tmp_path / "out"))
-    run_prepare(config)
-    before = files_of(tmp_path / "out")
-    (tmp_path / "out" / "sequences/00000.parquet").write_bytes(before["items.parquet"])
-    assert not config.up_to_date()
-    assert not run_prepare(config).up_to_date
-    assert f"{tmp_path}/out/sequences/00000.parquet was changed since it was written" in caplog.text
-    assert files_of(tmp_path / "out") == before and config.up_to_date()
 
 
 def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
@@ -221,14 +197,6 @@ def test_nothing_else_is_replaced(tmp_path, tables):
     assert (tmp_path / "items.csv").is_file()
 
 
-def test_two_runs_of_one_output(tmp_path, tables):
-    config = PrepareConfig(**tables, output=str(tmp_path / "out"))
-    with FileLock(tmp_path / ".out.lock"), pytest.raises(ConfigError, match="out: another run is writing it"):
-        run_prepare(config)
-    assert not (tmp_path / "out").exists()
-    assert not run_prepare(config).up_to_date
-
-
 def run_command(*words, cwd):
     command = [sys.executable, "-m", "minionerec.cli", "prepare-data", *words]
     return subprocess.run(
@@ -239,9 +207,9 @@ def run_command(*words, cwd):
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     done = run_command(cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "taking the demo configuration, configs/demo/language/data.yaml" in done.stderr
+    assert "taking the demo configuration, demo#data" in done.stderr
     assert done.stdout == "corpus: runs/demo/corpus\n"
-    assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_525
+    assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_509
     again = run_command(cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, "corpus: runs/demo/corpus\n")
     assert "runs/demo/corpus is up to date." in again.stderr

@@ -99,7 +99,7 @@ def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tab
 
 def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
     pytest.importorskip("duckdb")
-    with pytest.raises(DataError, match=r"bought\.csv, line 17249, column 'item_id'.*max_bad_rows is 1|line 17248"):
+    with pytest.raises(DataError, match=r"bought\.csv, line 17286, column 'item_id'.*max_bad_rows is 1|line 17285"):
         prepared(tmp_path, "duckdb", **{**tables, "max_bad_rows": 1})
     assert not [path for path in tmp_path.iterdir() if "engine" in path.name]
 

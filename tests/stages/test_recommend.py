@@ -189,8 +189,8 @@ def test_files_and_settings_that_cannot_be_taken(made, histories, tmp_path):
 
 def test_a_ranker_of_the_users_own(made, histories, tmp_path, monkeypatch):
     (tmp_path / "my_ranker.py").write_text(
-        "from minionerec.rankers.floors import make_floors\n\n"
-        "def make(corpus):\n    return make_floors(corpus)['popularity']\n"
+        "from minionerec.rankers.baselines import make_baselines\n\n"
+        "def make(corpus):\n    return make_baselines(corpus)['popularity']\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_ranker", raising=False)

@@ -35,8 +35,8 @@ from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.rankers.lists import Rows, rank_rows
 from minionerec.rankers.load import load_ranker
+from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.export import run_export
-from minionerec.recommend.export_config import ExportConfig
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels

@@ -25,14 +25,14 @@ class Popular:
         lists = [[item for item in self.order if mask is None or mask[item]][:k] for mask in masks]
         return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
 """
-FLOOR = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5], resamples: 20}"
+BASELINE = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5], resamples: 20}"
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     folder = make_shop(tmp_path_factory.mktemp("shop"), ("prepare-data", "build-sids", "train-catalogue"))
     (folder / "remote_popular.py").write_text(POPULAR)
-    (folder / "eval-beam.yaml").write_text(FLOOR)
+    (folder / "eval-beam.yaml").write_text(BASELINE)
     return folder
 
 
@@ -65,11 +65,11 @@ def test_sids_of_a_corpus_elsewhere_are_those_of_the_same_corpus_here(shop, buck
     assert "far_sids is up to date" in stage(shop, "build-sids", "--output", "far_sids").err
 
 
-def test_floors_over_a_corpus_elsewhere_are_those_over_the_same_corpus_here(shop):
-    near = stage(shop, "eval-beam", "--output", "near_floor")
-    far = stage(shop, "eval-beam", "--corpus", "memory://shop/corpus", "--output", "far_floor")
+def test_baselines_over_a_corpus_elsewhere_are_those_over_the_same_corpus_here(shop):
+    near = stage(shop, "eval-beam", "--output", "near_baseline")
+    far = stage(shop, "eval-beam", "--corpus", "memory://shop/corpus", "--output", "far_baseline")
     assert near.status == far.status == 0, (near, far)
-    assert fingerprint(shop / "near_floor") == fingerprint(shop / "far_floor")
+    assert fingerprint(shop / "near_baseline") == fingerprint(shop / "far_baseline")
 
 
 def test_a_checkpoint_elsewhere_recommends_as_it_does_here(shop):

@@ -11,21 +11,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.pages import Page
-from support.paths import ROOT
 from support.trained_shop import N, make_predictions
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import load_settings, parse_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
 from minionerec.metrics.seeds import seed_differences
 from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.reports import plots, systems
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
+from minionerec.reports.systems import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
@@ -83,8 +83,9 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
     for expected in (
         "Ranking metrics",
         "popularity",
-        "same as last item",
-        "what followed",
+        "most recent items",
+        "transition counts",
+        "EASE",
         "secret_setting",
         "0.1586",
         "0.0991 ✗",
@@ -106,7 +107,44 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert table.fingerprint in markdown
     kept = json.loads(Path("report/metrics.json").read_text())
     assert kept["SFT"]["sid"]["NDCG@10"][0] == estimate.mean
-    assert list(kept) == ["SFT", "GRPO", "popularity", "same as last item", "what followed"]
+    assert list(kept) == ["SFT", "GRPO", "popularity", "most recent items", "transition counts", "EASE"]
+
+
+def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
+    run_report(config())
+    said = "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
+    assert said in Path("report/report.md").read_text(encoding="utf-8")
+    kept = Path("report/metrics.json").read_bytes()
+    run_report(config(resample="examples"))
+    assert "100 bootstrap samples of 120 examples, each by itself" in Path("report/report.md").read_text(
+        encoding="utf-8"
+    )
+    assert Path("report/metrics.json").read_bytes() == kept
+
+
+def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
+    told = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
+    told.save("told", config={"beams": 20}, inputs={"corpus": "corpus"})
+    name = "GRPO (given session context)"
+    result = run_report(config(predictions={"SFT": "sft", "GRPO": "told"}, reference="industrial", title="Page"))
+    markdown = result.markdown.read_text(encoding="utf-8").split("## Configuration")[0]
+    beside = markdown.split("## Beside the published numbers")[1].split("\n## ")[0]
+    lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
+    assert lines.index("popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
+    assert "Discrepancy: SFT" in beside and f"Discrepancy: {name}" not in beside
+    assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
+    ours = markdown.split("## Beside the published numbers")[0]
+    assert ours.count("GRPO") == ours.count(name) > 5
+    assert name in result.table and name in json.loads(Path("report/metrics.json").read_text())
+    assert name in result.html.read_text(encoding="utf-8").split("<svg")[1]
+    with pytest.raises(ConfigError, match="are called the same with what they were given"):
+        run_report(config(predictions={name: "sft", "GRPO": "told"}, output="other"))
+
+
+def test_predictions_that_do_not_say_what_was_given_are_refused(shop):
+    replace(Predictions.load("sft"), given=None).save("old", config={"beams": 20}, inputs={})
+    with pytest.raises(ArtefactError, match="old: does not say what its recommender was given beyond the histories"):
+        run_report(config(predictions={"SFT": "old"}, output="other"))
 
 
 def shortened(markdown):
@@ -132,14 +170,15 @@ def test_sentences_say_what_the_paired_differences_say(shop, monkeypatch):
         f"{gap.difference:.4f} [{gap.low:.4f}, {gap.high:.4f}]."
     )
     beside = re.fullmatch(
-        r"Beside the strongest floor, popularity: SFT is ahead by (\S+) \[(\S+), (\S+)\]; GRPO is ahead by .*", said[1]
+        r"Beside the strongest baseline on validation, .+: SFT is ahead by (\S+) \[(\S+), (\S+)\]; GRPO is ahead .*",
+        said[1],
     )
-    mean, low, high = beside.groups()  # the table has the floor minus SFT
+    mean, low, high = beside.groups()  # the table has the baseline minus SFT
     assert f"| -{mean} [-{high}, -{low}], p = " in result.markdown.read_text().replace("\N{MINUS SIGN}", "-")
     page = " ".join(Page(result.html.read_text(encoding="utf-8")).text)
     assert all(sentence in page for sentence in said)
-    # Four others beside the first by both readings; of what is told GRPO beside the floor alone is not among them.
-    assert [len(metrics) for metrics in asked] == [11] * 8 + [1]
+    # Four others beside the first by both readings; of what is told GRPO beside the baseline alone is not among them.
+    assert [len(metrics) for metrics in asked] == [11] * 10 + [1]
 
 
 def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
@@ -147,7 +186,7 @@ def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
     mean = json.loads(Path("report/metrics.json").read_text())["SFT"]["item"]["NDCG@10"][0]
     said = shortened(result.markdown.read_text())
     assert said[-1] == (f"Of what the best possible ranking may expect, 0.8000, SFT reaches {100 * mean / 0.8:.0f} %.")
-    assert len(said) == 2
+    assert len(said) == 3 and said[1].startswith("Beside the strongest baseline on validation, ")
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
@@ -220,7 +259,7 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
 def test_configuration_errors(shop):
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
         run_report(config(ks=[10, 50]))
-    with pytest.raises(ConfigError, match=r"predictions names 'popularity', as one of the floors"):
+    with pytest.raises(ConfigError, match=r"predictions names 'popularity', as one of the baselines"):
         run_report(config(predictions={"popularity": "sft"}))
     usual = ["--corpus", "corpus", "--output", "report"]
     for words, message in (
@@ -240,15 +279,6 @@ def test_configuration_errors(shop):
     assert (given.predictions, given.ks) == ({"A": "x", "B": "y=z"}, [1, 5])
 
 
-SHIPPED = sorted((ROOT / "configs").glob("*/*/report.yaml"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.parent.relative_to(ROOT)))
-def test_shipped_configurations_parse(path):
-    settings = load_settings(ReportConfig, path)
-    assert settings.predictions and settings.output.startswith("runs/")
-
-
 def test_command_prints_table_and_place(shop):
     words = ["--config", "r.yaml", "--resamples", "50"]
     Path("r.yaml").write_text("corpus: corpus\nsids: sids\npredictions: {SFT: sft, GRPO: grpo}\noutput: report\n")
@@ -260,22 +290,6 @@ def test_command_prints_table_and_place(shop):
     assert lines[:-1] == Path("report/table.txt").read_text().splitlines() and any("NDCG@10" in line for line in lines)
     assert lines[-1] == "Report: report/report.html (and report/report.md)"
     assert Path("report/report.html").is_file()
-
-
-def test_life_of_the_stage(shop):
-    first = config()
-    run_report(first)
-    assert first.up_to_date()
-    with Path("report/report.md").open("a") as file:
-        file.write("by hand")
-    assert not first.up_to_date() and not run_report(first).up_to_date
-    assert "by hand" not in Path("report/report.md").read_text()
-    with Path("grpo/predictions.parquet").open("ab") as file:
-        file.write(b" ")
-    with pytest.raises(ArtefactError, match=r"grpo/predictions\.parquet: differs from manifest\.json"):
-        run_report(first)
-    with pytest.raises(ArtefactError, match=r"holds a 'sids', which a 'report' must not replace"):
-        run_report(config(predictions={"SFT": "sft"}, output="sids"))
 
 
 def test_whether_plots_can_be_drawn_decides_the_page(shop, monkeypatch):

@@ -107,7 +107,10 @@ def test_the_page_has_figures_differences_and_titles(shop):
     }
     lead = paired_bootstrap(ndcg["wearec"], ndcg["mine"], 0, 100)
     assert f"* mine is behind WEARec by {lead.difference:.4f} [{lead.low:.4f}, {lead.high:.4f}].\n" in text
-    assert '* The floor "what followed" has the highest NDCG@10, ' in text and "Of what the best possible" not in text
+    assert (
+        '* The baseline "transition counts" has the highest NDCG@10, ' in text
+        and "Of what the best possible" not in text
+    )
     for there in ("A: last two out, seen items masked", "whole catalogue", "WEARec 2, mine 2", "1,234"):
         assert there in text
     for absent in ("SID", "semantic", "Accuracy by level", "codebook"):
@@ -120,22 +123,22 @@ def test_an_item_without_a_title_goes_by_its_id(shop):
     assert "(no title, i" in text
 
 
-def test_floors_keep_to_the_protocol(shop):
+def test_baselines_keep_to_the_protocol(shop):
     masked, kept = gather(config("a")), gather(config("b"))
-    assert list(masked.floors) == ["popularity", "what followed"]
-    assert list(kept.floors) == ["popularity", "same as last item", "what followed"]
-    for floor in masked.floors.values():
-        for items, history in zip(floor.lists.items, masked.ground.rows.histories, strict=True):
+    assert list(masked.baselines) == ["popularity", "transition counts", "EASE"]
+    assert list(kept.baselines) == ["popularity", "most recent items", "transition counts", "EASE"]
+    for baseline in masked.baselines.values():
+        for items, history in zip(baseline.lists.items, masked.ground.rows.histories, strict=True):
             assert not set(items) & set(history.tolist())
             assert len(items) == min(20, ITEMS - len(set(history.tolist())))
     assert any(
         set(items) & set(history.tolist())
-        for items, history in zip(kept.floors["popularity"].lists.items, kept.ground.rows.histories, strict=True)
+        for items, history in zip(kept.baselines["popularity"].lists.items, kept.ground.rows.histories, strict=True)
     )
     split = read_split("data.txt", PROTOCOLS["b"])
     best = np.argsort(-split.popularity(), kind="stable")[:10].tolist()
-    assert kept.floors["popularity"].lists.items[0] == best
-    last = kept.floors["same as last item"].lists.items
+    assert kept.baselines["popularity"].lists.items[0] == best
+    last = kept.baselines["most recent items"].lists.items
     assert [items[0] for items in last] == [history[-1] for history in split.histories("test")]
 
 
@@ -190,7 +193,7 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
     targets = split.targets("valid")
     ranks = np.arange(len(targets))[None] % 7 + 1
     lists = lists_of(ranks[0], split.targets("test"), 10, ITEMS)
-    counts = {"split": "test", "beams": 10}
+    counts = {"split": "test", "beams": 10, "given": []}
     with write_artefact("both", "predictions", config={}, counts=counts) as place:
         lists.to_frame().to_parquet(place / FILE, index=False)
         users = [""] * len(targets)

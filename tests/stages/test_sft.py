@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from filelock import FileLock
 from support.training import (
     TRAINED,
     Killed,
@@ -100,14 +99,6 @@ def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     assert max(row["eval_ndcg@10"] for row in log if "eval_ndcg@10" in row) == result.counts["best"]["eval_ndcg@10"]
 
 
-def test_sft_done_is_not_done_again(trained):
-    folder, _ = trained
-    before = read_manifest(folder / "sft")
-    again = run_sft(sft_config(folder, **TRAINED))
-    assert not again.fresh
-    assert read_manifest(folder / "sft") == before
-
-
 def test_sft_killed_and_repeated_equals_uninterrupted(tmp_path, monkeypatch):
     make_inputs(tmp_path)
     whole = run_sft(sft_config(tmp_path, output=str(tmp_path / "whole")))
@@ -119,61 +110,6 @@ def test_sft_killed_and_repeated_equals_uninterrupted(tmp_path, monkeypatch):
         assert not (tmp_path / f"killed{step}").exists()
         run_sft(config)
         assert same_weights(config.output, whole.output)
-
-
-def test_an_unfinished_run_with_other_settings_is_not_mixed_in(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    config = sft_config(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 1)
-        run_sft(config)
-    other = replace(config, learning_rate=1e-4)
-    with pytest.raises(ConfigError, match=r"differs in learning_rate \(then 0.003, now 0.0001\).*--restart true"):
-        run_sft(other)
-    assert (tmp_path / "sft.partial").is_dir()
-    result = run_sft(replace(other, restart=True))
-    assert result.fresh and not (tmp_path / "sft.partial").exists()
-    assert same_weights(other.output, run_sft(replace(other, output=str(tmp_path / "whole"))).output)
-
-
-def test_an_unfinished_run_on_other_inputs_is_not_mixed_in(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    config = sft_config(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 1)
-        run_sft(config)
-    make_inputs(tmp_path, shuffled=True)
-    with pytest.raises(ConfigError, match=r"sft\.partial: holds an unfinished run that differs in the inputs' content"):
-        run_sft(config)
-
-
-def test_two_runs_do_not_write_one_output(tmp_path):
-    make_inputs(tmp_path)
-    with FileLock(tmp_path / ".sft.lock"), pytest.raises(ConfigError, match="sft: another run is writing it"):
-        run_sft(sft_config(tmp_path))
-    assert run_sft(sft_config(tmp_path)).fresh
-
-
-@pytest.mark.parametrize("name", ["corpus/sequences/00000.parquet", "sids/index.json"])
-def test_an_input_edited_by_hand_is_noticed(tmp_path, name):
-    make_inputs(tmp_path)
-    file = tmp_path / name
-    file.write_bytes(file.read_bytes() + b" ")
-    with pytest.raises(ArtefactError, match=f"{name}: differs from manifest.json. Run the stage that makes"):
-        run_sft(sft_config(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "sids"]
-
-
-def test_an_output_edited_by_hand_is_made_anew(tmp_path, caplog):
-    make_inputs(tmp_path)
-    config = sft_config(tmp_path, epochs=1)
-    run_sft(config)
-    before = read_manifest(tmp_path / "sft")["files"]
-    (tmp_path / "sft" / "training_log.json").write_text("[]")
-    with caplog.at_level("INFO", "minionerec"):
-        assert run_sft(config).fresh
-    assert "training_log.json was changed since it was written" in caplog.text
-    assert read_manifest(tmp_path / "sft")["files"] == before
 
 
 def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
@@ -197,12 +133,6 @@ def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
     wording.write_text(wording.read_text().replace("name: compact", "name: mine"))
     assert run_sft(config).fresh
     assert load_bundle(tmp_path / "sft").wording.name == "mine"
-
-
-def test_an_input_is_not_an_output(tmp_path):
-    make_inputs(tmp_path)
-    with pytest.raises(ArtefactError, match="holds a 'corpus', which a 'checkpoint' must not replace"):
-        run_sft(sft_config(tmp_path, output=str(tmp_path / "corpus")))
 
 
 def test_a_half_written_checkpoint_is_left_out(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from support.small_corpus import shop_titles
 
 from minionerec.core.artefacts import read_json, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.settings import load_settings, parse_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.embed.vectors import make_vectors
@@ -141,19 +141,6 @@ def test_bad_input(shop, tmp_path):
     assert not (tmp_path / "page").exists()
 
 
-SHIPPED = sorted((ROOT / "configs").glob("*/*/sid_report.yaml"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.parent.relative_to(ROOT)))
-def test_shipped_configurations_parse(path):
-    tables = load_settings(SidReportConfig, path).tables
-    assert tables and all(place.startswith("runs/") for place in tables.values())
-
-
-def test_both_shops_have_a_page():
-    assert {path.parent.parent.name for path in SHIPPED} >= {"demo", "industrial"}
-
-
 def test_a_table_changed_by_hand_is_named(shop, tmp_path):
     shutil.copytree(shop / "plain", tmp_path / "plain")
     config = SidReportConfig(
@@ -172,7 +159,7 @@ def test_a_table_changed_by_hand_is_named(shop, tmp_path):
 
 def test_command(shop, tmp_path):
     words = ["--corpus", str(shop / "corpus"), "--tables", f"own={shop / 'plain'}", "--output", str(tmp_path / "page")]
-    words += ["--config", "configs/demo/language/sid_report.yaml"]
+    words += ["--config", "demo/pages#sid_report"]
     done = subprocess.run(
         [sys.executable, "-m", "minionerec.cli", "sid-report", *words],
         cwd=ROOT,

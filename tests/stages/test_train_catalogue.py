@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.kill import Point, stage_in_child
@@ -357,25 +356,6 @@ def test_more_likelihood_goes_on_from_a_checkpoint(trained, tmp_path):
     config = catalogue_config(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
     result = run_catalogue(config)
     assert result.counts["best"]["eval_loss"] < before.counts["best"]["eval_loss"]
-
-
-def test_an_unfinished_run_with_other_settings_is_not_mixed_in(trained, tmp_path, monkeypatch):
-    folder, _ = trained
-    config = catalogue_config(folder, output=str(tmp_path / "run"))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 5)
-        run_catalogue(config)
-    other = replace(config, reach=3)
-    with pytest.raises(ConfigError, match=r"differs in reach \(then 10, now 3\).*--restart true"):
-        run_catalogue(other)
-    assert run_catalogue(replace(other, restart=True)).fresh
-    assert not (tmp_path / "run.partial").exists()
-
-
-def test_two_runs_do_not_write_one_output(trained, tmp_path):
-    folder, _ = trained
-    with FileLock(tmp_path / ".run.lock"), pytest.raises(ConfigError, match="run: another run is writing it"):
-        run_catalogue(catalogue_config(folder, output=str(tmp_path / "run")))
 
 
 def test_inputs_edited_by_hand_are_noticed(tmp_path):

@@ -35,6 +35,7 @@ from minionerec.training.catalogue.popularity import WEIGHTS
 from minionerec.training.extend import run_extend
 from minionerec.training.extend_config import ExtendConfig
 
+USERS = 120  # each with one example of validation and one of test
 LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch": 0.5}
 
 
@@ -52,8 +53,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("moments")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
-    make_moments(folder / "corpus")
-    make_moments(folder / "timeless", timed=False)
+    make_moments(folder / "corpus", USERS)
+    make_moments(folder / "timeless", USERS, timed=False)
     run_catalogue(told(folder, output=str(folder / "told"), **LEARNS))
     run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
     run_catalogue(told(folder, output=str(folder / "short")))
@@ -85,20 +86,22 @@ def test_the_two_kinds_of_rows_are_told_apart(made):
 def test_an_evaluation_tells_moments_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         whole, counts = ndcg(made, "told", tmp_path)
-    assert "60 of 60 rows say whether the target came at a later moment." in caplog.text
+    assert f"{USERS} of {USERS} rows say whether the target came at a later moment." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
         untold, silent = ndcg(made, "told", tmp_path, tell_moments=False)
-    assert "0 of 60 rows say whether" in caplog.text
-    assert (counts["told_rows"], silent["told_rows"]) == (60, 0)
+    assert f"0 of {USERS} rows say whether" in caplog.text
+    assert (counts["told_rows"], silent["told_rows"]) == (USERS, 0)
+    assert (counts["given"], silent["given"]) == (["session context"], [])
     assert whole > 0.95 and untold < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
-    assert "told_rows" not in plain and abs(never - untold) < 0.15
+    assert "told_rows" not in plain and plain["given"] == []  # though tell_moments is true
+    assert abs(never - untold) < 0.15
 
 
 def test_finished_evaluations_stand(made, tmp_path):
     told_so = eval_config(made)
-    assert "tell_moments" not in told_so.deciding()
+    assert told_so.deciding()["tell_moments"] is True
     assert replace(told_so, tell_moments=False).deciding()["tell_moments"] is False
     assert "moments" not in catalogue_config(made).deciding() and told(made).deciding()["moments"] is True
     assert "moments" not in read_manifest(made / "plain")["settings"]

@@ -5,18 +5,17 @@ import runpy
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from support.kill import random_points, stage_in_child
 from support.paths import ROOT
 
+from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import load_settings, parse_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import read_split
@@ -26,7 +25,7 @@ from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
 from minionerec.sequential import stage, train
 from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.models import MODELS, build_model, check_hyper
+from minionerec.sequential.models import build_model, check_hyper
 from minionerec.sequential.rank import rank_rows
 from minionerec.sequential.saved import load_sequential
 from minionerec.sequential.seeds import resolve_protocol
@@ -459,26 +458,17 @@ def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, c
         assert "field" not in figures and "ratio" not in figures
 
 
-CONFIGS = sorted(
-    path
-    for path in (ROOT / "configs").glob("*/sequential/*.yaml")
-    if set(yaml.safe_load(path.read_text())) & {"model", "hyper"}
-)
-
-
-def test_there_are_configurations():
-    assert len(CONFIGS) > 30
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.parent.name}/{path.stem}")
-def test_every_configuration_builds_its_model(path):
-    config = load_settings(SequentialConfig, path)
-    hyper = check_hyper(config.model, config.hyper)
-    protocol = resolve_protocol(config)
-    given = {"num_users": 9} if config.model == "caser" else {}
-    model = build_model(
-        config.model, num_items=20, max_len=protocol.max_len, padding=protocol.padding, **hyper, **given
-    )
-    assert model.causal or not config.all_positions
-    assert Path(config.output).name == f"{path.parent.parent.name}_{path.stem}"
-    assert config.model in MODELS
+@pytest.mark.parametrize("name", ["beauty/sequential", "industrial/sequential", "lastfm/sequential"])
+def test_every_shipped_model_is_built(name):
+    jobs = [job for job in plan_of(name).values() if job.spec.name == "train-sequential"]
+    assert len(jobs) > 5
+    for job in jobs:
+        config = job.settings
+        hyper = check_hyper(config.model, config.hyper)
+        protocol = resolve_protocol(config)
+        given = {"num_users": 9} if config.model == "caser" else {}
+        model = build_model(
+            config.model, num_items=20, max_len=protocol.max_len, padding=protocol.padding, **hyper, **given
+        )
+        assert model.causal or not config.all_positions
+        assert config.output == f"runs/sequential/{name.split('/')[0]}_{job.title}"

@@ -18,7 +18,8 @@ from minionerec.data.moments import LATER, MOMENTS, SAME
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
+from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
@@ -166,6 +167,9 @@ def test_eval_beam_tells_it_too(made, tmp_path):
     written = Predictions.load(made / "told" / "seed-42" / "predictions")
     asked = Predictions.load(tmp_path / "True")
     assert asked.items == written.items
+    assert asked.given == written.given == (SESSION_CONTEXT,)
+    assert Ranked.load(made / "told" / "seed-42" / "predictions", "valid").given == (SESSION_CONTEXT,)
+    assert Predictions.load(tmp_path / "False").given == ()
     assert found[True][0] > 0.95 > 0.9 > found[False][0]
 
 

@@ -25,9 +25,9 @@ from minionerec.evaluation.config import EvalConfig
 from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.explain import explain
 from minionerec.recommend.export import run_export
-from minionerec.recommend.export_config import ExportConfig
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.sid.table import SidTable

@@ -71,7 +71,9 @@ def config(folder: Path, **changes) -> EvalConfig:
 def copy_artefact(source: Path, target: Path, counts: dict | None = None, **texts: str) -> Path:
     """An artefact of the same kind with some counts and files written anew, as its stage would have done."""
     manifest = read_manifest(source)
-    kept = {name: manifest[name] for name in ("config", "seed")} | {"counts": {**manifest["counts"], **(counts or {})}}
+    kept = {name: manifest[name] for name in ("config", "seed", "stage")} | {
+        "counts": {**manifest["counts"], **(counts or {})}
+    }
     with write_artefact(target, manifest["kind"], **kept) as place:
         for name in manifest["files"]:
             (place / name).parent.mkdir(exist_ok=True)

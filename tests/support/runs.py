@@ -20,7 +20,7 @@ def lists_of(ranks, targets, width=20, n_items=1000):
         others = [item for item in range(n_items - 1, n_items - width - 2, -1) if item != target][:width]
         items.append([*others[: rank - 1], target, *others[rank - 1 :]][:width] if rank <= width else others)
     return Predictions(
-        [f"u{target}" for target in targets],
+        [f"u{row}" for row in range(len(targets))],
         targets,
         [""] * len(targets),
         items,
@@ -29,7 +29,7 @@ def lists_of(ranks, targets, width=20, n_items=1000):
     )
 
 
-def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None):
+def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None, users=None, given=()):
     """What `minionerec train-sequential` leaves: `seed-N/model` and `seed-N/predictions`, the first seed being 9.
 
     Args:
@@ -39,12 +39,14 @@ def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None):
         sid_ranks: Like `ranks`, at SID level; none if None.
         valid: Whether validation rows are there too; each of their targets has rank 1.
         lists: Lists of each seed; those of `lists_of` if None.
+        users: The user of each row; one a row if None.
+        given: What the recommender was given beyond the histories.
 
     Returns:
         `place`.
     """
     targets = np.asarray(targets, dtype=np.int32)
-    users = [f"u{target}" for target in targets]
+    users = [f"u{row}" for row in range(len(targets))] if users is None else users
     for number, found in enumerate(ranks):
         folder = Path(place) / f"seed-{number + 9}"
         counts = {"parameters": 1234, "recipe": "all positions"}
@@ -60,6 +62,7 @@ def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None):
         made = lists_of(found, targets) if lists is None else lists[number]
         inputs = {"model": folder / "model"}
         counts = {"rows": len(targets), "split": "test", "beams": max(len(row) for row in made.items)}
+        counts["given"] = list(given)
         with write_artefact(folder / "predictions", KIND, config={}, inputs=inputs, counts=counts) as fresh:
             made.to_frame().to_parquet(fresh / FILE, index=False)
             write_ranks(fresh, splits)

@@ -13,7 +13,7 @@ from minionerec.rankers.protocol import Ranking
 from minionerec.recommend.items import Column, Items
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve.config import ServeConfig
-from minionerec.serve.server import make_parts
+from minionerec.serve.server import bind, make_parts, make_server
 
 N = 40
 IDS = [f"i{place}" for place in range(N)]
@@ -72,23 +72,17 @@ def load_fake(sources):
 def fake_parts(folder, *, keys=(), **settings):
     """Parts of an application whose model is the fake one in `folder`/shift-0, not loaded yet."""
     (folder / "shift-0").mkdir(exist_ok=True)
-    config = ServeConfig(checkpoint=str(folder / "shift-0"), **{"log": "errors", **settings})
+    config = ServeConfig(checkpoint=str(folder / "shift-0"), **{"log": "errors", "hosts": ["*"], **settings})
     return make_parts(config, [key.encode() for key in keys], load_fake)
 
 
 @contextmanager
 def running(parts):
     """A server in a thread on a free port of 127.0.0.1; gives the port."""
-    import uvicorn
-
-    from minionerec.serve.app import create_app
-    from minionerec.serve.server import bind
-
     if parts.shelf.current is None:
         parts.shelf.bring(parts.reloader.sources)
     listening = bind("127.0.0.1", 0)
-    settings = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "on"}
-    server = uvicorn.Server(uvicorn.Config(create_app(parts), timeout_graceful_shutdown=10, **settings))
+    server = make_server(parts)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -30,6 +30,7 @@ LENGTHS = {
 }
 STAGES = {
     "prepare-data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "corpus"},
+    "embed-items": {"corpus": "corpus", "output": "vectors", "dimensions": 6},
     "build-sids": {"corpus": "corpus", "output": "sids", "codebook_sizes": [4, 4], "dimensions": 6},
     "sft": {
         **{"corpus": "corpus", "sids": "sids", "output": "sft", "hidden_size": 16, "layers": 1, "heads": 2},

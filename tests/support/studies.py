@@ -1,4 +1,4 @@
-"""Studies whose steps take no time: each stage is played within this process, and leaves what the real one would.
+"""Recipes with cases whose steps take no time: each is played in this process, and leaves what the real one would.
 
 What a played model is worth is decided by its settings: its targets stand at rank 1 + 100 x learning_rate, one further
 where counts are off, and one row in five further still by its seed, so that a test can compute every table.
@@ -12,10 +12,10 @@ import numpy as np
 import yaml
 
 from minionerec.cli.main import dispatch
-from minionerec.cli.stages import STAGES
 from minionerec.core.artefacts import read_json
 from minionerec.core.settings import load_settings
 from minionerec.core.stage import Stage
+from minionerec.core.stages import STAGES
 from minionerec.metrics.predictions import FILE
 from support.runs import lists_of
 
@@ -25,22 +25,22 @@ output: {runs}
 seeds: [1, 2]
 data:
   shop:
-    - prepare-data: {{as: corpus, config: configs/demo/language/data.yaml, set: {{output: "{{runs}}/corpus"}}}}
-    - build-sids: {{as: sids, set: {{corpus: "{{corpus}}"}}}}
+    corpus: {{stage: prepare-data, config: "demo/language#data", output: "{{runs}}/corpus"}}
+    sids: {{stage: build-sids, corpus: "{{corpus}}"}}
 cases:
   labels:
     steps:
-      - sft: {{as: model, set: {{corpus: "{{data.corpus}}", sids: "{{data.sids}}", learning_rate: 0.01}}}}
-      - eval-beam: {{as: valid, set: {{checkpoint: "{{model}}", corpus: "{{data.corpus}}", split: valid}}}}
-      - eval-beam: {{as: test, set: {{checkpoint: "{{model}}", corpus: "{{data.corpus}}"}}}}
+      model: {{stage: sft, corpus: "{{data.corpus}}", sids: "{{data.sids}}", learning_rate: 0.01}}
+      valid: {{stage: eval-beam, checkpoint: "{{model}}", corpus: "{{data.corpus}}", split: valid}}
+      test: {{config: "#valid", split: test}}
   slower:
     label: a slower rate
-    like: labels
-    set: {{model: {{learning_rate: 0.03}}}}
+    base: labels
+    steps: {{model: {{learning_rate: 0.03}}}}
   sharpened:
     steps:
-      - grpo: {{set: {{corpus: "{{data.corpus}}", checkpoint: "{{labels.model}}", learning_rate: 0.02}}}}
-      - eval-beam: {{as: test, set: {{checkpoint: "{{grpo}}", corpus: "{{data.corpus}}"}}}}
+      grpo: {{corpus: "{{data.corpus}}", checkpoint: "{{labels.model}}", learning_rate: 0.02}}
+      test: {{stage: eval-beam, checkpoint: "{{grpo}}", corpus: "{{data.corpus}}"}}
 compare:
   test: {{metrics: [HR@3, HR@5], resamples: 20}}
 """
@@ -49,7 +49,7 @@ BROKEN = 0.66
 
 
 def write_study(folder, text=TINY, **changes):
-    """A study's file in a folder, its output beside it; `changes` are put over the keys of the file."""
+    """A recipe's file in a folder, its output beside it; `changes` are put over the keys of the file."""
     content = yaml.safe_load(text.format(runs=folder / "runs")) | changes
     path = Path(folder) / "study.yaml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False))  # no aliases
@@ -58,7 +58,7 @@ def write_study(folder, text=TINY, **changes):
 
 def study(monkeypatch, path, *words):
     """The command; its exit status."""
-    monkeypatch.setattr(sys, "argv", ["minionerec", "study", str(path), *words])
+    monkeypatch.setattr(sys, "argv", ["minionerec", "run", str(path), *words])
     try:
         dispatch()
     except SystemExit as ended:
@@ -111,16 +111,19 @@ def play(name, config, log):
         return 2
     stage = Stage(config, settings=config.deciding() if hasattr(config, "deciding") else None)
     with stage.work() as work:
-        counts = {"split": "test", "rows": ROWS}
+        counts = {"split": "test", "rows": ROWS, "given": []}
         rank = np.ones(ROWS, int)
         if name == "eval-beam":
             counts["split"], counts["beams"] = config.split, 20
             said = read_json(Path(config.checkpoint) / "said.json")
             rank += round(100 * said["learning_rate"])
             rank[:: 5 + said["seed"]] += 4
+            counts["given"] = ["session context"] if config.tell_moments and said["moments"] else []
         with work.finish(seed=getattr(config, "seed", None), counts=counts) as place:
             if name == "eval-beam":
                 lists_of(rank, np.arange(ROWS)).to_frame().to_parquet(place / FILE, index=False)
             rate = getattr(config, "learning_rate", 0)
-            (place / "said.json").write_text(f'{{"learning_rate": {rate}, "seed": {getattr(config, "seed", 0)}}}')
+            said = {"learning_rate": rate, "seed": getattr(config, "seed", 0)}
+            said["moments"] = getattr(config, "wording", "") == "moments"
+            (place / "said.json").write_text(json.dumps(said))
     return 0

@@ -59,9 +59,11 @@ def make_predictions(rng, rows, table, share):
     return Predictions(rows.users.tolist(), targets, [table.sids[target] for target in targets], items, sids, scores)
 
 
-def checkpoint(place, settings, counts, inputs, log):
+def checkpoint(place, settings, counts, inputs, log, stage="sft"):
     """What a training leaves, but for its weights."""
-    with write_artefact(place, "checkpoint", config=settings, inputs=inputs, counts=counts, seed=42) as fresh:
+    with write_artefact(
+        place, "checkpoint", stage=stage, config=settings, inputs=inputs, counts=counts, seed=42
+    ) as fresh:
         (fresh / "training_log.json").write_text(json.dumps(log))
 
 
@@ -85,7 +87,7 @@ def write_trained(folder):
     log = [{"step": 0, "epoch": 0, "eval_ndcg@10": 0.1}]
     log.append({"step": 1650, "epoch": 2.0, "loss": 0.01, "eval_ndcg@10": 0.11})
     counts = {"best_step": 1650, "best": {"eval_ndcg@10": 0.11}, "steps": 1650}
-    checkpoint(folder / "grpo", GRPO, counts, {"checkpoint": folder / "sft"}, log)
+    checkpoint(folder / "grpo", GRPO, counts, {"checkpoint": folder / "sft"}, log, "grpo")
     for name, share in (("sft", 0.4), ("grpo", 0.6)):
         make_predictions(rng, corpus.test, table, share).save(
             folder / f"eval_{name}",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import open_artefact, write_text_atomic
@@ -20,7 +19,8 @@ from minionerec.data.city.config import CeilingConfig
 from minionerec.data.city.law import Moments, likeliest, probability_of
 from minionerec.data.city.make import city_people
 from minionerec.data.city.people import People
-from minionerec.data.city.text import ids
+from minionerec.data.city.sizes import PARQUET
+from minionerec.data.city.text import ids, numbers_of
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 
@@ -64,9 +64,15 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
         with work.phase("load"):
             city = open_artefact(stage.inputs["city"], "city")
             corpus = StoredCorpus.open(stage.inputs["corpus"])
-            check_corpus(corpus, city["counts"], config)
+            people, form = city_people(city["settings"]), city["settings"].get("form", PARQUET)
+            check_corpus(corpus, city["counts"], config, form)
+            if corpus.max_history < people.memory:
+                raise ConfigError(
+                    f"{config.corpus}: max_history is {corpus.max_history}, but the next choice depends on the last "
+                    f"{people.memory} items. Prepare it with max_history {people.memory} or more."
+                )
         with work.phase("rank"):
-            totals = totals_of(corpus, city_people(city["settings"]), config)
+            totals = totals_of(corpus, people, config, form)
         content = {"split": corpus.split, **totals.content()}
         counts = {"rows": totals.rows, **content["ceiling"]}
         with work.finish(counts=counts) as place:
@@ -75,7 +81,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     return CeilingResult(stage.output, counts)
 
 
-def check_corpus(corpus: StoredCorpus, counts: Mapping[str, Any], config: CeilingConfig) -> None:
+def check_corpus(corpus: StoredCorpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:
     """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
 
     Raises:
@@ -95,25 +101,35 @@ def check_corpus(corpus: StoredCorpus, counts: Mapping[str, Any], config: Ceilin
                 "(source 'tables', without core, start or end)."
             )
     held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
-    expected = pa.chunked_array([ids("p", np.arange(corpus.n_items))])
+    expected = pa.chunked_array([ids("p", np.arange(corpus.n_items), form)])
     if not held.equals(expected):
         raise ConfigError(f"{place}: was not made from {city}: its items are others. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
-def moments_of(rows: SplitRows) -> Moments:
+def moments_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> Moments:
     """What the targets of some rows depend on.
+
+    Args:
+        rows: The rows.
+        form: Whose ids they have.
+        memory: Last items that are not taken once more.
 
     Raises:
         ConfigError: If the rows have no times.
     """
     if rows.times is None:
         raise ConfigError("the corpus has no times, but the city's choices depend on them. Prepare it from the city.")
-    users = pc.cast(pc.utf8_slice_codeunits(pa.array(rows.users, pa.string()), 1), pa.int64())
     newest = rows.newest.astype(np.int64)
     pauses = np.where(newest < 0, -1, rows.times.time - rows.times.previous)
-    return Moments(users.to_numpy(zero_copy_only=False), newest, rows.times.time, pauses)
+    recent = None
+    if memory:
+        recent = np.full((len(rows), memory), -1, dtype=np.int64)
+        for row, history in enumerate(rows.histories):
+            last = history[-memory:][::-1]
+            recent[row, : len(last)] = last
+    return Moments(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
 
 
 class Totals:
@@ -188,7 +204,7 @@ class Totals:
         )
 
 
-def totals_of(corpus: StoredCorpus, people: People, config: CeilingConfig) -> Totals:
+def totals_of(corpus: StoredCorpus, people: People, config: CeilingConfig, form: str = PARQUET) -> Totals:
     """The totals over all rows of a split, which are read some at a time.
 
     Raises:
@@ -199,7 +215,7 @@ def totals_of(corpus: StoredCorpus, people: People, config: CeilingConfig) -> To
         raise DataError(f"{config.corpus}: split {config.split!r} holds no row. Choose another split.")
     totals = Totals(people, sorted(set(config.ks)), size)
     for numbers, rows in progress(corpus.batches(config.split), "ranking rows", unit="batch"):
-        moments, targets = moments_of(rows), rows.targets.astype(np.int64)
+        moments, targets = moments_of(rows, form, people.memory), rows.targets.astype(np.int64)
         for begin in range(0, len(rows), AT_ONCE):
             some = np.arange(begin, min(begin + AT_ONCE, len(rows)))
             totals.add(numbers[some], moments.take(some), targets[some])

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from minionerec.data.city.people import SESSION, Likes, People, likes_of, visits_of
-from minionerec.data.city.world import AISLE, RANK_SHARES, World, around, generator
+from minionerec.data.city.sizes import AISLE
+from minionerec.data.city.world import RANK_SHARES, World, around, generator, taken_instead
 
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
@@ -68,6 +69,8 @@ def choices_of(people: People, block: int) -> Choices:
     chances = rng.random((4, total))
     shelves = _shelves(world, likes, person, epochs, source, chances[0], chances[1], widths)
     styles = _styles(world, likes, person, epochs, source == FASHION, shelves, chances[2], chances[3])
+    if not people.all_there:
+        styles = _taken(people, shelves, styles, epochs, widths)
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
     users = block * people.block + np.repeat(np.arange(len(visits.counts)), visits.counts)
@@ -148,3 +151,38 @@ def _styles(
     favourite = likes.styles[person, second.astype(np.int64)]
     ranks = np.searchsorted(np.cumsum(RANK_SHARES)[:-1], rank, side="right")
     return np.where(loyal, favourite, world.styles_of_ranks(shelves, ranks, epochs))
+
+
+def _taken(
+    people: People, shelves: np.ndarray, wanted: np.ndarray, epochs: np.ndarray, widths: np.ndarray
+) -> np.ndarray:
+    """Style that is taken by whoever wants one, int64 (M,), in the order of `_by_step`."""
+    taken, begin = np.empty(len(shelves), dtype=np.int64), 0
+    recent = np.full((widths[0], people.memory), -1, dtype=np.int64)  # positions
+    for width in widths:
+        span, recent = slice(begin, begin + width), recent[:width]
+        there = free_styles(people.world.there(shelves[span], epochs[span]), shelves[span], recent)
+        taken[span] = taken_instead(there)[np.arange(width), wanted[span]]
+        newest = shelves[span] * len(RANK_SHARES) + taken[span]
+        recent = np.concatenate([newest[:, None], recent], axis=1)[:, : people.memory]
+        begin += width
+    return taken
+
+
+def free_styles(there: np.ndarray, shelves: np.ndarray, recent: np.ndarray) -> np.ndarray:
+    """What is there for a person who does not take the last items once more, unless nothing else is there.
+
+    Args:
+        there: bool (R, …, 20), what is there.
+        shelves: int64 (R, …), shelves.
+        recent: int64 (R, memory), positions of the last items, -1 where there were none.
+
+    Returns:
+        bool (R, …, 20).
+    """
+    free = there.copy()
+    for last in recent.T:
+        shape = (-1, *(1,) * (shelves.ndim - 1))
+        same = (shelves == (last // len(RANK_SHARES)).reshape(shape)) & (last >= 0).reshape(shape)
+        free &= ~(same[..., None] & (np.arange(len(RANK_SHARES)) == (last % len(RANK_SHARES)).reshape((*shape, 1))))
+    return np.where(free.any(axis=-1, keepdims=True), free, there)

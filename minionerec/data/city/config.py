@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
-from minionerec.data.city.sizes import DAY, MOST_TIMES, SECONDS_A_CHOICE, SHELF
+from minionerec.data.city.sizes import DAY, DEPARTMENT, FORMS, MOST_TIMES, RETURNS, SHELF, SHOP, seconds_a_choice
 from minionerec.data.names import SPLITS
 
 
@@ -17,7 +17,7 @@ class MakeCityConfig(StageConfig):
 
     output: str = setting(
         "runs/city/small/city",
-        "directory to write items.parquet and interactions.parquet into",
+        "directory to write the tables of items and interactions into",
         required=True,
         decides=False,
     )
@@ -28,6 +28,25 @@ class MakeCityConfig(StageConfig):
     )
     days: int = setting(360, "days that the city is open", least=1, most=36_500)
     epoch_days: int = setting(60, "days after which every shelf has another best seller", least=1, most=36_500)
+    returns: float = setting(
+        RETURNS, "share of a person's choices that begin a session", above=0, most=1, came_later=True
+    )
+    late: float = setting(
+        0.0,
+        "share of the items, among those that become best sellers while the city is open, that are not sold before",
+        least=0,
+        most=1,
+        came_later=True,
+    )
+    memory: int = setting(
+        0, "last items of a person that are not taken once more, at most 10", least=0, most=10, came_later=True
+    )
+    form: str = setting(
+        FORMS[0],
+        f"'parquet': two tables of parquet; '{SHOP}': csv files with ids such as P001 and U0001, for one small shop",
+        known=FORMS,
+        came_later=True,
+    )
     seed: int = setting(42, "seed of all that is drawn", least=0)
     processes: int = setting(1, "processes that make blocks of people; the result is the same", least=1, decides=False)
 
@@ -44,8 +63,13 @@ class MakeCityConfig(StageConfig):
                 f"items is {self.items}, but a shelf holds {SHELF}. Give a multiple of {SHELF}: {less} or "
                 f"{less + SHELF}."
             )
+        if self.form == SHOP and self.items > DEPARTMENT * SHELF:
+            raise ConfigError(
+                f"items is {self.items}, but a shop has one department of at most {DEPARTMENT * SHELF}. Give fewer "
+                "items, or form 'parquet'."
+            )
         most = MOST_TIMES * self.mean_interactions
-        needed = -(-most * SECONDS_A_CHOICE // DAY)
+        needed = -(-most * seconds_a_choice(self.returns) // DAY)
         if self.days < needed:
             raise ConfigError(
                 f"days is {self.days}, but with mean_interactions {self.mean_interactions} a person may choose {most} "

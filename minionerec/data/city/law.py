@@ -18,11 +18,12 @@ from minionerec.data.city.choices import (
     STYLE_SHARES,
     TASTE,
     TASTE_SHARES,
+    free_styles,
     kinds_of,
 )
 from minionerec.data.city.people import People, likes_of
-from minionerec.data.city.sizes import SHELF
-from minionerec.data.city.world import AISLE, RANK_SHARES, World, around
+from minionerec.data.city.sizes import AISLE, SHELF
+from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
 
 __all__ = ["BEGINS", "FIRST", "GOES_ON", "Moments", "likeliest", "probabilities", "probability_of"]
 
@@ -36,12 +37,15 @@ class Moments:
         newest: int64 (R,), row of the items table that each chose last; -1 where nothing was chosen before.
         times: int64 (R,), seconds since 1970 of the choice.
         pauses: int64 (R,), seconds since the choice before; -1 where there was none.
+        recent: int64 (R, memory), rows of the last items, which are not taken once more, the newest first; -1 where
+            there were none. None where people may take everything once more.
     """
 
     users: np.ndarray
     newest: np.ndarray
     times: np.ndarray
     pauses: np.ndarray
+    recent: np.ndarray | None = None
 
     def __len__(self) -> int:
         """R."""
@@ -49,7 +53,8 @@ class Moments:
 
     def take(self, places: np.ndarray) -> "Moments":
         """Some of them."""
-        return Moments(self.users[places], self.newest[places], self.times[places], self.pauses[places])
+        recent = None if self.recent is None else self.recent[places]
+        return Moments(self.users[places], self.newest[places], self.times[places], self.pauses[places], recent)
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,14 @@ class _Special:
     """The shelves that have another source than fashion, and what decides the items of them.
 
     Attributes:
-        shelves: int64 (R, C), C = 3 + 8 + 4; each shelf of a row counts where it stands first.
+        shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; each shelf of a row counts where it stands
+            first.
         shares: float64 (R, C), share of each in the choice; 0 where it stands for the second time.
         real: bool (R, C), whether it stands there first.
         styles: float64 (R, 20), share of each style among loyal choices.
         fashion: float64 (R,), share of fashion.
         epochs: int64 (R,).
+        there: bool (R, C, 20), what may be taken; None where everything may.
     """
 
     shelves: np.ndarray
@@ -71,6 +78,7 @@ class _Special:
     styles: np.ndarray
     fashion: np.ndarray
     epochs: np.ndarray
+    there: np.ndarray | None
 
 
 def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,12 +111,31 @@ def _special(people: People, moments: Moments) -> _Special:
         ],
         axis=1,
     )
+    epochs, there = world.epoch_of(moments.times), None
+    if not people.all_there:
+        recent = _recent(people, moments)
+        shelves = np.concatenate([shelves, np.maximum(recent // SHELF, 0)], axis=1)
+        shares = np.concatenate([shares, np.zeros(recent.shape)], axis=1)
+        there = free_styles(world.there(shelves, epochs[:, None]), shelves, recent)
     same = shelves[:, :, None] == shelves[:, None, :]  # (R, C, C)
     real = ~np.tril(same, -1).any(axis=2)
     summed = np.where(real, (same * shares[:, None, :]).sum(axis=2), 0.0)
     loyal = np.zeros((n, SHELF))
     np.add.at(loyal, (np.arange(n)[:, None], styles), STYLE_SHARES)
-    return _Special(shelves, summed, real, loyal, weights[:, FASHION], world.epoch_of(moments.times))
+    return _Special(shelves, summed, real, loyal, weights[:, FASHION], epochs, there)
+
+
+def _recent(people: People, moments: Moments) -> np.ndarray:
+    """Positions of the last items, int64 (R, memory), -1 where there were none.
+
+    Raises:
+        ValueError: If the moments do not say what they were.
+    """
+    if not people.memory:
+        return np.empty((len(moments), 0), dtype=np.int64)
+    if moments.recent is None or moments.recent.shape[1] != people.memory:
+        raise ValueError(f"moments.recent must hold the last {people.memory} items of each choice")
+    return np.where(moments.recent < 0, -1, people.world.positions(np.maximum(moments.recent, 0)))
 
 
 def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
@@ -126,8 +153,7 @@ def _of_shelves(world: World, special: _Special) -> np.ndarray:
     selling = RANK_SHARES[ranks]  # (R, C, 20)
     chosen = special.shares[:, :, None] * (LOYAL * special.styles[:, None, :] + (1 - LOYAL) * selling)
     fashion = special.fashion[:, None] * _appeal(world, special.epochs, special.shelves)
-    found: np.ndarray = chosen + fashion[:, :, None] * selling
-    return found
+    return as_taken(chosen + fashion[:, :, None] * selling, special.there)
 
 
 def probabilities(people: People, moments: Moments) -> np.ndarray:
@@ -146,6 +172,8 @@ def probabilities(people: People, moments: Moments) -> np.ndarray:
     ranks = world.ranks(np.arange(world.shelves)[:, None], np.arange(SHELF), special.epochs[:, None, None])
     fashion = np.stack([world.appeal(epoch) for epoch in special.epochs.tolist()])[:, :, None] * RANK_SHARES[ranks]
     chances = special.fashion[:, None, None] * fashion  # (R, S, 20)
+    if not people.all_there:
+        chances = as_taken(chances, world.there(np.arange(world.shelves), special.epochs[:, None]))
     of_shelves, real = _of_shelves(world, special), special.real
     row, place = np.nonzero(real)
     chances[row, special.shelves[row, place]] = of_shelves[row, place]
@@ -166,10 +194,13 @@ def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.nda
     positions = world.positions(rows)
     shelf, style = positions // SHELF, positions % SHELF
     share = (special.shares * (special.shelves == shelf[:, None])).sum(axis=1)
-    selling = RANK_SHARES[world.ranks(shelf, style, special.epochs)]
-    loyal = special.styles[np.arange(len(rows)), style]
+    selling = RANK_SHARES[world.ranks(shelf[:, None], np.arange(SHELF), special.epochs[:, None])]  # (R, 20)
     fashion = special.fashion * _appeal(world, special.epochs, shelf[:, None])[:, 0]
-    found: np.ndarray = share * (LOYAL * loyal + (1 - LOYAL) * selling) + fashion * selling
+    wanted = share[:, None] * (LOYAL * special.styles + (1 - LOYAL) * selling) + fashion[:, None] * selling
+    there = None
+    if not people.all_there:
+        there = free_styles(world.there(shelf, special.epochs), shelf, _recent(people, moments))
+    found: np.ndarray = as_taken(wanted, there)[np.arange(len(rows)), style]
     return found
 
 
@@ -209,9 +240,12 @@ def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.
 def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The items that fashion chooses most, at most `count`: positions int64 and shares float64, the first first."""
     appeal = world.appeal(epoch)
-    shelves = np.argsort(-appeal, kind="stable")[:count]  # each has its first rank before those of later shelves
+    shelves = np.argsort(-appeal, kind="stable")
+    if not world.late:
+        shelves = shelves[:count]  # each has its first rank before those of later shelves
     ranks = world.ranks(shelves[:, None], np.arange(SHELF), epoch)
-    shares = (appeal[shelves, None] * RANK_SHARES[ranks]).reshape(-1)
+    there = world.there(shelves, np.array(epoch)) if world.late else None
+    shares = as_taken(appeal[shelves, None] * RANK_SHARES[ranks], there).reshape(-1)
     positions = (shelves[:, None] * SHELF + np.arange(SHELF)).reshape(-1)
     order = np.argsort(-shares, kind="stable")[:count]
     return positions[order], shares[order]

@@ -15,11 +15,14 @@ from minionerec.core.stage import Stage, Work
 from minionerec.data.city.choices import choices_of
 from minionerec.data.city.config import MakeCityConfig
 from minionerec.data.city.people import People, people_of
-from minionerec.data.city.text import ids, items_table
+from minionerec.data.city.sizes import PARQUET, SHOP
+from minionerec.data.city.text import ids, items_table, shop_table
 from minionerec.data.city.world import World
 
 ITEMS, INTERACTIONS = "items.parquet", "interactions.parquet"
 """The two tables, in the form of the source `tables` of prepare-data."""
+SHOP_ITEMS, SHOP_INTERACTIONS = "items.csv", "interactions.csv"
+"""The same of a shop."""
 ITEMS_AT_ONCE = 1 << 16
 _PARTS = "parts"
 _WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 23}
@@ -46,7 +49,8 @@ class MakeCityResult:
 def city_people(settings: Mapping[str, Any]) -> People:
     """The people (and the world) of the settings of `make-city`, as configuration or manifest have them."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
-    return people_of(*(int(settings[name]) for name in names))
+    later = {name: settings[name] for name in ("late", "returns", "memory") if name in settings}
+    return people_of(*(int(settings[name]) for name in names), **later)
 
 
 def run_make_city(config: MakeCityConfig) -> MakeCityResult:
@@ -66,8 +70,11 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
     with stage.work() as work:
         parts = _make_parts(config, people, work)
         with work.finish(seed=config.seed, counts=counts) as place:
-            _write_items(people.world, place / ITEMS)
-            counts["interactions"] = _join(parts, place / INTERACTIONS)
+            if config.form == SHOP:
+                counts["interactions"] = _write_shop(people.world, parts, place)
+            else:
+                _write_items(people.world, place / ITEMS)
+                counts["interactions"] = _join(parts, place / INTERACTIONS)
             counts |= {"blocks": people.blocks, "epochs": people.world.epochs}
     return MakeCityResult(stage.output, counts)
 
@@ -82,7 +89,7 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
     work.reached(done)
     with work.phase("choose"):
         if config.processes == 1:
-            made = _in_turn(people, missing, parts)
+            made = _in_turn(people, missing, parts, config.form)
         else:
             made = _at_once(config.processes, work.stage.settings, missing, parts)
         for _ in progress(made, "making people", total=len(missing), unit="block"):
@@ -91,9 +98,9 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
     return parts
 
 
-def _in_turn(people: People, missing: list[int], parts: list[Path]) -> Iterator[None]:
+def _in_turn(people: People, missing: list[int], parts: list[Path], form: str) -> Iterator[None]:
     for block in missing:
-        write_block(people, block, parts[block])
+        write_block(people, block, parts[block], form)
         yield
 
 
@@ -110,22 +117,23 @@ def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], pa
 
 def _write_block_of(settings: Mapping[str, Any], block: int, path: Path) -> None:
     """The same as `write_block` in another process, which makes the world once."""
-    write_block(city_people(settings), block, path)
+    write_block(city_people(settings), block, path, settings.get("form", PARQUET))
 
 
-def write_block(people: People, block: int, path: Path) -> None:
+def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> None:
     """Draw the choices of one block and write them, whole or not at all.
 
     Args:
         people: The city and its people.
         block: Number of the block.
         path: The parquet file.
+        form: Whose ids it holds.
     """
     choices = choices_of(people, block)
     table = pa.table(
         {
-            "user_id": ids("u", choices.users),
-            "item_id": ids("p", choices.rows),
+            "user_id": ids("u", choices.users, form),
+            "item_id": ids("p", choices.rows, form),
             "timestamp": pa.array(choices.times, pa.int64()),
         }
     )
@@ -143,6 +151,15 @@ def _write_items(world: World, path: Path) -> None:
         writer.write_table(table, row_group_size=len(table))
     if writer is not None:
         writer.close()
+
+
+def _write_shop(world: World, parts: list[Path], place: Path) -> int:
+    """Both tables as csv, interactions in order of time; how many interactions there are."""
+    shop_table(world).to_pandas().to_csv(place / SHOP_ITEMS, index=False, lineterminator="\n")
+    interactions = pa.concat_tables([pq.read_table(part) for part in parts]).to_pandas()
+    interactions = interactions.sort_values("timestamp", kind="stable")
+    interactions.to_csv(place / SHOP_INTERACTIONS, index=False, lineterminator="\n")
+    return len(interactions)
 
 
 def _join(parts: list[Path], path: Path) -> int:

@@ -5,8 +5,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from minionerec.data.city.sizes import DAY, FEWEST, MOST_TIMES, SHELF
-from minionerec.data.city.world import AISLE, BEGAN, DEPARTMENT, World, generator, power_law, spread, world_of
+from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIMES, RETURNS, SHELF
+from minionerec.data.city.world import BEGAN, World, generator, power_law, spread, world_of
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
 """Most people of a block, and most choices that a block holds on average."""
@@ -18,7 +18,6 @@ FAVOURITES = power_law(SHELF, 1.0, 2.0)
 
 _LIKES, _VISITS = 0, 1  # streams of a block; 2 is what is chosen
 _BETWEEN = 3600.0
-_NEW_SESSION = 0.2
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
 
@@ -31,11 +30,20 @@ class People:
         world: The city that they come to.
         users: Number of people.
         mean: Choices of a person, on average.
+        returns: Share of a person's choices, but for the first, that begin a session.
+        memory: Last items of a person that are not taken once more; at most 19.
     """
 
     world: World
     users: int
     mean: int
+    returns: float = RETURNS
+    memory: int = 0
+
+    @property
+    def all_there(self) -> bool:
+        """Whether every item may be taken at every time."""
+        return not self.world.late and not self.memory
 
     @cached_property
     def block(self) -> int:
@@ -116,7 +124,7 @@ def visits_of(people: People, block: int) -> Visits:
     ends = np.cumsum(counts)
     firsts, lasts = ends - counts, ends - 1
     total = int(ends[-1])
-    begins = rng.random(total) < _NEW_SESSION
+    begins = rng.random(total) < people.returns
     begins[firsts] = True
     within = np.minimum(_SHORTEST - _PAUSE * np.log(1 - rng.random(total)), _LONGEST)
     steps = np.where(begins, _BETWEEN, within)
@@ -143,6 +151,16 @@ def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, incl
     return restarted
 
 
-def people_of(items: int, users: int, mean: int, days: int, epoch_days: int, seed: int) -> People:
+def people_of(
+    items: int,
+    users: int,
+    mean: int,
+    days: int,
+    epoch_days: int,
+    seed: int,
+    late: float = 0.0,
+    returns: float = RETURNS,
+    memory: int = 0,
+) -> People:
     """The people of some settings."""
-    return People(world_of(items, days, epoch_days, seed), users, mean)
+    return People(world_of(items, days, epoch_days, seed, late), users, mean, returns, memory)

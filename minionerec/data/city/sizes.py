@@ -2,9 +2,22 @@
 
 SHELF = 20
 """Items of a shelf, one of each style."""
+AISLE, DEPARTMENT = 8, 64
+"""Shelves of an aisle, and of a department."""
+FORMS = PARQUET, SHOP = "parquet", "shop"
+"""How the tables are written."""
 DAY = 86_400
 """Seconds."""
 FEWEST, MOST_TIMES = 2, 8
 """Fewest choices of a person; most, as a multiple of the mean."""
-SECONDS_A_CHOICE = 1200
-"""Seconds that choices take, pauses between sessions among them: more than the mean of 840, so that days suffice."""
+RETURNS = 0.2
+"""Share of a person's choices that begin a session, unless a city says otherwise."""
+
+
+def seconds_a_choice(returns: float) -> int:
+    """Seconds that a choice takes, pauses between sessions among them: more than the mean, so that days suffice.
+
+    Args:
+        returns: Share of the choices that begin a session.
+    """
+    return 480 + round(3600 * returns)

@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minionerec.data.city.sizes import SHELF
+from minionerec.data.city.sizes import AISLE, DEPARTMENT, PARQUET, SHELF, SHOP
 from minionerec.data.city.words import AISLES, FOLK, MOODS, PLACES, STYLES, SYLLABLES, TIMES
-from minionerec.data.city.world import AISLE, DEPARTMENT, World
+from minionerec.data.city.world import World
 
 _MIX = 0x9E3779B97F4A7C15
+_OUT_OF_STOCK = 0.1
+_SHOP_DIGITS = {"p": 3, "u": 4}
 _OF_DEPARTMENT = (PLACES, FOLK, TIMES, MOODS)
 MOST_ITEMS = len(PLACES) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
 """Items that can have titles of their own."""
@@ -50,6 +52,35 @@ def _brands(departments: np.ndarray, styles: np.ndarray) -> pa.Array:
     return _joined(*parts, by="")
 
 
+def shop_table(world: World) -> pa.Table:
+    """The items of a shop: an aisle is a department, and titles name no district.
+
+    Returns:
+        Columns `item_id`, `title`, `description`, `department`, `price` (of the noun, and up to half more by style)
+        and `in_stock` ("yes" or "no", by chance).
+    """
+    rows = np.arange(world.items)
+    positions = world.positions(rows)
+    shelves, styles = positions // SHELF, positions % SHELF
+    aisles, nouns = shelves // AISLE % len(AISLES), [noun for _, _, shelf in AISLES for noun in shelf]
+    brand, noun = _brands(shelves // DEPARTMENT, styles), shelves % len(nouns)
+    title = _joined(brand, _words(STYLES, styles), _words(nouns, noun))
+    description = _joined(
+        _words([f"{purpose}:" for _, purpose, _ in AISLES], aisles),
+        _words(STYLES, styles, lower=True),
+        _words(nouns, noun, lower=True),
+        "by",
+        _joined(brand, ".", by=""),
+    )
+    chances = _chances(np.concatenate([noun, world.items + positions])).reshape(2, -1)
+    price = np.floor(5 * np.exp(2.2 * chances[0]) * (1 + styles / (2 * SHELF))) + 0.9
+    stock = pa.array(np.where(chances[1] < _OUT_OF_STOCK, "no", "yes"))
+    columns = {"item_id": ids("p", rows, SHOP), "title": title, "description": description}
+    return pa.table(
+        columns | {"department": _words([aisle for aisle, _, _ in AISLES], aisles), "price": price, "in_stock": stock}
+    )
+
+
 def items_table(world: World, begin: int, end: int) -> pa.Table:
     """Some rows of the items table.
 
@@ -83,6 +114,25 @@ def items_table(world: World, begin: int, end: int) -> pa.Table:
     return pa.table({"item_id": ids("p", rows), "title": title, "description": description})
 
 
-def ids(letter: str, numbers: np.ndarray) -> pa.Array:
-    """Ids of items ("p7") or people ("u7")."""
+def _chances(numbers: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each number, as if by chance: float64 of the same shape."""
+    mixed = (numbers + 1).astype(np.uint64) * np.uint64(_MIX)
+    mixed ^= mixed >> np.uint64(29)
+    chances: np.ndarray = (mixed * np.uint64(_MIX) >> np.uint64(11)) / 2.0**53
+    return chances
+
+
+def ids(letter: str, numbers: np.ndarray, form: str = PARQUET) -> pa.Array:
+    """Ids of items ("p7") or people ("u7"); of a shop "P008" and "U0008", counted from one."""
+    if form == SHOP:
+        digits = pc.utf8_lpad(pc.cast(pa.array(numbers + 1), pa.string()), _SHOP_DIGITS[letter], "0")
+        return _joined(letter.upper(), digits, by="")
     return _joined(letter, pc.cast(pa.array(numbers), pa.string()), by="")
+
+
+def numbers_of(ids: Sequence[str] | np.ndarray, form: str) -> np.ndarray:
+    """The numbers in ids, the inverse of `ids`: int64."""
+    numbers: np.ndarray = pc.cast(pc.utf8_slice_codeunits(pa.array(ids, pa.string()), 1), pa.int64()).to_numpy(
+        zero_copy_only=False
+    )
+    return numbers - 1 if form == SHOP else numbers

@@ -5,11 +5,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from minionerec.data.city.sizes import DAY, SHELF
-from minionerec.data.city.words import AISLES
+from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, SHELF
 
-AISLE, DEPARTMENT = 8, 8 * len(AISLES)
-"""Shelves of an aisle, and of a department."""
 YEAR = 365
 """Days after which seasons come again."""
 BEGAN = 1_704_067_200
@@ -55,12 +52,14 @@ class World:
         days: Days that the city is open.
         epoch_days: Days of an epoch; what sells changes from epoch to epoch.
         seed: Seed of everything.
+        late: Share of the items, among those that become best sellers while the city is open, that are not sold before.
     """
 
     items: int
     days: int
     epoch_days: int
     seed: int
+    late: float = 0.0
 
     @property
     def shelves(self) -> int:
@@ -154,6 +153,23 @@ class World:
         styles: np.ndarray = (ranks - self._drawn["turn"][shelves] - np.asarray(epochs, dtype=np.int64)) % SHELF
         return styles
 
+    @cached_property
+    def begins(self) -> np.ndarray:
+        """Epoch from which each item is sold, by shelf and style: int64 (S, 20).
+
+        An item that comes late comes as the best seller of its shelf. One item of each shelf is always there.
+        """
+        turn = self._drawn["turn"].astype(np.int64)
+        best = -(np.arange(SHELF) + turn[:, None]) % SHELF  # the epoch in which it is the best seller
+        late = generator(self.seed, _WORLD_STREAM, 2).random((self.shelves, SHELF)) < self.late
+        begins: np.ndarray = np.where(late & (best < self.epochs), best, 0)
+        return begins
+
+    def there(self, shelves: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Which styles of shelves are sold in epochs, whose shapes are broadcast: bool (…, 20)."""
+        found: np.ndarray = self.begins[shelves] <= np.asarray(epochs)[..., None]
+        return found
+
     def epoch_of(self, times: np.ndarray) -> np.ndarray:
         """Epoch of times in seconds since 1970, from 0: int64; what lies outside counts for the nearest."""
         epochs: np.ndarray = (np.asarray(times, dtype=np.int64) - BEGAN) // (self.epoch_days * DAY)
@@ -187,7 +203,37 @@ def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.n
     return picked
 
 
+def taken_instead(there: np.ndarray) -> np.ndarray:
+    """The style that is taken by whoever wants each: the same, or the next that is there, round the shelf.
+
+    Args:
+        there: bool (…, 20), at least one of each shelf.
+
+    Returns:
+        int64 (…, 20).
+    """
+    twice = np.concatenate([there, there], axis=-1)
+    following = np.where(twice, np.arange(2 * SHELF), 2 * SHELF)
+    taken: np.ndarray = np.minimum.accumulate(following[..., ::-1], axis=-1)[..., ::-1][..., :SHELF] % SHELF
+    return taken
+
+
+def as_taken(chances: np.ndarray, there: np.ndarray | None) -> np.ndarray:
+    """Chances that each style is wanted, as chances that it is taken: float64 (…, 20).
+
+    Args:
+        chances: float64 (…, 20).
+        there: bool (…, 20), what is there, at least one of each shelf; None where all is.
+    """
+    if there is None:
+        return chances
+    taken, found = np.broadcast_to(taken_instead(there), chances.shape), np.zeros_like(chances)
+    for style in range(SHELF):
+        found += np.where(taken[..., style, None] == np.arange(SHELF), chances[..., style, None], 0.0)
+    return found
+
+
 @lru_cache(maxsize=2)
-def world_of(items: int, days: int, epoch_days: int, seed: int) -> World:
+def world_of(items: int, days: int, epoch_days: int, seed: int, late: float = 0.0) -> World:
     """The world of some settings; a process keeps the last two."""
-    return World(items, days, epoch_days, seed)
+    return World(items, days, epoch_days, seed, late)

@@ -9,7 +9,7 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, setting
-from minionerec.reports.config import PROTOCOLS, SPLITS, nested
+from minionerec.reports.config import PROTOCOLS, RESAMPLE, RESAMPLED, SPLITS, USERS, nested
 
 _ENTRY_KEYS = ("corpus", "items", "protocol", "sids", "stages", "reference", "split")
 _STAGE_KEYS = ("predictions", "checkpoint")
@@ -85,6 +85,7 @@ class ExperimentLogConfig(StageConfig):
     )
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked without files."""

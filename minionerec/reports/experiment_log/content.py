@@ -16,16 +16,17 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     reference = entry.material.reference
     kinds = {"sft": [SFT], "rl": [RL]}
     known = {kind for listed in kinds.values() for kind in listed}
-    kinds["other_trainings"] = sorted({training.kind for training in entry.trainings} - known)
+    kinds["other_trainings"] = sorted({training.stage for training in entry.trainings} - known)
     return {
         "setup": dict(setup(entry)),
         **{
-            key: {each.name: training_json(each) for each in entry.trainings if each.kind in wanted}
+            key: {each.name: training_json(each) for each in entry.trainings if each.stage in wanted}
             for key, wanted in kinds.items()
         },
         "changes": _changes(entry),
         "stages": {label: _stage_json(entry, label) for label in entry.lineages},
-        "floors": {name: _metrics_json(entry.estimates(name)) for name in entry.material.floors},
+        "baselines": {name: _metrics_json(entry.estimates(name)) for name in entry.material.baselines},
+        "baseline_constants": entry.material.chosen.to_json(),
         "differences": [
             {
                 "after": step.after,
@@ -67,7 +68,7 @@ def _key(name: str, group: str) -> str:
 def training_json(training: Training) -> dict[str, Any]:
     """One training: in words and as its manifest and record say it."""
     return {
-        "kind": training.kind,
+        "stage": training.stage,
         "parameters": dict(parameters(training)),
         "outcome": dict(outcome(training)),
         "settings": dict(training.settings),
@@ -82,7 +83,7 @@ def _changes(entry: Entry) -> list[dict[str, Any]]:
     """Trainings of one kind, each with what changed from the one before."""
     found = []
     for place, training in enumerate(entry.trainings):
-        same = [other for other in entry.trainings[:place] if other.kind == training.kind]
+        same = [other for other in entry.trainings[:place] if other.stage == training.stage]
         changed = changes(training, same[-1]) if same else None
         if changed is not None:
             pairs = {name: list(values) for name, values in changed.items()}
@@ -94,7 +95,8 @@ def _stage_json(entry: Entry, label: str) -> dict[str, Any] | None:
     """The metrics of a stage in the main reading, their intervals, and the item-level ones; None while pending."""
     if label not in entry.finished:
         return None
-    found = {"reading": entry.level, "rows": entry.material.evaluations[label].rows}
+    given = entry.material.recommended[label].system.given
+    found = {"reading": entry.level, "rows": entry.material.evaluations[label].rows, "given": list(given)}
     found |= _metrics_json(entry.estimates(label))
     if entry.level == "sid":
         found["item"] = _metrics_json(entry.estimates(label, "item"))

@@ -61,7 +61,7 @@ class Entry:
     Attributes:
         setting: What the settings say of it.
         material: Its finished stages, measured.
-        lineages: Label of each stage, pending ones too, to what it comes from.
+        lineages: Name of each stage (its label, with what it was given), pending ones too, to what it comes from.
         trainings: All trainings behind the stages, each once, the first first.
         steps: Paired differences between stages.
     """
@@ -100,9 +100,18 @@ class Entry:
 
     @property
     def compared(self) -> str:
-        """The stage that is set beside the published headline: the last finished one of RL, else the last."""
-        own = {label: self.lineages[label].own for label in self.finished}
-        return next((label for label in reversed(own) if (t := own[label]) and t.kind == RL), self.finished[-1])
+        """The stage that is set beside the published headline: the last finished one of RL, else the last.
+
+        Stages that were given more than the histories are not, unless there are no others.
+        """
+        among = self.comparable or self.finished
+        own = {label: self.lineages[label].own for label in among}
+        return next((label for label in reversed(own) if (t := own[label]) and t.stage == RL), among[-1])
+
+    @property
+    def comparable(self) -> list[str]:
+        """The finished stages that were given the histories alone, as published rows were."""
+        return [label for label in self.finished if label not in self.material.conditioned]
 
     @property
     def levels(self) -> dict[str, LevelAnalysis]:
@@ -115,8 +124,10 @@ class Entry:
 
     @property
     def headline(self) -> ReferenceRow | None:
-        """The published row that the compared stage is set beside."""
+        """The published row that the compared stage is set beside; None where it was given more than published ones."""
         reference = self.material.reference
+        if self.compared in self.material.conditioned:
+            return None
         return None if reference is None else next(row for row in reference.rows if row.name == reference.headline)
 
     @cached_property
@@ -125,7 +136,7 @@ class Entry:
         reference, headline = self.material.reference, self.headline
         if reference is None or headline is None:
             return []
-        pairs = [(label, row) for label in self.finished for row in reference.own_counterparts(label)]
+        pairs = [(label, row) for label in self.comparable for row in reference.own_counterparts(label)]
         first = (self.compared, headline)
         return [self._beside(label, row) for label, row in [first, *(pair for pair in pairs if pair != first)]]
 
@@ -215,8 +226,10 @@ def gather_entry(setting: EntrySetting, config: ExperimentLogConfig) -> Entry:
             "the entry out."
         )
     material = gather(_report_config(setting, config))
-    lineages = {label: trace(label, stage) for label, stage in setting.stages.items()}
-    return Entry(setting, material, lineages, _trainings(lineages), _steps(material, config))
+    shown = dict(zip(setting.finished, material.recommended, strict=True))
+    names = {label: shown.get(label, label) for label in setting.stages}
+    lineages = {names[label]: trace(names[label], stage) for label, stage in setting.stages.items()}
+    return Entry(setting, material, lineages, _trainings(lineages), _steps(material))
 
 
 def _report_config(setting: EntrySetting, config: ExperimentLogConfig) -> ReportConfig:
@@ -232,6 +245,7 @@ def _report_config(setting: EntrySetting, config: ExperimentLogConfig) -> Report
         reference=setting.reference or None,
         seed=config.seed,
         resamples=config.resamples,
+        resample=config.resample,
         slices=False,
     )
 
@@ -253,14 +267,14 @@ def _trainings(lineages: Mapping[str, Lineage]) -> list[Training]:
     return list(found.values())
 
 
-def _steps(material: Material, config: ExperimentLogConfig) -> list[Step]:
+def _steps(material: Material) -> list[Step]:
     labels = list(material.recommended)
     pairs = pairwise(labels) if len(labels) <= ONE_BY_ONE else ((labels[0], label) for label in labels[1:])
     names = log_metrics(material)
     found = []
     for before, after in pairs:
         first, second = (material.recommended[label].system for label in (before, after))
-        gaps = differences(second, first, material.readings[0], names, config.seed, config.resamples)
+        gaps = differences(second, first, material.readings[0], names, material.bootstrap)
         found.append(Step(after, before, gaps))
     return found
 

@@ -9,14 +9,15 @@ from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_
 from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
+from minionerec.core.stages import stage_behind
 from minionerec.metrics.ranked import runs_at
 from minionerec.reports.experiment_log.config import StageSetting
 
 logger = get_logger(__name__)
 
-SFT, DPO, RL, CATALOGUE, SEQUENTIAL, OTHER = "sft", "dpo", "rl", "catalogue", "sequential", "other"
-_MARKS = {"negatives": DPO, "prompts_per_step": RL, "teacher_share": SFT, "towers": CATALOGUE}
-"""A setting that only one kind of training has → that kind."""
+SFT, DPO, RL, CATALOGUE, SEQUENTIAL = "sft", "dpo", "grpo", "train-catalogue", "train-sequential"
+OTHER = "unknown"
+"""The stage of a checkpoint of version 0.1, whose manifests did not say it."""
 _BESIDE = ("assistant", "sequential")
 _BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
 _LOGS = ("training_log.json", "history.json")
@@ -29,7 +30,7 @@ class Training:
 
     Attributes:
         name: What the log calls it: the stage whose predictions are its own, else the name of its directory.
-        kind: "sft", "rl", "catalogue", "sequential" or "other".
+        stage: The stage that trained it, such as "sft"; "unknown" for a checkpoint of version 0.1.
         path: Where its checkpoint lies, or will lie.
         settings: What decided it, by name.
         counts: What its manifest counts; empty for an unfinished one.
@@ -42,7 +43,7 @@ class Training:
     """
 
     name: str
-    kind: str
+    stage: str
     path: Path
     settings: Mapping[str, Any]
     counts: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +140,7 @@ def _training(place: Path, name: str) -> Training:
     settings = manifest.get("settings") or manifest["config"]
     return Training(
         name=name,
-        kind=_kind(str(manifest["kind"]), settings),
+        stage=_stage(manifest, place),
         path=place,
         settings=settings,
         counts=manifest["counts"],
@@ -150,10 +151,15 @@ def _training(place: Path, name: str) -> Training:
     )
 
 
-def _kind(kind: str, settings: Mapping[str, Any]) -> str:
-    if kind == "sequential_model":
-        return SEQUENTIAL
-    return next((found for mark, found in _MARKS.items() if mark in settings), OTHER)
+def _stage(manifest: Mapping[str, Any], place: Path) -> str:
+    found = stage_behind(manifest)
+    if found is None:
+        logger.warning(
+            "%s: was written by version 0.1, whose manifests do not say of which stage a checkpoint is; its settings "
+            "are shown as they stand. Train it again to have it named.",
+            place,
+        )
+    return found or OTHER
 
 
 def _log(place: Path) -> list[dict[str, Any]]:
@@ -183,7 +189,14 @@ def unfinished(label: str, checkpoint: str) -> Training | None:
     except (ArtefactError, KeyError, TypeError, ValueError):
         logger.warning("%s: does not say what the unfinished run was begun with; it is shown as pending.", folder)
         return None
-    return Training(label, _kind("checkpoint", settings), output, settings, progress=_progress(folder), before=before)
+    return Training(
+        label,
+        _stage({"kind": "checkpoint", **began}, output),
+        output,
+        settings,
+        progress=_progress(folder),
+        before=before,
+    )
 
 
 def _progress(folder: Path) -> tuple[int | None, int | None]:
@@ -200,11 +213,11 @@ def _progress(folder: Path) -> tuple[int | None, int | None]:
 
 
 def changes(training: Training, earlier: Training) -> dict[str, tuple[Any, Any]] | None:
-    """The settings in which a training differs from an earlier one of its kind, as (then, now); None of another kind.
+    """The settings in which a training differs from an earlier one of its stage, as (then, now); None of another stage.
 
     What it was begun from counts as a setting.
     """
-    if training.kind != earlier.kind or training.kind == OTHER:
+    if training.stage != earlier.stage or training.stage == OTHER:
         return None
     names = [*earlier.settings, *(name for name in training.settings if name not in earlier.settings)]
     found = {

@@ -22,6 +22,7 @@ from minionerec.reports.experiment_log.trainings import (
 )
 from minionerec.reports.reference import DOUBTFUL, Reference
 from minionerec.reports.sections.published import DOUBT
+from minionerec.reports.systems import NOT_COMPARABLE
 
 PENDING = "—"
 READING = {"sid": "counted by semantic ID", "item": "counted by item"}
@@ -49,7 +50,7 @@ def setup(entry: Entry) -> list[tuple[str, str]]:
     sizes = " / ".join(f"{size:,} {split}" for split, size in ground.sizes.items())
     lines = [
         ("Date", _date(entry)),
-        ("Base model", "; ".join(dict.fromkeys(backbone(t) for t in entry.trainings if t.kind == SFT)) or "none"),
+        ("Base model", "; ".join(dict.fromkeys(backbone(t) for t in entry.trainings if t.stage == SFT)) or "none"),
         ("Machine", _machines(entry)),
         ("Data", f"{entry.setting.corpus}: {ground.n_items:,} items; {sizes} rows"),
         ("Split", entry.protocol),
@@ -63,6 +64,7 @@ def setup(entry: Entry) -> list[tuple[str, str]]:
                 f"{sid_method(entry.setting.sids)}, {table.levels} levels, {table.n_unique:,} for {len(table):,} items",
             )
         )
+    lines.append(("Intervals", material.bootstrap.said()))
     for label in entry.finished:
         lines.append((f"Evaluation, {label}", _evaluation(entry, label)))
     lines += [(f"Evaluation, {label}", "pending") for label in entry.lineages if label not in entry.finished]
@@ -106,7 +108,7 @@ def trainings(entry: Entry) -> list[Block]:
         return [Paragraph("The predictions name no checkpoint, so nothing is known of any training.")]
     blocks: list[Block] = []
     for place, training in enumerate(entry.trainings):
-        kind = TITLES.get(training.kind, training.kind)
+        kind = TITLES.get(training.stage, training.stage)
         blocks += [*_settings(training, entry.trainings[:place], kind)]
         lines = [list(line) for line in outcome(training)]
         blocks.append(Table(["Outcome", training.name], lines, text_columns=2))
@@ -114,7 +116,7 @@ def trainings(entry: Entry) -> list[Block]:
 
 
 def _settings(training: Training, earlier: Sequence[Training], kind: str) -> list[Block]:
-    same = [other for other in earlier if other.kind == training.kind]
+    same = [other for other in earlier if other.stage == training.stage]
     changed = changes(training, same[-1]) if same else None
     if changed is None:
         lines = [list(line) for line in parameters(training)]
@@ -135,8 +137,11 @@ def results(entry: Entry) -> list[Block]:
     blocks: list[Block] = [_stage_table(entry, level) for level in entry.material.readings[: 1 if once else None]]
     if once:
         blocks.append(Paragraph("No two items share a semantic ID, so the figures counted by item are the same."))
-    rows: list[Row] = [[name, *_row(entry, name, entry.level)] for name in entry.material.floors]
-    blocks.append(Table(["Without training", *entry.names], rows, f"Floors on the same rows, {READING[entry.level]}."))
+    rows: list[Row] = [[name, *_row(entry, name, entry.level)] for name in entry.material.baselines]
+    blocks.append(
+        Table(["Without training", *entry.names], rows, f"Baselines on the same rows, {READING[entry.level]}.")
+    )
+    blocks.append(Paragraph(f"{'; '.join(entry.material.chosen.sentences())}."))
     if entry.steps:
         gaps: list[Row] = [
             [f"{step.after} minus {step.before}", *(difference_cell(step.differences.get(n)) for n in entry.names)]
@@ -171,6 +176,8 @@ def published(entry: Entry, reference: Reference) -> list[Block]:
     """Published rows with the best in bold, ours beside the headline and beside rows of their own, and settings."""
     names = [name for name in entry.names if any(name in row.metrics for row in reference.rows)]
     blocks = published_rows(reference, names)
+    if entry.material.conditioned:
+        blocks.append(Paragraph(f"{', '.join(entry.material.conditioned)}: {NOT_COMPARABLE}."))
     for beside in entry.beside:
         if beside.gaps:
             blocks.append(_discrepancy(beside))

@@ -14,7 +14,7 @@ Lines = list[tuple[str, str]]
 
 def parameters(training: Training) -> Lines:
     """The settings of a training that a reader asks for, as (name, value)."""
-    return _PARAMETERS.get(training.kind, _all_settings)(training)
+    return _PARAMETERS.get(training.stage, _all_settings)(training)
 
 
 def _sft(training: Training) -> Lines:
@@ -190,7 +190,7 @@ def _stopped(training: Training) -> Lines:
 def epochs_of(training: Training) -> Any:
     """How many epochs a training took, by its log or manifest; None where neither tells."""
     reached = max((row["epoch"] for row in training.log if isinstance(row.get("epoch"), int | float)), default=None)
-    return training.counts.get("epochs", reached) if training.kind == SEQUENTIAL else reached
+    return training.counts.get("epochs", reached) if training.stage == SEQUENTIAL else reached
 
 
 def _best(training: Training) -> Lines:
@@ -254,7 +254,7 @@ def our_settings(trainings: Sequence[Training]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for training in trainings:
         s = training.settings
-        if training.kind == RL:
+        if training.stage == RL:
             group, prompts = s.get("generations"), s.get("prompts_per_step")
             found |= {"rl_epochs": s.get("epochs", ""), "rl_learning_rate": s.get("learning_rate", "")}
             found |= {"rl_generations": group or "", "rl_beta": s.get("beta", "")}
@@ -262,16 +262,16 @@ def our_settings(trainings: Sequence[Training]) -> dict[str, Value]:
         else:
             names = ("epochs", "learning_rate", "schedule", "batch_size")
             found |= {name.removesuffix("_size"): s[name] for name in names if name in s}
-            if training.kind == SEQUENTIAL:
+            if training.stage == SEQUENTIAL:
                 found["schedule"] = "constant"
             found["backbone"] = _method(training)
     return found
 
 
 def _method(training: Training) -> str:
-    if training.kind == SFT:
+    if training.stage == SFT:
         name = str(training.settings.get("model"))
         return backbone(training) if name == "scratch" else name.rpartition("/")[2]
-    if training.kind == SEQUENTIAL:
+    if training.stage == SEQUENTIAL:
         return f"{shown_setting(training.settings.get('model'))}{_size(training)}"
-    return f"{TITLES.get(training.kind, training.kind)}{_size(training)}"
+    return f"{TITLES.get(training.stage, training.stage)}{_size(training)}"

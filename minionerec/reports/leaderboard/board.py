@@ -1,4 +1,4 @@
-"""Everything that the page draws on: recommenders measured on the same rows, floors, published rows, differences."""
+"""Everything that the page draws on: recommenders measured on the same rows, baselines, published rows, differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +12,13 @@ import pandas as pd
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import find_path
-from minionerec.metrics.predictions import FILE
+from minionerec.evaluation.baseline_lists import CONSTANTS_FILE, read_chosen
+from minionerec.metrics.predictions import FILE, labelled
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.seeds import estimate_seeds, seed_differences
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.rankers.floors import FOLLOWED, LAST_ITEM, POPULARITY
-from minionerec.reports.config import ReportConfig
+from minionerec.rankers.baselines import NAMES, POPULARITY, Chosen
+from minionerec.reports.config import EXAMPLES, ReportConfig
 from minionerec.reports.experiment_log.entry import stated_reading
 from minionerec.reports.experiment_log.gaps import Gap, gaps_to
 from minionerec.reports.ground import Ground, read_ground
@@ -25,13 +26,12 @@ from minionerec.reports.leaderboard.config import LeaderboardConfig, RowSetting
 from minionerec.reports.leaderboard.effort import Effort, find_effort
 from minionerec.reports.material import check_rows, load_lists, with_sid_ranks
 from minionerec.reports.reference import Reference, ReferenceRow, load_reference
-from minionerec.reports.systems import System, load_runs
+from minionerec.reports.systems import Bootstrap, System, load_runs
 from minionerec.sid.table import SidTable, split_sid
 
 SID, OWN_SIDS, TITLE, NOTHING = "SID", "own SIDs", "title", "—"
 """What a recommender's first reading counts: the SIDs of the page, SIDs of its own, titles, or nothing but items."""
 LEVELS = ("sid", "item")
-FLOORS = (POPULARITY, LAST_ITEM, FOLLOWED)
 Values = Mapping[str, np.ndarray]
 
 
@@ -43,12 +43,13 @@ class Line:
         setting: What the settings say of it.
         values: "LEVEL METRIC" to the value of each seed and row, float64 (S, R); empty while it is pending.
         grouped: What its "sid" level counts: `SID`, `OWN_SIDS`, `TITLE` or `NOTHING`.
-        estimates: Level to metric to mean, interval over rows and sd over seeds.
+        estimates: Level to metric to mean, interval and sd over seeds.
         effort: What it took; None while it is pending.
-        row: Its published counterpart; None without one.
+        row: Its published counterpart; None without one, and where it was given what no published row was.
         level: The reading in which it is set beside that.
         gaps: The metrics that both have.
         against: As `estimates`, the paired difference from the baseline; empty for the baseline itself, or without one.
+        given: What it was given beyond the histories; nothing if empty.
     """
 
     setting: RowSetting
@@ -60,11 +61,12 @@ class Line:
     level: str = LEVELS[0]
     gaps: Sequence[Gap] = ()
     against: Mapping[str, Mapping[str, PairedDifference]] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return self.setting.name
+        """Its name, with what it was given beyond the histories."""
+        return labelled(self.setting.name, self.given)
 
     @property
     def pending(self) -> bool:
@@ -77,16 +79,20 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Floors:
+class Baselines:
     """What needs no training, as one of the evaluations measured it.
 
     Attributes:
         source: The recommender whose evaluation that was.
+        chosen: Their constants; None of an evaluation that does not say them.
         estimates: Name to level to metric to estimate.
+        resampled: What that evaluation drew for the intervals.
     """
 
     source: str
+    chosen: Chosen | None
     estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    resampled: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Board:
         ground: The rows that all were measured on.
         table: SIDs of the items; None where none are given.
         lines: The recommenders in the order of the page.
-        floors: The floors; None where no evaluation has them.
+        baselines: The baselines; None where no evaluation has them.
         reference: Published figures, if any are wanted.
     """
 
@@ -106,8 +112,13 @@ class Board:
     ground: Ground
     table: SidTable | None
     lines: Sequence[Line]
-    floors: Floors | None
+    baselines: Baselines | None
     reference: Reference | None
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """How intervals and paired tests are drawn."""
+        return _bootstrap(self.config, self.ground)
 
     @property
     def metrics(self) -> list[str]:
@@ -134,11 +145,9 @@ class Board:
     def to_leader(self) -> dict[str, PairedDifference]:
         """How far each of the others lies from the leader by the headline."""
         leader, *others = self.finished
-        key, config = f"{self.config.level} {self.config.headline}", self.config
+        key = f"{self.config.level} {self.config.headline}"
         return {
-            line.name: seed_differences(
-                {key: line.values[key]}, {key: leader.values[key]}, config.seed, config.resamples
-            )[key]
+            line.name: _differences({key: line.values[key]}, {key: leader.values[key]}, self.bootstrap)[key]
             for line in others
         }
 
@@ -147,6 +156,14 @@ class Board:
         """Names of those that these rows cannot tell from the leader, and of the leader."""
         leader = self.finished[0].name
         return [leader, *(name for name, found in self.to_leader.items() if found.low <= 0 <= found.high)]
+
+
+def _bootstrap(config: LeaderboardConfig, ground: Ground) -> Bootstrap:
+    return Bootstrap.of(config.seed, config.resamples, config.resample, ground.rows.users)
+
+
+def _differences(mine: Values, theirs: Values, bootstrap: Bootstrap) -> dict[str, PairedDifference]:
+    return seed_differences(mine, theirs, bootstrap.seed, bootstrap.resamples, bootstrap.clusters)
 
 
 def metric_names(ks: Sequence[int]) -> list[str]:
@@ -172,8 +189,8 @@ def gather(config: LeaderboardConfig) -> Board:
     if all(line.pending for line in lines):
         first = lines[0].setting.places[0]
         raise ConfigError(f"rows: none of {len(lines)} has predictions, {first} among them. Finish one first.")
-    lines = _with_differences(lines, config)
-    return Board(config, ground, table, _ordered(lines, config), _floors(lines, config, ground, table), reference)
+    lines = _with_differences(lines, config, _bootstrap(config, ground))
+    return Board(config, ground, table, _ordered(lines, config), _baselines(lines, config, ground, table), reference)
 
 
 def _report_config(config: LeaderboardConfig) -> ReportConfig:
@@ -205,17 +222,19 @@ def _line(
     system = load_runs(row.name, places, config.split)
     for place, run in zip(places, system.runs, strict=True):
         check_rows(f"{place} ({row.name})", run.targets, data, ground)
+    theirs = None if system.given else theirs
     grouped = _grouped(places[0], system, ground, table)
     if table is not None and any("sid" not in run.ranks for run in system.runs):
         lists = [load_lists(row.name, place, data, ground, table) for place in places]
         pairs = zip(system.runs, lists, strict=True)
-        system, grouped = System(row.name, [with_sid_ranks(run, made) for run, made in pairs]), SID
+        system, grouped = replace(system, runs=[with_sid_ranks(run, made) for run, made in pairs]), SID
     levels = [level for level in LEVELS if all(level in run.ranks for run in system.runs)]
     if config.level not in levels:
         raise ConfigError(f"rows: {row.name}: has no SIDs, by which level sid counts. Give sids, or level item.")
     names = metric_names(config.ks)
     values = {f"{level} {name}": found for level in levels for name, found in system.values(level, names).items()}
-    by_level = _by_level(estimate_seeds(values, config.seed, config.resamples))
+    drawn = _bootstrap(config, ground)
+    by_level = _by_level(estimate_seeds(values, drawn.seed, drawn.resamples, drawn.clusters))
     stated = reference.settings.get(theirs.group, {}) if reference and theirs else {}
     level = stated_reading(stated, sorted(levels, key=lambda level: level != config.level))
     return Line(
@@ -227,6 +246,7 @@ def _line(
         row=theirs,
         level=level,
         gaps=gaps_to(theirs, by_level[level]) if theirs else (),
+        given=system.given,
     )
 
 
@@ -260,14 +280,14 @@ def _grouped(place: Path, system: System, ground: Ground, table: SidTable | None
     return SID if theirs == ours else OWN_SIDS
 
 
-def _with_differences(lines: Sequence[Line], config: LeaderboardConfig) -> list[Line]:
+def _with_differences(lines: Sequence[Line], config: LeaderboardConfig, bootstrap: Bootstrap) -> list[Line]:
     """The lines with their paired differences from the baseline."""
-    base = next((line for line in lines if line.name == config.baseline and not line.pending), None)
+    base = next((line for line in lines if line.setting.name == config.baseline and not line.pending), None)
     if base is None:
         return list(lines)
     found = []
     for line in lines:
-        gaps = {} if line is base else seed_differences(line.values, base.values, config.seed, config.resamples)
+        gaps = {} if line is base else _differences(line.values, base.values, bootstrap)
         found.append(replace(line, against=_by_level(gaps)))
     return found
 
@@ -288,15 +308,17 @@ def _ordered(lines: Sequence[Line], config: LeaderboardConfig) -> list[Line]:
     return sorted(lines, key=key)
 
 
-def _floors(lines: Sequence[Line], config: LeaderboardConfig, ground: Ground, table: SidTable | None) -> Floors | None:
-    """The floors of the first evaluation that has them by the SIDs of the page; else by item, of the first of all."""
+def _baselines(
+    lines: Sequence[Line], config: LeaderboardConfig, ground: Ground, table: SidTable | None
+) -> Baselines | None:
+    """The baselines of the first evaluation that has them by the SIDs of the page; else by item, of the first."""
     measured = {line.name: found for line in lines if (found := _measured(line, config, len(ground.rows)))}
     same = [name for name, found in measured.items() if table and found.get("sid_table") == table.fingerprint]
     source = next(iter(same or measured), None)
     if source is None:
         return None
     levels = LEVELS if same else LEVELS[1:]
-    names = [name for name in FLOORS if name not in {line.name for line in lines}]
+    names = [name for name in NAMES if name not in {line.setting.name for line in lines}]
     known = {name: found for name in names if (found := measured[source]["recommenders"].get(name))}
     found = {
         name: {
@@ -305,15 +327,17 @@ def _floors(lines: Sequence[Line], config: LeaderboardConfig, ground: Ground, ta
         }
         for name, each in known.items()
     }
-    return Floors(source, found) if found else None
+    drawn = str(measured[source].get("resampled", EXAMPLES))  # as before users were
+    return Baselines(source, measured[source]["chosen"], found, drawn) if found else None
 
 
 def _measured(line: Line, config: LeaderboardConfig, rows: int) -> dict[str, Any] | None:
-    """What an evaluation of one recommender wrote, where it measured the floors too on the page's rows."""
+    """What an evaluation of one recommender wrote, where it measured the baselines too on the page's rows."""
     for place in line.setting.runs:
         file = place / "metrics.json"
         content = read_json(file) if file.is_file() else {}
-        floors = content.get("recommenders", {}).get(POPULARITY)
-        if floors and content.get("split") == config.split and floors["rows"] == rows:
-            return dict(content)
+        baselines = content.get("recommenders", {}).get(POPULARITY)
+        if baselines and content.get("split") == config.split and baselines["rows"] == rows:
+            chosen = read_chosen(place) if (place / CONSTANTS_FILE).is_file() else None
+            return {**content, "chosen": chosen}
     return None

@@ -10,7 +10,7 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, declared_inputs, setting
-from minionerec.reports.config import PROTOCOLS, SPLITS, is_metric, nested
+from minionerec.reports.config import PROTOCOLS, RESAMPLE, RESAMPLED, SPLITS, USERS, is_metric, nested
 
 ORDERS = ("headline", "given", "parameters", "seconds")
 _KEYS = ("predictions", "published", "tuned", "note")
@@ -109,6 +109,7 @@ class LeaderboardConfig(StageConfig):
     strict: bool = setting(False, "an error where predictions are missing, which otherwise are pending", decides=False)
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked without predictions."""

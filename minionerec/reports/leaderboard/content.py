@@ -26,11 +26,12 @@ def board_json(board: Board) -> dict[str, Any]:
         "not_told_from_leader": board.level_with_leader,
         "baseline": config.baseline or None,
         "recommenders": {line.name: _line_json(line, board) for line in board.lines},
-        "floors": None
-        if board.floors is None
+        "baselines": None
+        if board.baselines is None
         else {
-            "source": board.floors.source,
-            **{name: _estimates_json(each) for name, each in board.floors.estimates.items()},
+            "source": board.baselines.source,
+            "chosen": None if board.baselines.chosen is None else board.baselines.chosen.to_json(),
+            **{name: _estimates_json(each) for name, each in board.baselines.estimates.items()},
         },
         "published": []
         if reference is None
@@ -55,6 +56,7 @@ def _line_json(line: Line, board: Board) -> dict[str, Any]:
     return found | {
         "predictions": [str(place) for place in setting.runs],
         "counted_by": line.grouped,
+        "given": list(line.given),
         "metrics": _estimates_json(line.estimates),
         "by_seed": {key: table.mean(1).tolist() for key, table in line.values.items()},
         "beside_published": [each.to_json() for each in line.gaps],
@@ -80,6 +82,9 @@ def _effort_json(effort: Effort) -> dict[str, Any]:
         "seeds": effort.seeds,
         "parameters": effort.parameters,
         "rows_and_epochs": None if effort.examples is None else list(effort.examples),
+        "commits": effort.commits,
+        "settings": effort.settings,
+        "unlike_settings": effort.unlike,
         "search": effort.search,
         "training_seconds": effort.seconds,
         "trainings": [list(part) for part in effort.parts],

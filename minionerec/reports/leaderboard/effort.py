@@ -69,9 +69,22 @@ class Effort:
         return (rows, float(epochs)) if rows and isinstance(epochs, int | float) else None
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What decided the training of the first run, but for the seed; empty where that is not told."""
+        return _without_seed(self.runs[0])
+
+    @property
+    def unlike(self) -> dict[str, list[Any]]:
+        """Settings in which the runs' own trainings differ, beside the seed, with the value of each run."""
+        told = [_without_seed(run) for run in self.runs if run.own is not None]
+        names = dict.fromkeys(name for settings in told for name in settings)
+        values = {name: [settings.get(name) for settings in told] for name in names}
+        return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
+
+    @property
     def parts(self) -> list[tuple[str, float | None]]:
         """The trainings behind the first seed by kind, the first first, each with its seconds."""
-        return [(TITLES.get(each.kind, each.path.name), _seconds(each.record)) for each in self.runs[0].trainings]
+        return [(TITLES.get(each.stage, each.path.name), _seconds(each.record)) for each in self.runs[0].trainings]
 
     @property
     def seconds(self) -> float | None:
@@ -89,6 +102,12 @@ class Effort:
         """Where the seconds were counted."""
         records = [each for run in self.runs for each in (run.record, *(training.record for training in run.trainings))]
         return list(dict.fromkeys(machine(record["machine"]) for record in records if record))
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits of the code that trained, as far as they are recorded."""
+        records = [training.record for run in self.runs for training in run.trainings]
+        return list(dict.fromkeys(record["commit"] for record in records if record and record.get("commit")))
 
     @property
     def search(self) -> str:
@@ -118,6 +137,12 @@ def find_effort(name: str, places: Sequence[Path], system: System) -> Effort:
     counted = system.about.get("parameters")
     runs = [trace_runs(name, [place]) for place in places]
     return Effort(runs, system.width, counted if isinstance(counted, int) else None)
+
+
+def _without_seed(run: Lineage) -> dict[str, Any]:
+    """The settings of the training that predictions are of, but for its seed and where it was written."""
+    settings = {} if run.own is None else run.own.settings
+    return {name: value for name, value in settings.items() if name not in ("seed", "output")}
 
 
 def _rows(counts: Mapping[str, Any]) -> int | None:

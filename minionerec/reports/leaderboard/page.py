@@ -5,12 +5,14 @@ from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.tables import format_interval, format_mean
 from minionerec.reports.cells import difference_cell, estimate_cell, signed
 from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section, Table
+from minionerec.reports.experiment_log.gaps import shown_setting
 from minionerec.reports.experiment_log.parts import PENDING, READING, published_rows
 from minionerec.reports.experiment_log.trainings import NOT_RECORDED
 from minionerec.reports.leaderboard.board import LEVELS, OWN_SIDS, SID, TITLE, Board, Line
 from minionerec.reports.leaderboard.effort import Effort
 from minionerec.reports.leaderboard.said import compared, sentences
 from minionerec.reports.reference import DOUBTFUL, Reference
+from minionerec.reports.systems import NOT_COMPARABLE
 
 Row = list[str | Cell]
 GROUPED = {
@@ -30,7 +32,7 @@ def sections(board: Board) -> list[Section]:
     if board.reference is not None:
         found.append(Section("Beside the published figures", published(board, board.reference)))
     if board.config.baseline:
-        found.append(Section(f"Differences from {board.config.baseline}", against(board)))
+        found.append(Section(f"Differences from {_baseline(board).name}", against(board)))
     return [*found, Section("What each took", effort(board))]
 
 
@@ -43,6 +45,7 @@ def standings(board: Board) -> Table:
     headline, other = board.pair
     first, second = board.config.level, next(level for level in LEVELS if level != board.config.level)
     tied = board.level_with_leader
+    lines, apart = _apart(board)
     rows: list[Row] = [
         [
             line.name,
@@ -54,11 +57,15 @@ def standings(board: Board) -> Table:
             _seconds(line.effort.seconds if line.effort else None, line.pending),
             _seeds(line.effort),
         ]
-        for line in board.lines
+        for line in [*lines, *apart]
     ]
     shown = ((first, headline), (first, other), (second, headline))
-    for name, found in (board.floors.estimates if board.floors else {}).items():
-        rows.append([f"floor: {name}", *(_cell(found.get(level, {}).get(m)) for level, m in shown), *[PENDING] * 5])
+    baselines: list[Row] = [
+        [f"baseline: {name}", *(_cell(found.get(level, {}).get(m)) for level, m in shown), *[PENDING] * 5]
+        for name, found in (board.baselines.estimates if board.baselines else {}).items()
+    ]
+    between: list[Row] = [[NOT_COMPARABLE, *[""] * 8]] if apart else []
+    rows[len(lines) :] = [*baselines, *between, *rows[len(lines) :]]
     headers = ["Recommender", f"{headline}, {_short(first)}", f"{other}, {_short(first)}"]
     headers += [f"{headline}, {_short(second)}", "Published", "Gap", "Parameters", "Training", "Seeds"]
     caption = (
@@ -66,6 +73,12 @@ def standings(board: Board) -> Table:
         f"the highest {headline}, and those that the paired bootstrap cannot tell from it."
     )
     return Table(headers, rows, caption)
+
+
+def _apart(board: Board) -> tuple[list[Line], list[Line]]:
+    """The recommenders that may stand beside published figures, and those that were given more; all without figures."""
+    apart = [line for line in board.lines if line.given and board.reference is not None]
+    return [line for line in board.lines if line not in apart], apart
 
 
 def _short(level: str) -> str:
@@ -113,8 +126,9 @@ def _seeds(effort: Effort | None) -> str | Cell:
 
 def _notes(board: Board) -> list[Block]:
     notes = [
-        "Recommenders are compared on the same rows; of several seeds each row's mean is taken first. Every interval "
-        "stands for itself: nothing is corrected for the number of recommenders."
+        "Recommenders are compared on the same rows; of several seeds each row's mean is taken first. "
+        f"{board.bootstrap.said()} Every interval stands for itself: nothing is corrected for the number of "
+        "recommenders."
     ]
     own = [line.name for line in board.lines if line.grouped == OWN_SIDS]
     titled = [line.name for line in board.lines if line.grouped == TITLE]
@@ -125,8 +139,22 @@ def _notes(board: Board) -> list[Block]:
         )
     if titled:
         notes.append(f"Counted by title: {', '.join(titled)}. A hit is any item with the target's title.")
-    if board.floors:
-        notes.append(f"Floors as the evaluation of {board.floors.source} measured them; their intervals are their own.")
+    if board.baselines:
+        notes.append(
+            f"Baselines as the evaluation of {board.baselines.source} measured them; their intervals are its own, by "
+            f"{board.baselines.resampled}."
+        )
+        if board.baselines.chosen is not None:
+            notes.append(f"{'; '.join(board.baselines.chosen.sentences())}.")
+    for line in board.lines:
+        if line.effort and line.effort.unlike:
+            told = "; ".join(
+                f"{name} {', '.join(map(shown_setting, values))}" for name, values in line.effort.unlike.items()
+            )
+            notes.append(
+                f"The runs of {line.name} were trained with different settings, so its mean and its standard deviation "
+                f"are not over seeds alone: {told}."
+            )
     missing = sorted(
         {place for line in board.lines if line.effort for run in line.effort.runs for place in run.missing}
     )
@@ -142,9 +170,9 @@ def metrics(board: Board, level: str) -> Table:
     for line in board.lines:
         counted = [GROUPED.get(line.grouped, PENDING)] if first else []
         rows.append([line.name, *counted, *(_cell(line.found(level, name)) for name in board.metrics)])
-    for name, found in (board.floors.estimates if board.floors else {}).items():
+    for name, found in (board.baselines.estimates if board.baselines else {}).items():
         counted = [GROUPED[SID] if level in found else PENDING] if first else []
-        rows.append([f"floor: {name}", *counted, *(_cell(found.get(level, {}).get(m)) for m in board.metrics)])
+        rows.append([f"baseline: {name}", *counted, *(_cell(found.get(level, {}).get(m)) for m in board.metrics)])
     headers = ["Recommender", *(["Counted by"] if first else []), *board.metrics]
     reading = FIRST if first else READING[level]
     return Table(headers, rows, f"{board.config.split} rows, {reading}; 95 % bootstrap intervals.", 2 if first else 1)
@@ -168,15 +196,22 @@ def published(board: Board, reference: Reference) -> list[Block]:
             cells.append(Cell(signed(gap.gap), f"from {theirs}, {where}side [{gap.ours.low:.4f}, {gap.ours.high:.4f}]"))
         reading = PENDING if line.pending else _short(line.level)
         rows.append([line.name, f"{line.row.name} ({line.row.group})" if line.row else PENDING, reading, *cells])
+    apart = _apart(board)[1]
+    if apart:
+        blocks.append(Paragraph(f"{', '.join(line.name for line in apart)}: {NOT_COMPARABLE}."))
     if rows:
         caption = "Ours minus theirs, and whether the published figure lies in our 95 % interval."
         blocks.append(Table(["Recommender", "Counterpart", "Ours counted", *names], rows, caption, 3))
     return blocks
 
 
+def _baseline(board: Board) -> Line:
+    return next(line for line in board.lines if line.setting.name == board.config.baseline)
+
+
 def against(board: Board) -> list[Block]:
     """Paired differences from the baseline, by the headline and its pair, in both readings."""
-    base = next(line for line in board.lines if line.name == board.config.baseline)
+    base = _baseline(board)
     if base.pending:
         return [Paragraph(f"{base.name} is pending.")]
     columns = [(level, metric) for level in LEVELS for metric in board.pair if level in base.estimates]
@@ -186,7 +221,7 @@ def against(board: Board) -> list[Block]:
             found = [line.against.get(level, {}).get(metric) for level, metric in columns]
             rows.append([line.name, *(Cell(PENDING) if each is None else difference_cell(each) for each in found)])
     headers = [f"minus {base.name}", *(f"{metric}, {_short(level)}" for level, metric in columns)]
-    note = "Paired bootstrap over rows: 95 % interval and two-sided p below each difference."
+    note = "Paired bootstrap: 95 % interval and two-sided p below each difference."
     return [Table(headers, rows, note)]
 
 

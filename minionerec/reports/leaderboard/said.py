@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 
 from minionerec.metrics.statistics import PairedDifference
+from minionerec.rankers.baselines import NAMES
 from minionerec.reports.cells import signed
 from minionerec.reports.experiment_log.gaps import Gap
 from minionerec.reports.experiment_log.rules import Said
-from minionerec.reports.leaderboard.board import FLOORS, Board, Line
+from minionerec.reports.leaderboard.board import Board, Line
 from minionerec.reports.sections.findings import Standing, beside, highest, quoted
 from minionerec.reports.systems import opposite
 
 
 def sentences(board: Board) -> list[Said]:
-    """Who leads and who cannot be told from the leader, floors, baseline, published figures, seeds, what is pending."""
-    found = [*_leader(board), *_floors(board), *_baseline(board), *_published(board), *_seeds(board)]
+    """Who leads and who cannot be told from the leader, baselines, published figures, seeds, what is pending."""
+    found = [*_leader(board), *_baselines(board), *_given_baseline(board), *_published(board), *_seeds(board)]
     pending = [line.name for line in board.lines if line.pending]
     if pending:
         found.append(Said("pending", f"Pending: {_names(pending)}.", {"names": pending}))
@@ -27,40 +28,44 @@ def _leader(board: Board) -> list[Said]:
     def between(name: str, other: str) -> PairedDifference:
         return opposite(board.to_leader[other]) if name == ranked[0] else board.to_leader[name]
 
-    standing = Standing(metric, means, (), None, between)
+    standing = Standing(metric, means, (), None, None, between)
     said = [Said("leader", highest(standing, ranked), {"metric": metric, "means": means})]
     others = beside(standing, ranked[1:], ranked[0], "the leader", one_by_one=False) if len(ranked) > 2 else []
     numbers = {name: list(found) for name, found in board.to_leader.items()}
     return said + [Said("beside the leader", text, numbers) for text in others]
 
 
-def _floors(board: Board) -> list[Said]:
+def _baselines(board: Board) -> list[Said]:
     """Who stays below the best of what needs no training."""
     level, metric = board.config.level, board.config.headline
-    floors = board.floors.estimates if board.floors else {}
-    known = {name: each[level][metric].mean for name, each in floors.items() if metric in each.get(level, {})}
-    known |= {line.name: board.score(line) for line in board.finished if line.name in FLOORS}
+    baselines = board.baselines.estimates if board.baselines else {}
+    known = {name: each[level][metric].mean for name, each in baselines.items() if metric in each.get(level, {})}
+    known |= {line.name: board.score(line) for line in board.finished if line.name in NAMES}
     if not known:
         return []
-    best = max(known, key=known.__getitem__)
+    chosen = board.baselines.chosen if board.baselines else None
+    valid = chosen.strongest if chosen is not None and chosen.strongest in known else None
+    best = valid or max(known, key=known.__getitem__)
     below = {line.name: board.score(line) for line in board.finished if board.score(line) < known[best]}
-    text = f"The strongest floor, {quoted(best)}, has {known[best]:.4f}; "
+    where = "validation" if valid else "these rows, for validation is not known"
+    text = f"The strongest baseline on {where}, {quoted(best)}, has {known[best]:.4f}; "
     text += f"below it: {_listed(below)}." if below else "nobody is below it."
-    return [Said("floor", text, {"floor": best, "value": known[best], "below": below})]
+    return [Said("strongest baseline", text, {"baseline": best, "value": known[best], "below": below})]
 
 
 def _listed(values: dict[str, float]) -> str:
     return ", ".join(f"{quoted(name)} ({value:.4f})" for name, value in values.items())
 
 
-def _baseline(board: Board) -> list[Said]:
+def _given_baseline(board: Board) -> list[Said]:
     level, metric, base = board.config.level, board.config.headline, board.config.baseline
     found = {line.name: line.against[level][metric] for line in board.finished if line.against}
-    if not found or base == board.finished[0].name:  # the leader has had its sentence
+    if not found or base == board.finished[0].setting.name:  # the leader has had its sentence
         return []
     means = {line.name: board.score(line) for line in board.finished}
-    standing = Standing(metric, means, (), None, lambda name, other: found[name])
-    text = beside(standing, list(found), base, "the baseline", one_by_one=False)
+    standing = Standing(metric, means, (), None, None, lambda name, other: found[name])
+    base = next(line.name for line in board.lines if line.setting.name == base)
+    text = beside(standing, list(found), base, "the baseline of this page", one_by_one=False)
     return [Said("baseline", each, {name: list(gap) for name, gap in found.items()}) for each in text]
 
 

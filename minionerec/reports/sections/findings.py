@@ -18,32 +18,36 @@ class Standing:
     Attributes:
         metric: Name of the metric.
         means: Its mean for each recommender, in the order of the report.
-        floors: Which of them are floors.
+        baselines: Which of them are baselines.
+        strongest: The baseline that is best on validation examples; None where there are none.
         ceiling: What the best possible ranking may expect; None where that is not known.
         between: Takes two names; gives the paired difference, the first minus the second.
     """
 
     metric: str
     means: Mapping[str, float]
-    floors: Collection[str]
+    baselines: Collection[str]
+    strongest: str | None
     ceiling: float | None
     between: Callable[[str, str], PairedDifference]
 
 
 def findings(standing: Standing) -> list[str]:
-    """At most six sentences: the best, everyone beside the best floor, step by step, and the ceiling.
+    """At most six sentences: the best, everyone beside the strongest baseline, step by step, and the ceiling.
 
     A pair is asked for, and told, once. Ahead or behind is said where the interval of the difference excludes 0.
     """
-    means, floors = standing.means, standing.floors
+    means, baselines = standing.means, standing.baselines
     ranked = sorted(means, key=means.__getitem__, reverse=True)
-    own = [name for name in means if name not in floors]
+    own = [name for name in means if name not in baselines]
     told = set(ranked[:2])
     sentences = [highest(standing, ranked)]
-    floor = next((name for name in ranked if name in floors), None)
-    if floor is not None:
-        others = [name for name in own if {name, floor} != told]
-        sentences += beside(standing, others, floor, "the strongest floor", one_by_one=len(own) <= _ONE_BY_ONE)
+    baseline = standing.strongest or next((name for name in ranked if name in baselines), None)
+    if baseline is not None:
+        where = "validation" if standing.strongest else "these rows, for there are no validation examples"
+        others = [name for name in own if {name, baseline} != told]
+        what = f"the strongest baseline on {where}"
+        sentences += beside(standing, others, baseline, what, one_by_one=len(own) <= _ONE_BY_ONE)
     if len(own) <= _ONE_BY_ONE:
         steps = [(name, before) for before, name in pairwise(own) if {name, before} != told]
         sentences += [_step(standing, name, before) for name, before in steps]
@@ -69,7 +73,7 @@ def highest(standing: Standing, ranked: Sequence[str]) -> str:
         if _verdict(found) > 0
         else f"{opening}, but no lead over the next, {following}, that these rows can show: {_signed(found)}."
     )
-    return sentence[0].upper() + sentence[1:] if best in standing.floors else sentence
+    return sentence[0].upper() + sentence[1:] if best in standing.baselines else sentence
 
 
 def beside(standing: Standing, names: Sequence[str], other: str, what: str, *, one_by_one: bool) -> list[str]:
@@ -102,7 +106,7 @@ def _step(standing: Standing, name: str, before: str) -> str:
 
 
 def _share(standing: Standing, best: str, best_own: str | None) -> str:
-    """What share of the ceiling the best reaches, and beside a floor the best that is none."""
+    """What share of the ceiling the best reaches, and beside a baseline the best that is none."""
     ceiling = standing.ceiling or 1.0
     sentence = f"{100 * standing.means[best] / ceiling:.0f} %"
     if best_own not in (None, best):
@@ -126,7 +130,7 @@ def _signed(found: PairedDifference) -> str:
 
 
 def _said(standing: Standing, name: str) -> str:
-    return f"the floor {quoted(name)}" if name in standing.floors else quoted(name)
+    return f"the baseline {quoted(name)}" if name in standing.baselines else quoted(name)
 
 
 def quoted(name: str) -> str:

@@ -17,6 +17,7 @@ from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
 from minionerec.reports.material import Material
 from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
 from minionerec.reports.sections.ranking import READING
+from minionerec.reports.systems import NOT_COMPARABLE
 
 DOUBT = (
     f"{DOUBTFUL} marks a published NDCG that cannot be right beside its hit rates: a row that is hit between two "
@@ -25,7 +26,7 @@ DOUBT = (
 
 
 def published(material: Material, reference: Reference) -> Section:
-    """All published rows beside ours, then each of ours against its counterparts."""
+    """All published rows beside ours, then each of ours that was given the histories alone against its counterparts."""
     level = material.readings[0]
     own = {name: evaluation.metrics(level) for name, evaluation in material.evaluations.items()}
     names = metric_names(material.evaluations, level)
@@ -33,8 +34,12 @@ def published(material: Material, reference: Reference) -> Section:
     rows: list[list[str | Cell]] = []
     for row in reference.rows:
         rows.append([row.name, row.group, *(row.shown(n) if n in row.metrics else MISSING for n in shown)])
-    for who, metrics in own.items():
-        rows.append([who, "this report", *(estimate_cell(metrics.get(name)) for name in shown)])
+    for who in [name for name in own if name not in material.conditioned]:
+        rows.append([who, "this report", *(estimate_cell(own[who].get(name)) for name in shown)])
+    if material.conditioned:
+        rows.append([NOT_COMPARABLE, *[""] * (1 + len(shown))])
+    for who in material.conditioned:
+        rows.append([who, "this report", *(estimate_cell(own[who].get(name)) for name in shown)])
     reading = READING[level] if level == "sid" else "item-level"
     blocks: list[Block] = [
         Paragraph(reference.source),
@@ -42,7 +47,7 @@ def published(material: Material, reference: Reference) -> Section:
     ]
     if reference.doubtful:
         blocks.append(Paragraph(DOUBT))
-    for who in material.recommended:
+    for who in (name for name in material.recommended if name not in material.conditioned):
         for theirs in reference.counterparts(who):
             blocks.append(_discrepancy(who, own[who], theirs, shown))
             if who in material.levels:

@@ -78,7 +78,8 @@ def differences_to_first(material: Material) -> Section:
         blocks.append(_readable(Table([READING[level], *others], rows, f"{READING[level]}: each minus {first}.")))
     note = (
         "Both systems are resampled on the same rows; the interval is the 95 % percentile interval of the difference, "
-        "p the two-sided bootstrap p-value. It speaks of the choice of rows alone, not of the training seed."
+        "p the two-sided bootstrap p-value. It speaks of the choice of test rows for these trained models, not of the "
+        "training seed."
     )
     if material.several_seeds:
         note += " Of several seeds each row's mean is taken first."

@@ -4,6 +4,7 @@ import numpy as np
 
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.tables import format_interval, format_mean
+from minionerec.rankers.baselines import NAMES
 from minionerec.reports.document import Block, Bullets, Paragraph, Section, Table, Tiles
 from minionerec.reports.material import Material
 from minionerec.reports.sections.findings import Standing, findings
@@ -23,14 +24,16 @@ def headline(material: Material) -> Section:
         tiles.append(("ceiling", f"{ceiling:.4f}", "expected of the best possible ranking"))
     counted = "semantic ID" if level == "sid" else "item"
     text = f"{name} on the {material.config.split} rows, counted by {counted}, with its 95 % bootstrap interval."
+    text += f" {material.bootstrap.said()}"
     if material.several_seeds:
         text += " ± is the standard deviation over seeds."
     means = {who: evaluation.metrics(level)[name].mean for who, evaluation in material.evaluations.items()}
-    said = findings(Standing(name, means, material.floors.keys(), ceiling, material.difference))
+    baselines, strongest = material.baselines.keys(), material.chosen.strongest
+    said = findings(Standing(name, means, baselines, strongest, ceiling, material.difference))
     if len(means) > 1:
         text += (
             " Differences are paired row by row; ahead and behind are said where the 95 % interval of the difference "
-            "excludes 0. It speaks of the choice of rows alone, not of the training seed."
+            "excludes 0. It speaks of the choice of test rows for these trained models, not of the training seed."
         )
     blocks: list[Block] = [Tiles(tiles), Bullets(said), Paragraph(text)]
     return Section("In short", blocks)
@@ -60,6 +63,9 @@ def facts(material: Material) -> Section:
     about = {name: shown.system.about.get("parameters") for name, shown in material.recommended.items()}
     if any(about.values()):
         lines.append(["Parameters", ", ".join(f"{name} {count:,}" for name, count in about.items() if count)])
+    for sentence in material.chosen.sentences():
+        what, _, text = sentence.partition(": ")
+        lines.append([f"Baseline {what}" if what in NAMES else f"Baselines' {what}", text])
     note = "A hit is the target item itself."
     if table is not None:
         lines += _shared(material, table)

@@ -75,7 +75,7 @@ def _new_bundle(config: TigerTrainConfig, table: SidTable) -> Bundle:
     return Bundle(replace_dropout(model), tokenizer, table, TIGER_WORDING, config.max_prompt_length)
 
 
-def _adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
+def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
     """Adafactor as T5 was trained with it (Shazeer and Stern, 2018): a step's size is a share of the weights' own.
 
     T5 draws embeddings a hundred times as large as the maps to queries, whose products it does not scale down. Steps of
@@ -113,7 +113,7 @@ def _trainer(
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=run.callbacks(plan),
-        optimizers=(_adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
+        optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)

@@ -14,9 +14,9 @@ from minionerec.cli import command
 from minionerec.cli import main as cli
 from minionerec.cli.command import run_stage
 from minionerec.cli.recipes import shipped_recipes
-from minionerec.cli.stages import STAGES, StageSpec, stage_spec
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
+from minionerec.core.stages import STAGES, StageSpec, stage_spec
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
 COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "run", "recipes", "put"]}
@@ -80,7 +80,7 @@ def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
 
 @pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], ["scripts/sft.py"]])
 def test_an_unknown_flag_is_one_line_and_status_2(words):
-    done = run(*words, "--no_such_flag", "1", "--config", "configs/demo/language/sft.yaml")
+    done = run(*words, "--no_such_flag", "1", "--config", "demo#sft")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "no_such_flag" in done.stderr
@@ -122,15 +122,15 @@ def test_without_config_the_demo_is_taken_and_what_it_reads_is_made(stage, monke
     (config,) = stage["configs"]
     assert config.beams == 60
     assert config.output == "runs/demo/eval_grpo"
-    assert stage["before"] == [(ROOT / "configs/demo/language", config)]
+    assert stage["before"] == [("demo/language", config)]
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("sft", ["--config", "configs/demo/language/sft.yaml"]),
-        ("sft", ["--config=configs/demo/language/sft.yaml"]),
+        ("sft", ["--config", "demo#sft"]),
+        ("sft", ["--config=demo#sft"]),
         ("calc-level", ["--path", "lists.json"]),
         ("calc-level", ["--predictions=runs/mine"]),
     ],
@@ -145,7 +145,7 @@ def test_with_settings_of_ones_own_no_demo_is_made(stage, monkeypatch, name, giv
 
 def test_a_shipped_configuration_is_found_from_anywhere(stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    words(monkeypatch, "--config", "configs/industrial/language/sft.yaml", "--epochs", "1")
+    words(monkeypatch, "--config", "industrial#sft", "--epochs", "1")
     run_stage("sft")
     assert stage["configs"][0].hidden_size == 256
     assert stage["configs"][0].epochs == 1
@@ -153,7 +153,7 @@ def test_a_shipped_configuration_is_found_from_anywhere(stage, monkeypatch, tmp_
 
 def test_only_the_first_process_prints(stage, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
-    words(monkeypatch, "--config", str(ROOT / "configs/demo/language/sft.yaml"))
+    words(monkeypatch, "--config", "demo#sft")
     run_stage("sft")
     assert capsys.readouterr().out == ""
 
@@ -173,7 +173,7 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     words(monkeypatch, "recipes")
     cli.dispatch()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(shipped_recipes())
-    words(monkeypatch, "recipes", "copy", "industrial", "./here")
+    words(monkeypatch, "recipes", "copy", "industrial", "./here.yaml")
     cli.dispatch()
-    assert capsys.readouterr().out == "16 steps in here; run them with: minionerec run here\n"
-    assert (tmp_path / "here" / "pipeline.yaml").is_file()
+    assert capsys.readouterr().out == "16 steps in here.yaml; run them with: minionerec run here.yaml\n"
+    assert (tmp_path / "here.yaml").is_file()

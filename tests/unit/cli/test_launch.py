@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from minionerec.cli import launch
 from minionerec.cli.launch import run_words, shown_command, stage_environment, stage_words
-from minionerec.cli.recipes import FILE, read_recipe
+from minionerec.cli.plan import plan_of
 
 
 @pytest.fixture(params=[True, False], ids=["GPU", "no GPU"])
@@ -23,22 +23,22 @@ def test_commands_are_shown_as_one_would_type_them(monkeypatch, gpu):
     """Where there is a GPU a launcher picks it; one process on the CPU starts by itself."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    shown = {step.name: shown_command(step.words()) for step in read_recipe("demo")}
-    assert shown["levels"] == "minionerec calc-level --config configs/demo/language/levels.yaml"
+    shown = {key.step: shown_command(job.words()) for key, job in plan_of("demo").items()}
+    assert shown["levels"] == "minionerec calc-level --config demo/language#levels"
     launcher = (
         "accelerate launch --config_file ds_configs/single_gpu.yaml --num_cpu_threads_per_process 3 -m minionerec.cli"
     )
-    assert shown["sft"] == f"{launcher if gpu else 'minionerec'} sft --config configs/demo/language/sft.yaml"
+    assert shown["sft"] == f"{launcher if gpu else 'minionerec'} sft --config demo/language#sft"
 
 
 def test_what_is_shown_elsewhere_can_be_typed_there(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    shown = {step.name: shown_command(step.words()).split() for step in read_recipe("demo")}
-    assert shown["data"] == ["minionerec", "prepare-data", "--config", "configs/demo/language/data.yaml"]
+    shown = {key.step: shown_command(job.words()).split() for key, job in plan_of("demo").items()}
+    assert shown["data"] == ["minionerec", "prepare-data", "--config", "demo/language#data"]
     # The launcher knows nothing of what the package ships; the command itself finds it.
     assert Path(shown["sft"][3]).is_file()
-    assert shown["sft"][-2:] == ["--config", "configs/demo/language/sft.yaml"]
+    assert shown["sft"][-2:] == ["--config", "demo/language#sft"]
 
 
 @pytest.mark.parametrize("name", ["single_gpu.yaml", "cpu.yaml"])
@@ -57,9 +57,10 @@ def test_the_launchers_own_parser_takes_the_words(name):
 
 def test_a_recipe_says_threads_and_launch_file_and_the_environment_wins(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    (tmp_path / "sft.yaml").write_text("output: x\n")
-    (tmp_path / FILE).write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nstages:\n  - sft: sft.yaml\n")
-    (step,) = read_recipe(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nsteps: {sft: {output: x}}\n")
+    (step,) = plan_of(file).values()
+    assert step.words()[-2:] == ["--config", f"{file}#sft"]
     words = step.words()
     assert words[words.index("--num_cpu_threads_per_process") + 1] == "7"
     assert Path(words[words.index("--config_file") + 1]).samefile(ROOT / "ds_configs" / "zero2_cpu.yaml")

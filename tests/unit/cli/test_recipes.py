@@ -7,61 +7,69 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from minionerec.cli import recipes
-from minionerec.cli.recipes import (
-    DEMO_RECIPE,
-    FILE,
-    Step,
-    between,
-    copy_recipe,
-    ensure_before,
-    find_recipe,
-    read_recipe,
-    shipped_recipes,
-    steps_before,
-)
-from minionerec.cli.stages import STAGES
+from minionerec.cli import run
+from minionerec.cli.plan import Job, between, config_values, jobs_before, plan_of
+from minionerec.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
+from minionerec.cli.run import ensure_before
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.stages import STAGES
+from minionerec.reports.reference import load_reference
 
 CONFIGS = ROOT / "configs"
-RECIPES = sorted(path.parent for path in CONFIGS.rglob(FILE))
-NAMES = [str(path.relative_to(CONFIGS)) for path in RECIPES]
+NAMES = [str(path.relative_to(CONFIGS).with_suffix("")) for path in sorted(CONFIGS.glob("*/[!_]*.yaml"))]
+PLAIN = [name for name in NAMES if not name.startswith("studies/")]
+
+
+def steps_of(name):
+    return list(plan_of(name).values())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_step_of_a_shipped_recipe_has_a_valid_configuration_beside_it(name):
-    steps = read_recipe(name)
-    listed = {step.config.name for step in steps}
-    assert all(step.config.parent == CONFIGS / name for step in steps)
-    assert all(isinstance(step.settings, step.spec.config_class()) for step in steps)
-    alone = {spec.demo for spec in STAGES.values()} if name == "demo/language" else set()
-    assert {path.name for path in (CONFIGS / name).iterdir()} - listed - alone == {FILE}
+def test_every_step_of_a_shipped_recipe_has_valid_settings(name):
+    steps = steps_of(name)
+    assert steps and all(isinstance(step.settings, step.spec.config_class()) for step in steps)
+    texts = [value for step in steps for value in step.values.values() if isinstance(value, str)]
+    assert not [text for text in texts if "{" in text]
 
 
-def test_every_configuration_lies_in_a_recipe():
-    assert {path.parent for path in CONFIGS.rglob("*.yaml")} == {*RECIPES, CONFIGS / "studies"}
+def test_every_published_table_that_a_recipe_names_is_there():
+    names = {getattr(job.settings, "reference", "") for name in NAMES for job in plan_of(name).values()}
+    assert len(names) > 3 and all(load_reference(name).rows for name in names if name)
+
+
+def test_every_file_is_a_recipe_or_begins_one():
+    based = {yaml.safe_load(path.read_text()).get("base") for path in CONFIGS.rglob("*.yaml")}
+    assert {path.stem for path in CONFIGS.rglob("_*.yaml")} <= based
+    assert {path.suffix for path in CONFIGS.rglob("*") if path.is_file()} == {".yaml"}
 
 
 @pytest.mark.parametrize("spec", [spec for spec in STAGES.values() if spec.demo], ids=lambda spec: spec.name)
 def test_the_demo_configuration_of_every_stage_parses(spec):
-    path = ROOT / DEMO_RECIPE / spec.demo
-    assert isinstance(recipes.load_settings(spec.config_class(), path), spec.config_class())
+    kind = spec.config_class()
+    assert isinstance(kind(**config_values(kind, spec.demo)), kind)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_recipe_reads_only_what_it_has_made_before(name):
-    steps = read_recipe(name)
-    for place, step in enumerate(steps):
-        before = steps_before(steps, step.settings)
-        assert all(other in steps[:place] for other in before), step.name
-        first = step.spec.name in ("make-city", "prepare-data", "train-preference")
-        assert before or first or "$MINIONEREC_DATA" in step.settings.corpus, step.name
+    jobs = plan_of(name)
+    made = set()
+    for key, job in jobs.items():
+        assert made.issuperset(job.needs), job.title
+        first = job.spec.name in ("make-city", "prepare-data", "train-preference")
+        assert job.needs or first or "$MINIONEREC_DATA" in job.settings.corpus, job.title
+        made.add(key)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_two_steps_write_the_same_place(name):
-    outputs = [step.output for step in read_recipe(name) if step.output]
-    assert len(outputs) == len(set(outputs))
+@pytest.mark.parametrize("size", ["bigrec", "d3", "d3_titles", "lcrec", "qwen", "sdpo", "titles"])
+def test_the_large_models_differ_in_what_the_file_says(size):
+    """A recipe for 0.5B is that for 1.5B with another model, another folder, and at most one micro-batch."""
+    small, large = (plan_of(f"industrial/{size}-{name}") for name in ("0.5b", "1.5b"))
+    assert list(small) == list(large)
+    for key, job in small.items():
+        ours, theirs = vars(job.settings), vars(large[key].settings)
+        names = {name for name in ours if ours[name] != theirs[name]}
+        paths = {"output", "checkpoint", "predictions", "texts", "corpus", "sids"}
+        assert names <= paths | {"model", "encoder", "title", "device_batch_size"}, (key, names)
 
 
 def test_the_shipped_recipes_are_listed_with_what_they_are_for():
@@ -73,97 +81,176 @@ def test_the_shipped_recipes_are_listed_with_what_they_are_for():
     assert all(listed.values())
 
 
-def test_the_demo_recipe_makes_what_its_configurations_name():
-    outputs = {step.output for step in read_recipe("demo") if step.output}
+def test_the_demo_recipe_makes_what_its_settings_name():
     models = ("catalogue", "sft", "grpo")
     names = ("corpus", "sids", *models, *(f"eval_{name}" for name in models), "report")
-    assert outputs == {f"runs/demo/{name}" for name in names}
+    assert {str(step.output) for step in steps_of("demo") if step.output} == {f"runs/demo/{name}" for name in names}
+    assert [step.title for step in steps_of("demo")] == [
+        "data", "sids", "catalogue", "eval_catalogue", "sft", "eval_sft", "grpo", "eval_grpo", "levels", "report",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("demo", "configs/demo/language"),
-        ("industrial/catalogue", "configs/industrial/catalogue"),
-        ("configs/industrial/catalogue", "configs/industrial/catalogue"),
-        ("configs/industrial/catalogue/pipeline.yaml", "configs/industrial/catalogue/pipeline.yaml"),
+        ("demo", "demo/language.yaml"),
+        ("industrial/catalogue", "industrial/catalogue.yaml"),
+        ("configs/industrial/catalogue.yaml", "industrial/catalogue.yaml"),
+        ("configs/industrial/catalogue", "industrial/catalogue.yaml"),
     ],
 )
 def test_a_shipped_recipe_is_found_from_anywhere(tmp_path, monkeypatch, name, place):
     monkeypatch.chdir(tmp_path)
-    assert find_recipe(name) == ROOT / place
+    assert find_recipe(name) == CONFIGS / place
 
 
-def test_a_folder_of_the_user_comes_first(tmp_path, monkeypatch):
+def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
-    assert find_recipe("demo") == ROOT / DEMO_RECIPE  # a folder without a pipeline.yaml is none
-    (tmp_path / "demo" / FILE).write_text("stages: []\n")
-    assert find_recipe("demo") == Path("demo")
+    assert find_recipe("demo") == CONFIGS / "demo" / "language.yaml"  # a folder is none
+    (tmp_path / "demo.yaml").write_text("steps: {}\n")
+    assert find_recipe("demo") == find_recipe("demo.yaml") == Path("demo.yaml")
 
 
-def test_an_unknown_recipe_names_those_there_are():
-    with pytest.raises(ConfigError, match=r"^beauty: no recipe there; .* beauty/catalogue, .*demo/language, "):
-        find_recipe("beauty")
+def test_an_unknown_recipe_names_those_it_may_be_and_an_old_one_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"^industrial/sdp: no recipe there; .*such as .*industrial/sdpo.*minionerec"):
+        find_recipe("industrial/sdp")
+    (tmp_path / "pipeline.yaml").write_text("stages: []\n")
+    with pytest.raises(ConfigError, match=r"is a folder with a pipeline.yaml, as .* 0.1; a recipe is one file now"):
+        find_recipe(tmp_path)
+
+
+SFT = "sft: {corpus: c, sids: s, output: there}"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("stages: []", "expected `stages:` with a list"),
-        ("stages: {sft: sft.yaml}", "expected `stages:` with a list"),
-        ("stages:\n  - sft: missing.yaml", r"missing\.yaml: no such file"),
-        ("stages:\n  - sft:", r"None: no such file"),
-        ("stages:\n  - no-such-stage: pipeline.yaml", r"no stage 'no-such-stage'; known: prepare-data, "),
-        ("stages:\n  - sft: s.yaml\n  - sft: s.yaml", "'s.yaml' is listed twice"),
-        ("stages:\n  - sft: wrong.yaml", r"wrong\.yaml: unknown key 'no_such'"),
-        ("steps: []", "unknown key 'steps'. Known keys: stages, launch, threads, jobs"),
-        ("1: []", "unknown key '1'"),
-        ("threads: 0\nstages:\n  - sft: s.yaml", "threads is 0; expected a whole number"),
-        ("threads: true\nstages:\n  - sft: s.yaml", "threads is True; expected a whole number"),
-        ("jobs: 0\nstages:\n  - sft: s.yaml", "jobs is 0; expected a whole number of steps at a time"),
-        ("launch: nowhere.yaml\nstages:\n  - sft: s.yaml", "launch is 'nowhere.yaml', but there is no such file"),
-        ("launch: 4\nstages:\n  - sft: s.yaml", "launch is 4, but there is no such file"),
-        ("- sft", "expected a mapping"),
+        ("steps: {}", r"mine.yaml: has no steps; give it `steps:` with at least one"),
+        ("steps: [sft]", r"mine.yaml, line 1: steps is \['sft'\]; expected a mapping"),
+        (f"steps:\n  {SFT}\n  {SFT}", r"mine.yaml: not valid YAML \(line 3, column 3: 'sft' twice\)"),
+        ("steps:\n  a b: {}", r"line 2: steps.a b: 'a b' cannot be a step's name"),
+        ("steps:\n  one: {stage: no-such}", r"line 2: steps.one.stage: no stage 'no-such'; known: prepare-data, "),
+        ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step that it changes has this name"),
+        ("steps:\n  sft: {no_such: 1}", r"line 2: steps.sft: unknown key 'no_such'. Known keys: output, "),
+        ("steps:\n  sft: {epochs: many, output: x}", r"line 2: steps.sft: epochs is 'many'; expected a number"),
+        ("steps:\n  sft: {epochs: 0, output: x}", r"line 2: steps.sft: epochs is 0.0; it must be above 0"),
+        ("steps:\n  sft: {corpus: c}", r"line 2: steps.sft: has no output; give it one, or the recipe an `output`"),
+        ("steps:\n  sft:\n    config: missing.yaml", r"missing\.yaml: no such file"),
+        ("steps:\n  sft: {config: demo#grpo}", r"line 2: steps.sft.config: demo#grpo: is a step of minionerec grpo"),
+        ("steps:\n  sft: {config: demo#no}", r"demo#no: demo/language has no step 'no'; its steps: data, sids, "),
+        ("steps:\n  sft: {config: mine#sft}", r"mine#sft takes its settings from itself, by way of other steps"),
+        ("steps:\n  sft: {once: 3}", r"line 2: steps.sft.once is 3; expected true or false"),
+        ("stages: []", r"mine.yaml, line 1: stages: unknown key 'stages'. Known keys: output, seeds, jobs, threads"),
+        (f"threads: 0\nsteps: {{{SFT}}}", r"line 1: threads is 0; it must be at least 1"),
+        (f"threads: [1]\nsteps: {{{SFT}}}", r"line 1: threads is \[1\]; expected a whole number"),
+        (f"jobs: 0\nsteps: {{{SFT}}}", r"line 1: jobs is 0; it must be at least 1"),
+        (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
+        (f"seeds: [1]\nsteps: {{{SFT}}}", r"has seeds, but no output; a recipe with cases needs output, seeds, data"),
+        (f"compare: {{a: {{}}}}\nsteps: {{{SFT}}}", r"has compare, but no output; a recipe with cases needs"),
+        ("- sft", r"expected a mapping"),
+        ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no recipe there"),
+        ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
+        ("base: demo\nwithout: [sftt]", r"line 2: without names 'sftt'; the steps of the base: data, sids, catalogue"),
+        ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
+        (
+            "base: demo\nwithout: [sft]",
+            r"steps.eval_sft: checkpoint names {sft}, which stands for nothing here; known: ",
+        ),
+        ("base: demo\nvariables: {sft: 1}", r"line 2: variables: 'sft' is both a variable and a step"),
+        ("variables: {runs: 1}\nsteps: {sft: {}}", r"line 1: variables: 'runs' cannot be a name"),
+        (
+            "output: x\nvariables: {a: '{b}', b: 'b{a}'}\nsteps:\n  sft: {corpus: '{a}'}",
+            r"line 4: steps.sft: corpus: the variables a -> b -> a name each other in a circle",
+        ),
+        (
+            "output: x\nsteps:\n  sft: {corpus: '{data}'}\n  data: {stage: prepare-data}",
+            r"line 3: steps.sft: corpus names {data}, which stands for nothing here; known: {runs}",
+        ),
+        (
+            "output: x\nsteps:\n  levels: {stage: calc-level, predictions: a}\n  sft: {corpus: '{levels}'}",
+            r"line 4: steps.sft: corpus names {levels}, but that step only prints, and writes nothing",
+        ),
+        ("output: x\nsteps:\n  sft: {output: y}\n  grpo: {output: y}", r"sft and grpo both write y; give each an out"),
     ],
 )
-def test_a_malformed_recipe_is_refused(tmp_path, content, message):
-    (tmp_path / "s.yaml").write_text("output: there\n")
-    (tmp_path / "wrong.yaml").write_text("no_such: 1\n")
-    (tmp_path / FILE).write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        read_recipe(tmp_path)
+def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=message) as raised:
+        plan_of(tmp_path / "mine.yaml")
+    assert "\n" not in str(raised.value)
 
 
-def test_a_recipe_is_copied_to_be_edited(tmp_path):
-    copied = copy_recipe("demo", tmp_path / "new" / "folder")
-    assert {path.name for path in copied.iterdir()} == {path.name for path in (ROOT / DEMO_RECIPE).iterdir()}
-    (copied / "data.yaml").write_text((copied / "data.yaml").read_text() + "core: 2\n")
-    assert [step.name for step in read_recipe(copied)] == [step.name for step in read_recipe("demo")]
-    assert read_recipe(copied)[0].settings.core == 2
-    assert read_recipe("demo")[0].settings.core != 2
+def test_a_base_is_changed_step_by_step(tmp_path):
+    """New steps stand after the one that they follow in the file; variables keep types; `output` moves outputs."""
+    (tmp_path / "first.yaml").write_text(
+        "output: runs/first\nvariables: {size: 32, name: small, sizes: [8, '{size}']}\nsteps:\n"
+        "  data: {stage: prepare-data, output: runs/corpus}\n"
+        "  sids: {stage: build-sids, corpus: '{data}', codebook_sizes: '{sizes}'}\n"
+        "  sft: {corpus: '{data}', sids: '{sids}', hidden_size: '{size}', model: 'x/{name}'}\n"
+        "  report: {corpus: '{data}', predictions: {SFT: '{sft}'}}\n"
+    )
+    (tmp_path / "second.yaml").write_text(
+        "base: first\noutput: runs/second\nvariables: {size: 64, name: large}\nwithout: [report]\nsteps:\n"
+        "  sft: {epochs: 3}\n  eval: {stage: eval-beam, checkpoint: '{sft}'}\n"
+        "  again: {config: '#sft', epochs: 4}\n"
+    )
+    first, second = (plan_of(tmp_path / f"{name}.yaml") for name in ("first", "second"))
+    assert [key.step for key in second] == ["data", "sids", "sft", "eval", "again"]
+    found = {key.step: job for key, job in second.items()}
+    sft, again = found["sft"].settings, found["again"].settings
+    assert (sft.hidden_size, sft.model, sft.epochs, sft.output) == (64, "x/large", 3, "runs/second/sft")
+    assert found["sids"].settings.codebook_sizes == [8, 64]
+    assert (again.hidden_size, again.sids, again.epochs) == (64, "runs/second/sids", 4)
+    assert again.output == "runs/second/again" and found["eval"].settings.checkpoint == "runs/second/sft"
+    assert [job.settings.output for job in first.values()][:2] == ["runs/corpus", "runs/first/sids"]
+
+
+def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_place(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "output: runs/mine\nsteps:\n  sft: {config: industrial/labels#sft, epochs: 1}\n"
+    )
+    (job,) = plan_of(tmp_path / "mine.yaml").values()
+    theirs = next(job for key, job in plan_of("industrial/labels").items() if key.step == "sft").settings
+    different = {name for name, value in vars(theirs).items() if vars(job.settings)[name] != value}
+    assert different == {"epochs", "output"} and job.settings.output == "runs/mine/sft"
+
+
+def test_a_recipe_is_copied_as_one_file_to_be_edited(tmp_path):
+    """Of one with a base all is written out; its steps are the same ones, until the copy is edited."""
+    for name in ("demo", "industrial/d3-0.5b", "industrial/catalogue", "studies/language_model"):
+        copied = copy_recipe(name, tmp_path / "new" / f"{name.replace('/', '-')}.yaml")
+        assert "base" not in yaml.safe_load(copied.read_text()) and copied.read_text().startswith("# ")
+        ours, theirs = plan_of(copied), plan_of(name)
+        assert {key: vars(job.settings) for key, job in ours.items()} == {
+            key: vars(job.settings) for key, job in theirs.items()
+        }
+        assert read_recipe(copied).settings == read_recipe(name).settings
+    copied = copy_recipe("demo", tmp_path / "folder")
+    assert copied == tmp_path / "folder" / "language.yaml"
+    copied.write_text(copied.read_text().replace("source: demo", "source: demo, core: 2"))
+    assert steps_of(copied)[0].settings.core == 2
+    assert steps_of("demo")[0].settings.core != 2
 
 
 def test_a_copy_replaces_nothing(tmp_path):
     (tmp_path / "mine.yaml").write_text("1")
-    with pytest.raises(ConfigError, match="is not empty; give a new folder"):
-        copy_recipe("demo", tmp_path)
-    with pytest.raises(ConfigError, match="is not empty; give a new folder"):
+    with pytest.raises(ConfigError, match="is there already; give a new file"):
         copy_recipe("demo", tmp_path / "mine.yaml")
     with pytest.raises(ConfigError, match="cannot be written"):
         copy_recipe("demo", tmp_path / "mine.yaml" / "below")
 
 
 def test_a_part_of_a_recipe_is_named_by_its_steps():
-    steps = read_recipe("demo")
-    assert [step.name for step in between(steps, None, None, "demo")] == [step.name for step in steps]
-    assert [step.name for step in between(steps, "sft", "grpo", "demo")] == ["sft", "eval_sft", "grpo"]
+    jobs = plan_of("demo")
+    assert between(jobs, None, None, "demo") == jobs
+    assert [key.step for key in between(jobs, "sft", "grpo", "demo")] == ["sft", "eval_sft", "grpo"]
     with pytest.raises(ConfigError, match=r"--from nowhere: demo has no such step. Its steps: data, sids, "):
-        between(steps, "nowhere", None, "demo")
+        between(jobs, "nowhere", None, "demo")
     with pytest.raises(ConfigError, match=r"--until nowhere: demo has no such step"):
-        between(steps, None, "nowhere", "demo")
+        between(jobs, None, "nowhere", "demo")
     with pytest.raises(ConfigError, match=r"--from grpo comes after --until sft in demo"):
-        between(steps, "grpo", "sft", "demo")
+        between(jobs, "grpo", "sft", "demo")
 
 
 def settings(stage, **values):
@@ -171,10 +258,10 @@ def settings(stage, **values):
 
 
 def test_steps_before_are_those_that_are_read():
-    steps = read_recipe("demo")
+    jobs = plan_of("demo")
 
     def names(config):
-        return [step.name for step in steps_before(steps, config)]
+        return [key.step for key in jobs_before(jobs, config)]
 
     assert names(settings("eval-beam", checkpoint="runs/demo/grpo", output="x")) == [
         "data",
@@ -196,7 +283,7 @@ def test_steps_before_are_those_that_are_read():
 
 
 def test_what_cannot_be_told_is_not_current(monkeypatch):
-    step = read_recipe("demo")[0]
+    step = steps_of("demo")[0]
     for error in (ArtefactError("gone"), OSError("gone"), KeyError("settings")):
 
         def fail(self, error=error):
@@ -217,27 +304,27 @@ class Started(list):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """The stages that are started, by the names of their configurations; "sids" is up to date, others are not."""
+    """The stages that are started, by the names of their steps; "sids" is up to date, others are not."""
     started = Started()
 
     def run_words(words, threads, stdout=None):
-        started.append(Path(words[words.index("--config") + 1]).stem)
+        started.append(words[words.index("--config") + 1].partition("#")[2])
         return subprocess.CompletedProcess(words, started.status.get(started[-1], 0))
 
-    monkeypatch.setattr(recipes, "run_words", run_words)
-    monkeypatch.setattr(Step, "is_current", lambda self: self.name == "sids")
+    monkeypatch.setattr(run, "run_words", run_words)
+    monkeypatch.setattr(Job, "is_current", lambda self: self.key.step == "sids")
     return started
 
 
 def test_what_a_stage_needs_is_made_first(runs):
-    ensure_before(ROOT / DEMO_RECIPE, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
     assert runs == ["data", "catalogue", "sft", "grpo"]
 
 
 def test_a_failing_stage_before_ends_the_command_with_its_status(runs):
     runs.status = {"sft": 3}
     with pytest.raises(SystemExit) as ended:
-        ensure_before(ROOT / DEMO_RECIPE, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+        ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
     assert ended.value.code == 3
     assert runs == ["data", "catalogue", "sft"]
 
@@ -245,17 +332,8 @@ def test_a_failing_stage_before_ends_the_command_with_its_status(runs):
 def test_the_other_processes_of_a_launch_make_nothing(runs, monkeypatch):
     waited = []
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(recipes, "join_for_training", lambda: waited.append("join"))
-    monkeypatch.setattr(recipes, "wait_for_everyone", lambda: waited.append("wait"))
-    ensure_before(ROOT / DEMO_RECIPE, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+    monkeypatch.setattr(run, "join_for_training", lambda: waited.append("join"))
+    monkeypatch.setattr(run, "wait_for_everyone", lambda: waited.append("wait"))
+    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
     assert runs == []
     assert waited == ["join", "wait"]
-
-
-def test_a_recipe_takes_structure_as_yaml_structure(tmp_path):
-    (tmp_path / FILE).write_text("stages:\n  - sft: sft.yaml\n  - grpo: grpo.yaml\n")
-    (tmp_path / "sft.yaml").write_text(yaml.safe_dump({"output": "x", "tasks": {"next_sid": 1, "title_to_sid": 0.5}}))
-    (tmp_path / "grpo.yaml").write_text(yaml.safe_dump({"output": "y", "rewards": {"ranking": 1}}))
-    sft, grpo = read_recipe(tmp_path)
-    assert sft.settings.tasks == {"next_sid": 1.0, "title_to_sid": 0.5}
-    assert grpo.settings.rewards == {"ranking": 1.0}

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from minionerec.cli.stages import STAGES
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
@@ -19,6 +18,7 @@ from minionerec.core.settings import (
     parse_settings,
     setting,
 )
+from minionerec.core.stages import STAGES
 
 
 @dataclass

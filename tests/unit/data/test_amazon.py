@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paths import ROOT
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 from support.visits import DAY, ITEMS, corpus_rows, random_visits
 
+from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.build import build_corpus
@@ -370,17 +370,17 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, data_root):
 def test_committed_configurations(edition, tmp_path):
     words = [
         "--config",
-        str(ROOT / "configs/amazon" / edition.removeprefix("amazon") / "data.yaml"),
+        f"amazon/{edition.removeprefix('amazon')}#data",
         "--output",
         str(tmp_path / "out"),
     ]
-    config = parse_settings(PrepareConfig, words)
+    config = parse_settings(PrepareConfig, words, read=config_values)
     assert (config.source, config.core, config.max_history) == (edition, 5, 10)
     years = {"amazon2018": 1, "amazon2023": 4}[edition]  # into the configuration's window
     visits = [(user, item, time + years * 365 * DAY) for user, item, time in random_visits()]
     paths = write_amazon(tmp_path, edition, visits, ITEMS)
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
-    counts = run_prepare(parse_settings(PrepareConfig, words)).counts
+    counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)
 
 

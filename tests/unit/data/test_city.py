@@ -8,22 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.city.choices import LOYAL, SHARES, choices_of
+from minionerec.data.city.choices import LOYAL, SHARES, choices_of, free_styles
 from minionerec.data.city.law import Moments, likeliest, probabilities, probability_of
 from minionerec.data.city.people import likes_of, people_of, visits_of
-from minionerec.data.city.sizes import DAY, SECONDS_A_CHOICE
+from minionerec.data.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
 from minionerec.data.city.text import _departments, items_table
-from minionerec.data.city.world import BEGAN, DEPARTMENT, RANK_SHARES, SHELF, World
+from minionerec.data.city.world import BEGAN, RANK_SHARES, World, taken_instead
 
 PEOPLE = people_of(items=1340, users=3000, mean=8, days=400, epoch_days=60, seed=5)  # the last aisle has three shelves
 MANY = people_of(items=400, users=20_000, mean=3, days=30, epoch_days=7, seed=9)  # three blocks
+# Items that come late and are not taken twice, visits as often as not.
+SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3, late=0.8, returns=0.5, memory=4)
 
 
 def all_moments(people, block=0):
     """Every choice of a block as what it depends on, and what was chosen."""
     choices, visits = choices_of(people, block), visits_of(people, block)
-    newest = np.where(visits.pauses < 0, -1, np.roll(choices.rows, 1))
-    return Moments(choices.users, newest, choices.times, visits.pauses), choices.rows.astype(np.int64)
+    rows = choices.rows.astype(np.int64)
+    numbers = np.arange(len(rows)) - np.repeat(np.cumsum(visits.counts) - visits.counts, visits.counts)
+    back = np.arange(1, max(1, people.memory) + 1)
+    recent = np.where(numbers[:, None] >= back, rows[np.arange(len(rows))[:, None] - back], -1)
+    held = recent if people.memory else None
+    return Moments(choices.users, recent[:, 0], choices.times, visits.pauses, held), rows
 
 
 MOMENTS, CHOSEN = all_moments(PEOPLE)
@@ -78,7 +84,7 @@ def test_people_come_within_the_citys_days_in_sessions():
 
 
 def test_days_that_just_suffice_hold_everybody():
-    crowded = people_of(items=40, users=300, mean=50, days=-(-400 * SECONDS_A_CHOICE // DAY), epoch_days=1, seed=1)
+    crowded = people_of(items=40, users=300, mean=50, days=-(-400 * seconds_a_choice(0.2) // DAY), epoch_days=1, seed=1)
     visits = visits_of(crowded, 0)
     assert visits.times.min() >= BEGAN and visits.times.max() < BEGAN + crowded.world.days * DAY
     assert (visits.pauses[visits.pauses >= 0] >= 0).all()
@@ -181,6 +187,47 @@ def test_every_item_is_chosen_as_often_as_the_probabilities_say():
     statistic = ((np.bincount(CHOSEN, minlength=len(foretold)) - foretold) ** 2 / foretold).sum()
     assert foretold.min() > 0.5
     assert abs(statistic - len(foretold)) < 5 * np.sqrt(2 * len(foretold))
+
+
+def test_a_shop_follows_its_probabilities():
+    """Items that are not there yet and the last four are never taken, and all others as often as foretold."""
+    moments, chosen = all_moments(SHOP)
+    world, foretold, taken = SHOP.world, np.zeros(SHOP.world.items), np.zeros(SHOP.world.items)
+    begins = world.begins.reshape(-1)[world.positions(np.arange(world.items))]
+    assert 0.3 < (begins > 0).mean() < 0.8 and begins.max() < world.epochs
+    assert (begins[chosen] <= world.epoch_of(moments.times)).all()
+    assert not (moments.recent == chosen[:, None]).any()
+    new = np.zeros(2)
+    for begin in range(0, len(chosen), 2000):
+        some = np.arange(begin, min(begin + 2000, len(chosen)))
+        part, targets = moments.take(some), chosen[some]
+        dense = probabilities(SHOP, part)
+        assert np.allclose(dense.sum(axis=1), 1)
+        foretold += dense.sum(axis=0)
+        taken += np.bincount(targets, minlength=world.items)
+        fresh = begins == world.epoch_of(part.times)[:, None]
+        new += dense[fresh].sum(), fresh[np.arange(len(some)), targets].sum()
+        lists, chances = likeliest(SHOP, part, 20)
+        assert np.allclose(np.take_along_axis(dense, lists, 1), chances)
+        assert np.allclose(chances, -np.sort(-dense, axis=1)[:, :20])
+        assert np.allclose(probability_of(SHOP, part, targets), dense[np.arange(len(some)), targets])
+    assert abs(((taken - foretold) ** 2 / foretold).sum() - world.items) < 5 * np.sqrt(2 * world.items)
+    assert abs(new[0] - new[1]) < 4 * np.sqrt(new[0])
+    with pytest.raises(ValueError, match="last 4 items"):
+        probabilities(SHOP, replace(moments, recent=None).take(np.arange(3)))
+
+
+def test_where_all_was_taken_lately_it_is_taken_again():
+    there, shelves = np.zeros((2, SHELF), dtype=bool), np.array([1, 1])
+    there[:, [2, 5]] = True
+    free = free_styles(there, shelves, np.array([[SHELF + 2, 2 * SHELF + 5], [SHELF + 2, SHELF + 5]]))
+    assert np.flatnonzero(free[0]).tolist() == [5] and np.flatnonzero(free[1]).tolist() == [2, 5]
+    assert taken_instead(free)[1, [0, 2, 3, 5, 6, 19]].tolist() == [2, 2, 5, 5, 2, 2]
+
+
+def test_visits_begin_as_often_as_asked():
+    visits = visits_of(SHOP, 0)
+    assert (visits.pauses[visits.pauses >= 0] > 1800).mean() == pytest.approx(0.5, abs=0.02)
 
 
 def test_what_people_like_tells_much():

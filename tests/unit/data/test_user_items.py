@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support.paths import ROOT
 
+from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.build import build_corpus
@@ -83,8 +83,8 @@ def test_there_are_no_times_to_split_by(tmp_path):
 def test_beauty_has_the_known_counts(tmp_path, data_root):
     if not (data_root / "sequential").is_dir():
         pytest.skip("MINIONEREC_DATA has no folder sequential")
-    words = ["--config", str(ROOT / "configs/beauty/catalogue/data.yaml"), "--output", str(tmp_path / "corpus")]
-    counts = run_prepare(parse_settings(PrepareConfig, words)).counts
+    words = ["--config", "beauty/catalogue#data", "--output", str(tmp_path / "corpus")]
+    counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     expected = {"users": 22_363, "items": 12_101, "interactions": 198_502, "test_rows": 22_363, "valid_rows": 22_363}
     expected |= {"train_rows": 198_502 - 3 * 22_363, "items_without_title": 0, "split": "leave last out"}
     assert {name: counts[name] for name in expected} == expected

@@ -174,7 +174,7 @@ def test_paired_difference_sees_what_separate_intervals_hide():
 
 
 def test_bootstrap_errors():
-    with pytest.raises(DataError, match=r"at least one row, got 0"):
+    with pytest.raises(DataError, match=r"at least one example, got 0"):
         bootstrap_interval(np.zeros(0))
     with pytest.raises(DataError, match=r"\(3,\) against \(4,\)"):
         paired_bootstrap(np.zeros(3), np.zeros(4))

@@ -51,8 +51,20 @@ def test_of_few_rows_nothing_is_said(values):
     }  # fmt: skip
     text = format_parts(parts, "HR@10", list(values))
     assert text.splitlines()[2].split() == ["g", "few", "29", "29.0", "%", "-", "-"]
-    assert text.endswith(f"-: fewer than {FEWEST} rows")
+    assert text.endswith(f"-: fewer than {FEWEST} rows or users")
     assert f"{values['two']['HR@10'][:, ~where].mean():.4f} [" in text.splitlines()[3]
+
+
+def test_users_of_a_kind_are_drawn_with_their_examples_and_few_users_say_nothing(values):
+    users, where = np.arange(ROWS) // 2, np.arange(ROWS) < 70
+    part = measure_kinds(list_kinds({"g": {"a": where, "b": ~where}}), values, 4, 200, users)[0]
+    rows = {name: of["NDCG@10"].mean(0)[where] for name, of in values.items()}
+    found = part.estimates["one"]["NDCG@10"]
+    own = {"clusters": users[where]}
+    assert (found.low, found.high) == pytest.approx(bootstrap_interval(rows["one"], 4, 200, **own))
+    assert part.against["two"]["NDCG@10"] == pytest.approx(paired_bootstrap(rows["two"], rows["one"], 4, 200, **own))
+    of_one_user = measure_kinds(list_kinds({"g": {"a": where, "b": ~where}}), values, 4, 200, np.where(where, 0, users))
+    assert of_one_user[0].estimates == {} and of_one_user[0].against == {}
 
 
 def test_groups_that_tell_nothing_apart_are_told_in_words():

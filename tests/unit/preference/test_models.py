@@ -1,6 +1,5 @@
 """The preference models against dumb oracles, the early stop, the measures, and the tables of the report."""
 
-import logging
 from itertools import pairwise
 
 import numpy as np
@@ -12,25 +11,40 @@ from support.preference import build
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.preference import linear, splits
-from minionerec.preference.floors import agreeing_user, majority
-from minionerec.preference.linear import fit_bradley_terry, standardisation
-from minionerec.preference.measures import (
-    calibration_bins,
-    calibration_error,
-    correct,
-    pair_interval,
-    short_ids,
-    summary,
-    user_table,
+from minionerec.preference import models
+from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, split_rows
+from minionerec.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
+from minionerec.preference.models import (
+    WIDTHS,
+    EarlyStopping,
+    Lookup,
+    MlpModel,
+    MlpSettings,
+    PairNetwork,
+    agreeing_user,
+    fit_bradley_terry,
+    majority,
+    principal_components,
+    train_mlp,
 )
-from minionerec.preference.mlp import WIDTHS, EarlyStopping, MlpModel, PairNetwork, train_mlp
-from minionerec.preference.model import About, Lookup
-from minionerec.preference.scoring import few_shot
-from minionerec.preference.splits import TEST, TRAIN, VALID, split_rows
-from minionerec.preference.synthetic import make_world, sibling_probability
+from minionerec.preference.stage import few_shot
+from minionerec.preference.synthetic import make_population, sibling_probability
 from minionerec.reports.markdown import render_markdown
-from minionerec.reports.preference_run import user_section
+from minionerec.reports.preference import Section, user_blocks
+
+
+def every_row(model, data, user=None, swap=False):
+    """What a model says of all rows."""
+    rows, user = np.arange(len(data)), data.user if user is None else user
+    return model.predict_swapped(data, rows, user) if swap else model.predict(data, rows, user)
+
+
+def answers(y, target, pair=None, user=None, targets=("t0", "t1", "t2"), users=("u0",)):
+    """Rows of answers without items."""
+    rows = np.zeros(len(y), dtype=int)
+    columns = dict.fromkeys(("comparison", "a", "b"), rows)
+    columns |= {"pair": np.arange(len(y)) if pair is None else pair, "user": rows if user is None else user}
+    return Comparisons(np.zeros((1, 1)), ["i"], users, targets, [], target=target, y=y, time=None, counts={}, **columns)
 
 
 @pytest.mark.parametrize("users", [6, 11])
@@ -54,7 +68,7 @@ def test_network_equals_the_published_one_written_plainly():
     loss.backward()
 
     blocks: list[nn.Module] = []
-    for layer, (i, o) in zip(network.layers, pairwise((12 + 32, *WIDTHS)), strict=True):
+    for layer, (i, o) in zip([network.first, *network.layers], pairwise((12 + 32, *WIDTHS)), strict=True):
         linear_layer = nn.Linear(i, o)
         linear_layer.load_state_dict(layer.state_dict())
         blocks += [linear_layer, nn.BatchNorm1d(o), nn.LeakyReLU(0.01)]
@@ -66,13 +80,13 @@ def test_network_equals_the_published_one_written_plainly():
     plain.backward()
     assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
     torch.testing.assert_close(network.user_vectors.grad, vectors.grad, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(network.layers[0].weight.grad, blocks[0].weight.grad, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(network.first.weight.grad, blocks[0].weight.grad, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(network.norms[2].running_mean, blocks[7].running_mean, rtol=1e-3, atol=1e-6)
 
 
 def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count():
     model = nn.Linear(2, 1)
-    stopping = EarlyStopping(patience=10, min_delta=1e-3)
+    stopping = EarlyStopping(patience=10)
     losses = [0.7, 0.6, *(0.6 - 0.0005 * n for n in (1, 2)), *[0.5995] * 30]
     for epoch, loss in enumerate(losses):
         with torch.no_grad():
@@ -97,33 +111,23 @@ def data():
 
 def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
     world, folds = data
-    models = [
-        train_mlp(world, folds, siamese=False, seed=3, max_epochs=40, patience=5, batch_size=32) for _ in range(2)
-    ]
-    np.testing.assert_array_equal(models[0].predict(world), models[1].predict(world))
-    model, valid = models[0], world.take(np.flatnonzero(folds == VALID))
+    chosen = MlpSettings(siamese=False, max_epochs=40, patience=5, batch_size=32)
+    model, again = (train_mlp(world, folds, 3, chosen) for _ in range(2))
+    np.testing.assert_array_equal(every_row(model, world), every_row(again, world))
+    valid = np.flatnonzero(folds == VALID)
     assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
-    measured = summary(valid.y, model.predict(valid), valid.target, valid.pair, resamples=10)["ce"]
-    assert measured == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
-    last = summary(valid.y, model.at_last_epoch().predict(valid), valid.target, valid.pair, resamples=10)["ce"]
-    assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - measured) > 1e-4
-    other = train_mlp(world, folds, siamese=False, seed=4, max_epochs=2)
-    assert np.abs(other.predict(world) - model.predict(world)).max() > 1e-3
+    best, last = (cross_entropy(world.y, every_row(of, world))[valid].mean() for of in (model, model.last))
+    assert best == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
+    assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - best) > 1e-4
+    other = train_mlp(world, folds, 4, MlpSettings(siamese=False, max_epochs=2))
+    assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
 
 
 @pytest.mark.parametrize("scale", ["none", "standardize", "l2"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_network_options_train(data, scale, activation):
-    model = train_mlp(
-        *data,
-        siamese=True,
-        seed=0,
-        max_epochs=2,
-        scale=scale,
-        activation=activation,
-        full_batch=True,
-        monitor="macro_target",
-    )
+    chosen = MlpSettings(True, activation, scale=scale, max_epochs=2, full_batch=True, monitor="macro_target")
+    model = train_mlp(*data, 0, chosen)
     assert len(model.history["val_loss"]) == 2
     norms = model.table(data[0].features).norm(dim=1)
     assert (scale == "l2") == bool(torch.allclose(norms, torch.ones_like(norms), atol=1e-5))
@@ -131,17 +135,29 @@ def test_network_options_train(data, scale, activation):
 
 def test_score_models_are_antisymmetric(data):
     world, folds = data
-    models = [train_mlp(world, folds, siamese=True, seed=0, max_epochs=20, batch_size=32, position_bias=False)]
-    models += [
-        fit_bradley_terry(world, folds, kind, position_bias=False)
-        for kind in ("bt_global", "bt_user", "bt_hier", "bt_lowrank")
-    ]
-    for model in models:
-        both = model.predict(world) + model.predict(world, swap=True)
-        assert np.abs(both - 1).max() < 1e-6
-        assert np.ptp(model.predict(world)) > 0.05
+    found = [train_mlp(world, folds, 0, MlpSettings(True, max_epochs=20, batch_size=32, position_bias=False))]
+    kinds = ("bt_global", "bt_user", "bt_hier", "bt_lowrank")
+    found += [fit_bradley_terry(world, folds, kind, position_bias=False) for kind in kinds]
+    for model in found:
+        assert np.abs(every_row(model, world) + every_row(model, world, swap=True) - 1).max() < 1e-6
+        assert np.ptp(every_row(model, world)) > 0.05
+        assert model.utilities(world.features).shape == (5, 3, 80)
     biased = fit_bradley_terry(world, folds, "bt_hier")
-    assert np.abs(biased.predict(world) + biased.predict(world, swap=True) - 1).max() > 1e-3
+    assert np.abs(every_row(biased, world) + every_row(biased, world, swap=True) - 1).max() > 1e-3
+    assert biased.parameters == 4 * 3 * 4 + 4 and len(biased.chosen["tried"]) == 12
+
+
+def test_principal_components_are_standardised_and_the_leading_ones(data):
+    world, folds = data
+    rows = np.flatnonzero(folds == TRAIN)
+    mean, projection = principal_components(world, rows, 2)
+    seen = np.unique([world.a[rows], world.b[rows]])
+    z = (world.features[seen] - mean) @ projection
+    np.testing.assert_allclose(np.cov(z.T, bias=True), np.eye(2), atol=1e-4)
+    _, size, axes = np.linalg.svd(world.features[seen] - mean, full_matrices=False)
+    np.testing.assert_allclose(np.abs(axes[:2] @ projection * size[:2] / np.sqrt(len(seen))), np.eye(2), atol=1e-3)
+    flat = type(world)(**{**vars(world), "features": np.repeat(world.features[:, :1], 3, axis=1)})
+    assert principal_components(flat, rows, 3)[1].shape == (3, 1)  # there is but one direction
 
 
 def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
@@ -150,11 +166,10 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
     world = world.take(np.flatnonzero((world.target == 0) & (world.user == 0)))
     one = type(world)(**{**vars(world), "users": ["u0"], "targets": ["t0"]})
     folds = split_rows(one, "pair", 0)
-    monkeypatch.setattr(linear, "PENALTIES", (6.0,))
+    monkeypatch.setattr(models, "PENALTIES", (6.0,))
     model = fit_bradley_terry(one, folds, "bt_global", position_bias=False)
     train = folds == TRAIN
-    mean, scale = standardisation(one, np.flatnonzero(train))
-    z = (one.features - mean) / scale
+    z = (one.features - model.mean) @ model.projection
     oracle = LogisticRegression(C=1 / 4.0, fit_intercept=False, tol=1e-8)
     oracle.fit((z[one.a] - z[one.b])[train], one.y[train])
     np.testing.assert_allclose(model.weights[0, 0], oracle.coef_[0], atol=2e-3)
@@ -164,11 +179,10 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
 
 def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
     world, _ = data
-    world = type(world)(**{**vars(world), "user": world.user.copy()})
     folds = split_rows(world, "user", 1)
+    test = np.flatnonzero(folds == TEST)
     for kind in ("bt_hier", "bt_lowrank"):
         model = fit_bradley_terry(world, folds, kind)
-        test = np.flatnonzero(folds == TEST)
         shots = few_shot(model, world, test, [0, 5, 40], 0)
         assert shots["0"]["n"] == shots["40"]["n"] and shots["40"]["ce"] < shots["0"]["ce"]
         adapted = model.adapt(world, test[:30])
@@ -178,39 +192,12 @@ def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
         assert np.abs(outside).max() < 1e-6 < np.abs(change).max()
     network = MlpModel(PairNetwork(4, 4, 3), np.zeros(4, np.float32), np.ones(4, np.float32), False)
     assert list(few_shot(network, world, test, [0, 5], 0)) == ["0"] and network.adapt(world, test[:3]) is network
-    # Without a shared part there is nothing from which a new user could differ; a floor knows nobody new at all.
+    # Without a shared part there is nothing from which a new user could differ; a lookup knows nobody new at all.
     assert list(few_shot(fit_bradley_terry(world, folds, "bt_user"), world, test, [0, 5], 0)) == ["0"]
     assert few_shot(Lookup(majority(world, folds)), world, test, [0, 5], 0) == {}
 
 
-def test_every_model_answers_what_the_stage_asks(data):
-    """Floors, linear models and networks behind one protocol: rows of the data, swapped places, what they are."""
-    world, folds = data
-    rows = np.flatnonzero(folds == TEST)
-    user = np.where(np.arange(len(rows)) % 2, world.user[rows], -1)
-    floor = Lookup(majority(world, folds))
-    np.testing.assert_array_equal(floor.probabilities(world, rows, user), floor.p[rows])
-    assert floor.swapped(world, rows, user) is None and floor.utilities(world.features) is None
-    assert floor.about() == About() and floor.arrays() == {} and floor.at_last_epoch() is None
-    assert not floor.serves_unseen and not floor.adapts and floor.adapt(world, rows) is floor
-    pooled = fit_bradley_terry(world, folds, "bt_hier")
-    networks = [train_mlp(world, folds, siamese=siamese, seed=0, max_epochs=2) for siamese in (True, False)]
-    for model in (pooled, *networks):
-        part = world.take(rows)
-        np.testing.assert_array_equal(model.probabilities(world, rows, user), model.predict(part, user))
-        np.testing.assert_array_equal(model.swapped(world, rows, user), model.predict(part, user, swap=True))
-        assert model.serves_unseen and model.arrays()
-    assert pooled.about().parameters == 4 * 3 * 4 + 4 and pooled.about().chosen["tried"]
-    assert pooled.about().best_epoch is None and pooled.at_last_epoch() is None
-    assert pooled.about().basis_penalty == pooled.basis_penalty > 0
-    for network in networks:
-        said = network.about()
-        assert said.parameters == sum(value.numel() for value in network.network.parameters())
-        assert said.last_epoch == 1 and len(said.history["val_loss"]) == 2 and said.basis_penalty is None
-    assert networks[0].utilities(world.features).shape == (5, 3, 80) and networks[1].utilities(world.features) is None
-
-
-def test_floors_against_hand_counts():
+def test_baselines_against_hand_counts():
     world = build(pairs=4, users=3, targets=1)
     world.y[:] = [1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1]  # users 0, 1, 2 on pairs 0..3
     folds = np.zeros(12, dtype=np.int8)
@@ -238,20 +225,20 @@ def test_sibling_ceiling_against_drawing():
     np.testing.assert_allclose(plain, ndtr(margin))
 
 
-def test_world_has_the_shape_that_is_promised():
-    world = make_world("halo", 600, 64, 0.6, 0.15, 0.0, 3)
-    norm = np.linalg.norm(world.features, axis=1)
-    unit = world.features / norm[:, None]
+def test_population_has_the_shape_that_is_promised():
+    made = make_population("halo", 600, 64, 3)
+    norm = np.linalg.norm(made.features, axis=1)
+    unit = made.features / norm[:, None]
     cosine = (unit @ unit.T)[np.triu_indices(600, 1)].mean()
     assert 9 < norm.mean() < 11 and 0.7 < cosine < 0.9
-    pairs = world.comparisons.drop_duplicates(["item_a", "item_b"])
+    pairs = made.comparisons.drop_duplicates(["item_a", "item_b"])
     assert (np.bincount([int(n[5:]) for column in ("item_a", "item_b") for n in pairs[column]]) == 2).all()
-    np.testing.assert_allclose(world.utility.std(axis=-1), 1)
-    user = world.comparisons["user_id"].to_numpy()
-    p = ndtr(world.truth["margin"].to_numpy().reshape(3, -1)).T
+    np.testing.assert_allclose(made.utility.std(axis=-1), 1)
+    user = np.repeat(made.comparisons["user_id"].to_numpy(), 3)
+    p = ndtr(made.truth["margin"].to_numpy())
     assert np.maximum(p, 1 - p)[user == "user-000002"].mean() == pytest.approx(0.85, abs=1e-6)
-    assert make_world("one_taste", 60, 64, 0.6, 0.15, 0.0, 3).utility[:, 0].std(axis=0).max() < 1e-9
-    sizes = make_world("halo", 4602, 8, 0.6, 0.15, 0.0, 3).comparisons["user_id"].value_counts()
+    assert make_population("one_taste", 60, 64, 3).utility[:, 0].std(axis=0).max() < 1e-9
+    sizes = make_population("halo", 4602, 8, 3).comparisons["user_id"].value_counts()
     assert len(sizes) == 11 and sizes.sum() == 16252
     assert sizes.tolist()[:6] == [4602, 4588, 3701, 2812, 299, 148]
 
@@ -259,16 +246,14 @@ def test_world_has_the_shape_that_is_promised():
 def test_measures_by_hand():
     y, p = np.array([1.0, 0, 1, 0]), np.array([0.9, 0.5, 0.4, 0.6])
     assert correct(y, p).tolist() == [1, 1, 0, 0]
-    result = summary(y, p, np.array([0, 0, 0, 1]), np.array([0, 1, 2, 3]), 1 - p + 0.2, resamples=20)
+    result = summary(answers(y, np.array([0, 0, 0, 1])), p, 1 - p + 0.2, resamples=20)
     assert (result["accuracy"], result["accuracy_macro"]) == (0.5, pytest.approx((2 / 3 + 0) / 2))
-    assert result["swap_gap"] == pytest.approx(0.2) and result["brier"] == pytest.approx(
-        (0.01 + 0.25 + 0.36 + 0.36) / 4
-    )
-    assert summary(np.ones(3), p[:3], np.zeros(3, int), np.arange(3), resamples=5)["auc"] is None
-    bins = calibration_bins(np.array([0, 1.0] * 50), np.full(100, 0.7), 15)
-    assert (
-        len(bins) == 15 and sum(b["n"] for b in bins) == 100 and calibration_error(bins) == pytest.approx(0.2, abs=0.02)
-    )
+    assert result["swap_gap"] == pytest.approx(0.2)
+    assert result["brier"] == pytest.approx((0.01 + 0.25 + 0.36 + 0.36) / 4)
+    assert summary(answers(np.ones(3), np.zeros(3, int)), p[:3], resamples=5)["auc"] is None
+    coin = summary(answers(np.array([0, 1.0] * 50), np.zeros(100, int)), np.full(100, 0.7), resamples=5)
+    assert len(coin["calibration"]) == 15 and sum(row["n"] for row in coin["calibration"]) == 100
+    assert coin["ece"] == pytest.approx(0.2, abs=0.02)
     assert short_ids(["x-000001", "y-000001", "z-2"], 4) == ["x-000001", "y-000001", "z-2"]
 
 
@@ -285,22 +270,14 @@ def test_user_table_of_the_published_counts():
     """n = 18/12/15 with 7/7/9 right: macro 52.4, pooled 51.1, each said by name; small users are hidden and counted."""
     cells = [(18, 7), (12, 7), (15, 9)]
     hit = np.concatenate([np.r_[np.ones(right), np.zeros(n - right)] for n, right in cells] + [np.ones(9), np.ones(4)])
-    target = np.concatenate([np.repeat(np.arange(3), [n for n, _ in cells]), np.zeros(13)])
-    user = np.repeat([0, 1, 2], [45, 9, 4])
-    names = ["attractive", "smart", "trustworthy"]
-    table = user_table(hit, target, user, np.array([148, 9, 4]), names, ["xx4ad536", "small1", "small2"])
+    target = np.concatenate([np.repeat(np.arange(3), [n for n, _ in cells]), np.zeros(13, int)])
+    names, ids = ("attractive", "smart", "trustworthy"), ["xx4ad536", "small1", "small2"]
+    held = answers(np.ones(58), target, user=np.repeat([0, 1, 2], [45, 9, 4]), targets=names, users=ids)
+    table = user_table(held, hit, np.array([148, 9, 4]))
     (row,) = table["users"]
     assert (table["hidden_users"], table["hidden_rows"], row["n"], row["right"]) == (2, 13, 45, 23)
     assert (round(100 * row["low"]), round(100 * row["high"])) == (37, 65)
-    text = render_markdown("t", "l", [user_section(table, names)])
+    results = {"model": "m", "user_table": table, "targets": names, "users": ids, "overall": {}}
+    text = render_markdown("t", "l", [Section("Users", user_blocks(results))])
     assert "Accuracy (macro) | Accuracy (pooled)" in text and "| 4ad536 | 148 | 45 | 52.4% | 51.1% |" in text
     assert "38.9% | 58.3% | 60.0%" in text and "≥10" in text and "2 users with 13 test answers are hidden" in text
-
-
-def test_row_split_warns(caplog):
-    logger = logging.getLogger("minionerec")
-    before, logger.propagate = logger.propagate, True
-    splits._warn_of_leak.cache_clear()
-    split_rows(build(20, 3), "row", 1)
-    logger.propagate = before
-    assert "not generalisation" in caplog.text

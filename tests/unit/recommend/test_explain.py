@@ -14,7 +14,7 @@ from support.training import catalogue_config, make_inputs
 from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.rankers.floors import make_floors
+from minionerec.rankers.baselines import make_baselines
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.recommend.explain import SOURCES, explain
 from minionerec.recommend.items import Column, Items
@@ -230,7 +230,7 @@ def test_a_language_model_reads_neither_counts_nor_texts(speaker):
 
 def test_a_ranker_without_sids_has_score_changes_and_no_tree(shop):
     corpus = shop.ranker.builder.corpus
-    recommender = recommender_of(make_floors(corpus)["same as last item"], corpus)
+    recommender = recommender_of(make_baselines(corpus)["most recent items"], corpus)
     explanation = explain(recommender, Request(["i4", "i5"], k=2))
     assert explanation.tree == []
     assert list(explanation.reasons) == ["i5", "i4"]

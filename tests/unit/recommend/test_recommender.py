@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from support.telling import save_telling
 from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
-from minionerec.rankers.floors import make_floors
+from minionerec.rankers.baselines import make_baselines
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.rankers.load import load_ranker
 from minionerec.recommend.recommender import Recommender
@@ -26,7 +27,7 @@ from minionerec.training.config import CatalogueTrainConfig
 __all__ = ["made"]
 
 TABLE = "item_id,shelf,price\nu,1a,1\nv,1a,2\nw,2b,3\nx,2b,4\ny,1a,5\n"
-KINDS = ("language", "language exactly", "catalogue", "sequential", "floor")
+KINDS = ("language", "language exactly", "catalogue", "sequential", "baseline")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def recommenders(made, table, tmp_path_factory):
         "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
         "catalogue": Recommender.load(folder / "catalogue", **given),
         "sequential": Recommender.load(seed / "model", **given),
-        "floor": Recommender.of(make_floors(corpus)["what followed"], corpus, items=table),
+        "baseline": Recommender.of(make_baselines(corpus)["transition counts"], corpus, items=table),
     }
 
 
@@ -117,7 +118,7 @@ def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
         }
         wanted = [item for item in everything if item.item_id in allowed][: request.k]
         assert [item.item_id for item in answer.items] == [item.item_id for item in wanted]
-        if kind != "floor":  # whose scores are places
+        if kind != "baseline":  # whose scores are places
             assert [item.score for item in answer.items] == pytest.approx([item.score for item in wanted], abs=1e-4)
 
 
@@ -148,23 +149,34 @@ def test_unknown_ids_are_named_or_refused(recommenders):
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("asked", "message"),
     [
-        (Request(k=0), "k: is 0; expected a whole number from 1"),
-        (Request(k=True), "k: is True; expected a whole number"),
-        (Request(k=2.5), "k: is 2.5; expected a whole number"),
-        (Request("uv"), "history: is the text 'uv'; expected a list of item ids"),
-        (Request(["u", 3]), r"history\[1\]: is 3; expected an item id, a text"),
-        (Request(unknown="maybe"), "unknown: is 'maybe'; expected skip or refuse"),
-        (Request(moment="now"), "moment: is 'now'; expected one of unknown, same, later"),
-        (Request(moment=1), "moment: is 1; expected one of unknown, same, later"),
-        (Request(moment=None), "moment: is None; expected one of unknown, same, later"),
-        (Request(where={"size": 1}), "where.size: is no column of the items table; columns: shelf, price"),
+        ({"k": 0}, "k: is 0; expected a whole number from 1"),
+        ({"k": True}, "k: is True; expected a whole number"),
+        ({"k": 2.5}, "k: is 2.5; expected a whole number"),
+        ({"history": "uv"}, "history: is 'uv'; expected a list of item ids"),
+        ({"history": ["u", 3]}, r"history\[1\]: is 3; expected an item id: a text"),
+        ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
+        ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
+        ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
+        ({"moment": "now"}, 'moment: is \'now\'; expected "unknown", "same" or "later"'),
+        ({"moment": 1}, 'moment: is 1; expected "unknown", "same" or "later"'),
+        ({"moment": None}, 'moment: is None; expected "unknown", "same" or "later"'),
+        ({"where": ["size"]}, r"where: is \['size'\]; expected an object of columns and conditions"),
+        ({"where": {"size": 1}}, "where.size: is no column of the items table; columns: shelf, price"),
+        ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
     ],
 )
-def test_bad_requests_name_their_field(recommenders, request_, message):
+def test_bad_requests_name_their_field(recommenders, asked, message):
     with pytest.raises(RequestError, match=message):
-        recommenders["catalogue"].answer([Request(["u"]), request_])
+        recommenders["catalogue"].answer([Request(["u"]), Request(**asked)])
+    with pytest.raises(RequestError, match=message):
+        recommenders["catalogue"].recommend(**{"history": ["u"], **asked})
+
+
+@pytest.mark.parametrize("given", [("u", "x"), np.array(["u", "x"]), pd.Series(["u", "x"]), dict.fromkeys("ux").keys()])
+def test_ids_may_come_in_any_collection(given):
+    assert Request(given, only=given, without=given) == Request(["u", "x"], only=["u", "x"], without=["u", "x"])
 
 
 def scores_of(answer):

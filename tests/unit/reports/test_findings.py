@@ -9,19 +9,19 @@ from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.reports.cells import MINUS
 from minionerec.reports.sections.findings import Standing, findings
-from minionerec.reports.systems import System, differences, opposite
+from minionerec.reports.systems import Bootstrap, System, differences, opposite
 
 AHEAD, BEHIND, SAME = (0.0123, 0.0050, 0.0190), (-0.0123, -0.0190, -0.0050), (0.0004, -0.0012, 0.0019)
 
 
-def standing(means, pairs, floors=(), ceiling=None):
+def standing(means, pairs, baselines=(), ceiling=None, strongest=None):
     """A standing whose differences are written down; `pairs` maps (one, other) to one minus other, asked once each."""
     left = dict(pairs)
 
     def between(one, other):
         return PairedDifference(*left.pop((one, other)), 0.5)
 
-    return Standing("NDCG@10", means, floors, ceiling, between), left
+    return Standing("NDCG@10", means, baselines, strongest, ceiling, between), left
 
 
 def told(found):
@@ -56,21 +56,22 @@ def test_the_same_ranks_and_an_end_at_zero_are_no_difference():
     ]
 
 
-def test_everyone_beside_the_strongest_floor_and_step_by_step():
-    means = {"SFT": 0.30, "GRPO": 0.29, "x": 0.32, "popularity": 0.1, "what followed": 0.31}
+def test_everyone_beside_the_strongest_baseline_and_step_by_step():
+    means = {"SFT": 0.30, "GRPO": 0.29, "x": 0.32, "popularity": 0.1, "transition counts": 0.31}
     pairs = {
-        ("x", "what followed"): AHEAD,
-        ("SFT", "what followed"): SAME,
-        ("GRPO", "what followed"): (-0.02, -0.03, -0.01),
+        ("x", "transition counts"): AHEAD,
+        ("SFT", "transition counts"): SAME,
+        ("GRPO", "transition counts"): (-0.02, -0.03, -0.01),
         ("GRPO", "SFT"): BEHIND,
         ("x", "GRPO"): (0.03, 0.02, 0.04),
     }
-    found, left = standing(means, pairs, ("popularity", "what followed"), ceiling=0.40)
+    counts = "transition counts"
+    found, left = standing(means, pairs, ("popularity", counts), ceiling=0.40, strongest=counts)
     assert told(found) == [
-        'x has the highest NDCG@10, 0.3200, and is ahead of the next, the floor "what followed", '
+        'x has the highest NDCG@10, 0.3200, and is ahead of the next, the baseline "transition counts", '
         "by 0.0123 [0.0050, 0.0190].",
-        'Beside the strongest floor, "what followed": for SFT no difference that these rows can show, '
-        "+0.0004 [-0.0012, +0.0019]; GRPO is behind by 0.0200 [0.0100, 0.0300].",
+        'Beside the strongest baseline on validation, "transition counts": for SFT no difference that these rows can '
+        "show, +0.0004 [-0.0012, +0.0019]; GRPO is behind by 0.0200 [0.0100, 0.0300].",
         "GRPO is behind SFT by 0.0123 [0.0050, 0.0190].",
         "x is ahead of GRPO by 0.0300 [0.0200, 0.0400].",
         "Of what the best possible ranking may expect, 0.4000, x reaches 80 %.",
@@ -78,20 +79,20 @@ def test_everyone_beside_the_strongest_floor_and_step_by_step():
     assert not left
 
 
-def test_a_floor_may_be_the_best():
+def test_a_baseline_may_be_the_best():
     means = {"my model": 0.20, "second": 0.19, "popularity": 0.25}
     pairs = {
         ("popularity", "my model"): (0.05, 0.04, 0.06),
         ("second", "popularity"): (-0.06, -0.07, -0.05),
         ("second", "my model"): (-0.01, -0.02, 0.01),
     }
-    found, left = standing(means, pairs, ("popularity",), ceiling=0.5)
+    found, left = standing(means, pairs, ("popularity",), ceiling=0.5, strongest="popularity")
     assert told(found) == [
-        'The floor popularity has the highest NDCG@10, 0.2500, and is ahead of the next, "my model", '
+        'The baseline popularity has the highest NDCG@10, 0.2500, and is ahead of the next, "my model", '
         "by 0.0500 [0.0400, 0.0600].",
-        "Beside the strongest floor, popularity: second is behind by 0.0600 [0.0500, 0.0700].",
+        "Beside the strongest baseline on validation, popularity: second is behind by 0.0600 [0.0500, 0.0700].",
         'Between second and "my model" there is no difference that these rows can show: -0.0100 [-0.0200, +0.0100].',
-        'Of what the best possible ranking may expect, 0.5000, the floor popularity reaches 50 %, "my model" 40 %.',
+        'Of what the best possible ranking may expect, 0.5000, the baseline popularity reaches 50 %, "my model" 40 %.',
     ]
     assert not left
 
@@ -104,7 +105,7 @@ def test_one_alone():
     ]
     beside, _ = standing({"SFT": 0.1288, "popularity": 0.1}, {("SFT", "popularity"): AHEAD}, ("popularity",))
     assert told(beside) == [
-        "SFT has the highest NDCG@10, 0.1288, and is ahead of the next, the floor popularity, "
+        "SFT has the highest NDCG@10, 0.1288, and is ahead of the next, the baseline popularity, "
         "by 0.0123 [0.0050, 0.0190]."
     ]
 
@@ -119,8 +120,8 @@ def test_of_many_the_verdicts_are_told():
     found, _ = standing(means, gaps, ("popularity",), ceiling=1.0)
     assert told(found) == [
         "b has the highest NDCG@10, 0.5000, and is ahead of the next, d, by 0.1000 [0.0800, 0.1200].",
-        "Beside the strongest floor, popularity: ahead a (+0.0500), b (+0.2500), c (+0.0400), d (+0.1500); "
-        "behind e (-0.1500).",
+        "Beside the strongest baseline on these rows, for there are no validation examples, popularity: "
+        "ahead a (+0.0500), b (+0.2500), c (+0.0400), d (+0.1500); behind e (-0.1500).",
         "Beside the first, a: ahead b (+0.2000), d (+0.1000); behind e (-0.2000); "
         "no difference that these rows can show for c (-0.0100).",
         "Of what the best possible ranking may expect, 1.0000, b reaches 50 %.",
@@ -129,11 +130,11 @@ def test_of_many_the_verdicts_are_told():
 
 @pytest.mark.parametrize("own", range(1, 9))
 def test_there_are_at_most_six_sentences(own):
-    means = {**{f"m{number}": 0.1 + number / 100 for number in range(own)}, "popularity": 0.5, "what followed": 0.4}
-    floors = ("popularity", "what followed")
-    found = Standing("NDCG@10", means, floors, 0.9, lambda one, other: PairedDifference(*AHEAD, 0.01))
+    means = {**{f"m{number}": 0.1 + number / 100 for number in range(own)}, "popularity": 0.5, "transition counts": 0.4}
+    baselines = ("popularity", "transition counts")
+    found = Standing("NDCG@10", means, baselines, "popularity", 0.9, lambda one, other: PairedDifference(*AHEAD, 0.01))
     assert len(findings(found)) <= 6
-    assert len(findings(Standing("NDCG@10", means, (), None, found.between))) <= 6
+    assert len(findings(Standing("NDCG@10", means, (), None, None, found.between))) <= 6
 
 
 def test_sentences_of_ranks_by_hand():
@@ -148,9 +149,11 @@ def test_sentences_of_ranks_by_hand():
     means = {"third": 0.5, "best": 1.0, "mixed": 0.75}
 
     def between(one, other):
-        return differences(systems[one], systems[other], "item", ["NDCG@10"], 0, 200)["NDCG@10"]
+        return differences(systems[one], systems[other], "item", ["NDCG@10"], Bootstrap.of(0, 200, "users", users))[
+            "NDCG@10"
+        ]
 
-    said = findings(Standing("NDCG@10", means, (), None, between))
+    said = findings(Standing("NDCG@10", means, (), None, None, between))
     assert said[1] == "best is ahead of third by 0.5000 [0.5000, 0.5000]."
     gap = between("best", "mixed")
     assert gap.difference == pytest.approx(0.25) and 0 < gap.low < 0.25 < gap.high < 0.5

@@ -8,9 +8,13 @@ from support.trained_shop import GRPO, RECORD, SFT, checkpoint, write_trained
 
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.records import duration, record_path
+from minionerec.core.stage import Stage
 from minionerec.reports.experiment_log.config import StageSetting
 from minionerec.reports.experiment_log.lineage import Training, changes, trace
-from minionerec.reports.experiment_log.trainings import our_settings, outcome, parameters, recorded
+from minionerec.reports.experiment_log.trainings import TITLES, our_settings, outcome, parameters, recorded
+from minionerec.training.config import CatalogueTrainConfig
+from minionerec.training.dpo.config import DpoConfig
+from minionerec.training.tiger.config import TigerTrainConfig
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def shop(tmp_path, monkeypatch):
 
 def test_the_walk_goes_through_every_training(shop):
     lineage = trace("RL", StageSetting(Path("made/eval_grpo")))
-    assert [(each.name, each.kind) for each in lineage.trainings] == [("sft", "sft"), ("RL", "rl")]
+    assert [(each.name, each.stage) for each in lineage.trainings] == [("sft", "sft"), ("RL", "grpo")]
     assert lineage.own is lineage.trainings[-1] and not lineage.missing
     sft, rl = lineage.trainings
     assert sft.record["processes"] == 4 and rl.record is None
@@ -43,13 +47,52 @@ def test_a_training_that_was_made_anew_is_not_taken_for_the_old_one(shop):
 
 
 def test_a_teacher_is_a_training_too(shop):
-    checkpoint("made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [])
+    checkpoint(
+        "made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [], "train-catalogue"
+    )
     checkpoint("made/taught", SFT, {}, {"teacher": "made/teacher"}, [])
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/taught"}):
         pass
     lineage = trace("taught", StageSetting(Path("made/eval")))
-    assert [(each.name, each.kind) for each in lineage.trainings] == [("teacher", "catalogue"), ("taught", "sft")]
+    assert [(each.name, each.stage) for each in lineage.trainings] == [
+        ("teacher", "train-catalogue"),
+        ("taught", "sft"),
+    ]
     assert ("Teacher's share of the loss", "0.7") in parameters(lineage.trainings[1])
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "title"),
+    [
+        (CatalogueTrainConfig(loss="sampled", max_grad_norm=0, output="made/it"), "train-catalogue", "catalogue model"),
+        (TigerTrainConfig(output="made/it"), "train-tiger", "train-tiger"),
+        (DpoConfig(checkpoint="x", output="made/it"), "dpo", "S-DPO"),
+    ],
+)
+def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, title):
+    """A catalogue model that draws negatives has settings of S-DPO; nothing is guessed from the names of settings."""
+    with Stage(config, inputs={}).work() as work, work.finish():
+        assert json.loads((work.folder / "run.json").read_text())["stage"] == stage
+    assert read_manifest("made/it")["stage"] == stage
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
+        pass
+    (training,) = trace("it", StageSetting(Path("made/eval"))).trainings
+    assert training.stage == stage and TITLES.get(training.stage, training.stage) == title
+
+
+def test_a_checkpoint_of_an_earlier_version_is_of_an_unknown_stage(shop, caplog):
+    checkpoint("made/sft", SFT, {}, {}, [], stage=None)
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/sft"}):
+        pass
+    (training,) = trace("it", StageSetting(Path("made/eval"))).trainings
+    assert training.stage == "unknown" and changes(training, training) is None
+    assert "made/sft: was written by version 0.1, whose manifests do not say of which stage" in caplog.text
+    with write_artefact("made/model", "sequential_model", config={}, inputs={}):
+        pass
+    with write_artefact("made/lists", "predictions", config={}, inputs={"model": "made/model"}):
+        pass
+    (training,) = trace("it", StageSetting(Path("made/lists"))).trainings
+    assert training.stage == "train-sequential"  # the only stage that makes such models
 
 
 def test_pending_stages_are_told_by_what_lies_there(shop):
@@ -60,12 +103,12 @@ def test_pending_stages_are_told_by_what_lies_there(shop):
 
     assert found() == found("made/nothing") == []
     (training,) = found("made/grpo")  # trained, not yet evaluated
-    assert training.progress is None and training.kind == "rl"
+    assert training.progress is None and training.stage == "grpo"
     folder = Path("made/next.partial")
     folder.mkdir()
     (folder / "run.json").write_text("{}")
     assert found("made/next") == []
-    (folder / "run.json").write_text(json.dumps({"settings": GRPO, "inputs": {}}))
+    (folder / "run.json").write_text(json.dumps({"stage": "grpo", "settings": GRPO, "inputs": {}}))
     (training,) = found("made/next")
     assert outcome(training) == [("Status", "in progress, no checkpoint yet"), ("Results", "pending")]
     (folder / "checkpoint-5").mkdir()
@@ -82,8 +125,8 @@ def test_changes_are_those_of_one_kind_and_of_what_was_begun_from():
     def training(kind, settings, before):
         return Training("x", kind, Path("x"), settings, before=before)
 
-    first = training("rl", {"epochs": 2, "beta": 0.1}, {"checkpoint": "a" * 64, "corpus": "c" * 64})
-    second = training("rl", {"epochs": 3, "beta": 0.1, "loss": "dapo"}, {"checkpoint": "b" * 64, "corpus": "c" * 64})
+    first = training("grpo", {"epochs": 2, "beta": 0.1}, {"checkpoint": "a" * 64, "corpus": "c" * 64})
+    second = training("grpo", {"epochs": 3, "beta": 0.1, "loss": "dapo"}, {"checkpoint": "b" * 64, "corpus": "c" * 64})
     expected = {"epochs": (2, 3), "loss": (None, "dapo"), "input checkpoint": ("a" * 16, "b" * 16)}
     assert changes(second, first) == expected
     assert changes(first, first) == {}
@@ -91,36 +134,36 @@ def test_changes_are_those_of_one_kind_and_of_what_was_begun_from():
 
 
 def test_words_of_rl_and_catalogue():
-    told = dict(parameters(Training("x", "rl", Path("x"), {**GRPO, "beta": 0.0, "rollouts": "beams"})))
+    told = dict(parameters(Training("x", "grpo", Path("x"), {**GRPO, "beta": 0.0, "rollouts": "beams"})))
     assert told["Temperature"].startswith("none") and told["Reference follows the policy"] == "no reference"
-    told = dict(parameters(Training("x", "rl", Path("x"), GRPO, record=RECORD)))
+    told = dict(parameters(Training("x", "grpo", Path("x"), GRPO, record=RECORD)))
     assert told["Temperature"].startswith("1,")
     assert told["Reference follows the policy"] == "every 512 steps, 0.6 of the policy"
     assert (told["Processes"], told["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
     settings = {"towers": 2, "layers": 2, "hidden_size": 128, "objective": "expected", "generations": 16, "beta": 0.1}
-    told = dict(parameters(Training("x", "catalogue", Path("x"), settings, {"parameters": 1000})))
+    told = dict(parameters(Training("x", "train-catalogue", Path("x"), settings, {"parameters": 1000})))
     assert told["Model"] == "2 towers of 2 layers, width 128, 1,000 parameters"
     assert told["Gradient accumulation"] == "not recorded"
     assert (told["Generations"], told["Beta"]) == ("16", "0.1")
-    assert parameters(Training("x", "other", Path("x"), {"a": True})) == [("a", "yes")]
+    assert parameters(Training("x", "extend", Path("x"), {"a": True})) == [("a", "yes")]
 
 
 def test_ours_beside_published_settings():
-    sft, rl = Training("s", "sft", Path("s"), SFT), Training("r", "rl", Path("r"), GRPO)
+    sft, rl = Training("s", "sft", Path("s"), SFT), Training("r", "grpo", Path("r"), GRPO)
     found = our_settings([sft, rl])
     assert (found["backbone"], found["batch"], found["epochs"]) == ("Qwen2.5-1.5B-Instruct", 1024, 10.0)
     assert (found["rl_batch"], found["rl_reward"], found["rl_epochs"]) == ("1,024", "ranking", 2.0)
     scratch = {**SFT, "model": "scratch", "layers": 4, "hidden_size": 256}
     found = our_settings([Training("s", "sft", Path("s"), scratch, {"parameters": 3_800_000})])
     assert found["backbone"] == "from scratch: 4 layers, width 256, 3,800,000 parameters"
-    found = our_settings([Training("s", "sequential", Path("s"), {"model": "sasrec", "batch_size": 128})])
+    found = our_settings([Training("s", "train-sequential", Path("s"), {"model": "sasrec", "batch_size": 128})])
     assert found == {"backbone": "sasrec", "batch": 128, "schedule": "constant"}
 
 
 def test_how_far_a_training_came():
     def epochs(**settings):
         log = [{"step": 3, "epoch": 0.5, "loss": 1.0}]
-        told = outcome(Training("x", "rl", Path("x"), {"epochs": 2.0, **settings}, log=log))
+        told = outcome(Training("x", "grpo", Path("x"), {"epochs": 2.0, **settings}, log=log))
         return dict(told)["Epochs"]
 
     assert epochs() == epochs(max_steps=-1) == "0.5 of 2 (stopped early)"

@@ -8,8 +8,9 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import evaluate_predictions, sid_ranks
-from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
 from minionerec.reports.systems import (
+    Bootstrap,
     System,
     check_same_rows,
     differences,
@@ -49,17 +50,18 @@ def test_one_seed_is_measured_to_the_bit_as_its_lists_are():
     lists = lists_of(RANKS[0], TARGETS)
     known = evaluate_predictions(lists, [1, 5, 20], resamples=200, seed=3).item
     ranked = System("x", [Ranked.from_predictions(lists)])
-    assert estimates(ranked, "item", metrics_at([1, 5, 20], False), 3, 200) == known
+    assert estimates(ranked, "item", metrics_at([1, 5, 20], False), Bootstrap.of(3, 200, "users", lists.users)) == known
 
 
 def test_several_seeds_are_averaged_row_by_row():
-    found = estimates(system(RANKS), "item", ["HR@5", "MRR@10"], 1, 100)["MRR@10"]
+    drawn = Bootstrap.of(1, 100, "users", system(RANKS).users)
+    found = estimates(system(RANKS), "item", ["HR@5", "MRR@10"], drawn)["MRR@10"]
     values = np.where(RANKS <= 10, 1 / RANKS, 0.0)
     assert found.mean == pytest.approx(values.mean())
     assert found.sd == pytest.approx(values.mean(1).std(ddof=1))
     assert found.low < found.mean < found.high
     other = system(RANKS[:1], "y")
-    gap = differences(system(RANKS), other, "item", ["MRR@10"], 1, 100)["MRR@10"]
+    gap = differences(system(RANKS), other, "item", ["MRR@10"], drawn)["MRR@10"]
     assert gap == pytest.approx(paired_bootstrap(values.mean(0), values[0], 1, 100))
 
 
@@ -99,3 +101,29 @@ def test_rows_are_held_against_one_another():
     other = System("y", [Ranked(["u"], TARGETS[:1], {"item": RANKS[0, :1]}, None)])
     with pytest.raises(ArtefactError, match="y: its 1 test rows are not the 30 of x"):
         check_same_rows(other, system(RANKS), "test")
+    users = [*system(RANKS).users[:-1], "v"]
+    other = System("y", [Ranked(users, TARGETS, {"item": RANKS[0]}, None)])
+    with pytest.raises(ArtefactError, match="y: its test row 29 is of user 'v', that of x of 'u29'"):
+        check_same_rows(other, system(RANKS), "test")
+
+
+def test_users_are_drawn_with_all_of_their_examples_unless_examples_are_asked_for():
+    users = np.repeat([f"u{number}" for number in range(10)], 3)
+    values = np.where(RANKS <= 10, 1 / RANKS, 0.0).mean(0)
+    found = {}
+    for resample, clusters in (("users", users), ("examples", None)):
+        drawn = Bootstrap.of(1, 100, resample, users.tolist())
+        found[resample] = estimates(system(RANKS), "item", ["MRR@10"], drawn)["MRR@10"]
+        low, high = bootstrap_interval(values, 1, 100, clusters=clusters)
+        assert (found[resample].low, found[resample].high) == pytest.approx((low, high))
+        gap = differences(system(RANKS), system(RANKS[:1], "y"), "item", ["MRR@10"], drawn)["MRR@10"]
+        other = np.where(RANKS[0] <= 10, 1 / RANKS[0], 0.0)
+        assert gap == pytest.approx(paired_bootstrap(values, other, 1, 100, clusters=clusters))
+    assert found["users"] != found["examples"]
+    assert Bootstrap.of(1, 100, "users", users.tolist()).said() == (
+        "Intervals and paired tests: 100 bootstrap samples of 10 users, each with all of its examples "
+        "(30 examples in all)."
+    )
+    assert Bootstrap.of(1, 100, "examples", users.tolist()).said() == (
+        "Intervals and paired tests: 100 bootstrap samples of 30 examples, each by itself."
+    )

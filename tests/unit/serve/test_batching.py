@@ -15,7 +15,7 @@ from minionerec.recommend.requests import Request, RequestError
 from minionerec.serve.batching import Batcher, answer_each
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Served, Sources
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal
 from minionerec.serve.writing import answered, to_json
 
 

@@ -11,7 +11,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.rankers.protocol import Ranking
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Shelf, Sources, below, fingerprint, try_out, without_paths
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal
 from minionerec.serve.reloading import Asked, Reloader
 
 

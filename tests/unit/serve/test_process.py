@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from support.checkpoints import save_checkpoint
 from support.evaluation import made
 from support.scripts import benchmark
 
-from minionerec.cli import serving
-from minionerec.cli.serving import run_serve
+from minionerec.cli import main as cli
+from minionerec.cli.main import run_serve
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import Settings
 from minionerec.recommend.recommender import Recommender
@@ -175,7 +176,7 @@ def test_sigterm_answers_what_was_taken_and_ends_with_status_0(process):
 @pytest.fixture
 def quiet(monkeypatch):
     """The process's own log lines stay out of the test's."""
-    monkeypatch.setattr(server, "log_json_lines", lambda level: None)
+    monkeypatch.setattr(server, "log_json_lines", lambda level, dropped: SimpleNamespace(finish=lambda: None))
 
 
 def settings(made, **more):
@@ -252,11 +253,11 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
 
 def test_without_a_model_the_demos_is_trained_first_and_served(monkeypatch):
     seen = []
-    monkeypatch.setattr(serving, "ensure_before", lambda recipe, config: seen.append((recipe.name, config)))
-    monkeypatch.setattr(serving, "serve", lambda config, announce: seen.append(config))
+    monkeypatch.setattr(cli, "ensure_before", lambda recipe, config: seen.append((recipe, config)))
+    monkeypatch.setattr(cli, "serve", lambda config, announce: seen.append(config))
     run_serve("minionerec serve", ["--port", "0"])
     (recipe, asked), config = seen
-    assert recipe == "language" and asked is config and isinstance(config, Settings)
+    assert recipe == "demo/language" and asked is config and isinstance(config, Settings)
     assert (config.checkpoint, config.items, config.port) == ("runs/demo/catalogue", "data/demo/items.csv", 0)
     assert config.inputs().keys() == {"checkpoint", "items"}
     run_serve("minionerec serve", ["--checkpoint=elsewhere"])
@@ -273,7 +274,7 @@ def test_help_says_what_every_setting_does(capsys):
 
 def test_settings_may_stand_in_a_file(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(serving, "serve", lambda config, announce: seen.append(config))
+    monkeypatch.setattr(cli, "serve", lambda config, announce: seen.append(config))
     (tmp_path / "serve.yaml").write_text("checkpoint: somewhere\nmax_k: 7\nreload: request\n")
     run_serve("minionerec serve", ["--config", str(tmp_path / "serve.yaml"), "--max_k", "8"])
     assert (seen[0].checkpoint, seen[0].max_k, seen[0].reload) == ("somewhere", 8, "request")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +12,9 @@ from minionerec.data.moments import MOMENTS
 from minionerec.recommend.requests import Request
 from minionerec.serve.config import Limits
 from minionerec.serve.openapi import request_schema, schemas
-from minionerec.serve.reading import FIELDS, read_call, read_json, read_request
-from minionerec.serve.refusal import Refusal
+from minionerec.serve.reading import Refusal, read_call, read_json, read_request
 
+FIELDS = Request.names()
 LIMITS = Limits(max_k=50, max_history=5, max_list=6, max_requests=3)
 
 
@@ -36,15 +37,16 @@ def test_a_full_request_is_read():
         "unknown": "refuse",
         "moment": "later",
     }
-    wanted = Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later")
-    assert read_call(read_json(json.dumps(body).encode()), LIMITS) == ([wanted], True)
-    several = read_call({"requests": [body, {}]}, LIMITS)
-    assert several == ([wanted, Request(history=[], without=[])], False)
+    requests, single = read_call(read_json(json.dumps(body).encode()), LIMITS)
+    assert ([asdict(request) for request in requests], single) == ([body], True)
+    assert asdict(Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later")) == body
+    requests, single = read_call({"requests": [body, {}]}, LIMITS)
+    assert ([asdict(request) for request in requests], single) == ([body, asdict(Request())], False)
 
 
 def test_an_empty_request_is_that_of_a_new_user():
-    assert read_request({}, LIMITS) == Request(history=[], k=10, without=[])
-    assert read_request({"only": None, "where": None}, LIMITS) == Request(history=[], k=10, without=[])
+    assert asdict(read_request({}, LIMITS)) == asdict(Request())
+    assert asdict(read_request({"only": None, "where": None}, LIMITS)) == asdict(Request())
     assert read_request({"only": []}, LIMITS).only == []
 
 
@@ -102,10 +104,14 @@ def test_a_name_given_twice_is_named():
         ({"requests": [{}, {"moment": 1}]}, "requests[1].moment", 'is 1; expected "unknown", "same" or "later".'),
         ({"where": []}, "where", "is an empty list; expected an object of columns and conditions."),
         ({"where": {"price": None}}, "where.price", "is null; expected true, false, a number or a text"),
-        ({"where": {"price": {}}}, "where.price", "is an object; expected at_least, at_most, or both."),
+        ({"where": {"price": {}}}, "where.price", "is empty; expected at least one."),
         ({"where": {"price": {"most": 1}}}, "where.price.most", "is unknown; expected at_least, at_most."),
         ({"where": {"price": {"at_most": "1"}}}, "where.price.at_most", "is '1'; expected a number."),
-        ({"where": {"price": []}}, "where.price", "holds 0 values; expected 1 to 6."),
+        ({"where": {"price": []}}, "where.price", "is empty; expected at least one."),
+        ({"where": {"price": [1] * 7}}, "where.price", "holds 7 values; at most 6 are taken."),
+        ({"where": {"price": {"at_least": True}}}, "where.price.at_least", "is true; expected a number."),
+        ({"where": {"\ud800": 1}}, "where.'\\ud800'", "is unknown; expected the name of a column."),
+        ({"__dataclass_self__": 1}, "__dataclass_self__", "is unknown; expected history, k, "),
         ({"where": {"price": [[1]]}}, "where.price[0]", "is a list; expected true, false, a number or a text"),
         ({"where": {f"c{i}": 1 for i in range(33)}}, "where", "holds 33 conditions; at most 32 are taken."),
         ({"histroy": []}, "histroy", f"is unknown; expected {', '.join(FIELDS)}."),
@@ -167,4 +173,5 @@ def test_the_description_has_the_fields_that_are_read_with_their_limits():
     assert described["moment"]["enum"] == list(MOMENTS)
     empty = read_request({}, LIMITS)
     defaults = {name: field["default"] for name, field in described.items() if "default" in field}
-    assert defaults == {name: getattr(empty, name) for name in defaults}
+    assert tuple(defaults) == FIELDS
+    assert defaults == json.loads(json.dumps(asdict(empty)))

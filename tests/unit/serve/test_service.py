@@ -5,7 +5,7 @@ import logging
 import re
 
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_parts
 from support.telling import save_telling
@@ -15,9 +15,8 @@ from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import Explanation
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve import service as service_module
-from minionerec.serve.app import create_app
+from minionerec.serve.app import create_app, read_files
 from minionerec.serve.guard import REQUESTS
-from minionerec.serve.static import read_files
 
 KEY = "a-key-of-some-length"
 

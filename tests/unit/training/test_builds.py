@@ -73,3 +73,17 @@ def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="op/lock"):
         run_training(config, lambda *_: pytest.fail("it began"))
     assert not (tmp_path / "sft.partial").exists()
+
+
+def test_deepspeed_without_a_gpu_is_not_asked_for_bfloat16(tmp_path, monkeypatch):
+    from support.training import make_inputs
+
+    make_inputs(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    config = SftConfig(
+        corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"), mixed_bf16=True
+    )
+    with pytest.raises(ConfigError, match=r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"):
+        run_training(config, lambda *_: pytest.fail("it began"))
+    assert not (tmp_path / "sft.partial").exists()

@@ -1,0 +1,269 @@
+"""`minionerec run`: the jobs of a recipe's plan, and the tables that a recipe with cases ends in."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from minionerec.cli.doctor import would_do
+from minionerec.cli.launch import run_words, shown_command
+from minionerec.cli.plan import Job, Key, Plan, between, chosen, jobs_before, plan_of
+from minionerec.cli.recipes import Recipe, read_recipe
+from minionerec.cli.runner import Outcome, Runner, check_launch, ending_by_signal, losses, print_line, words_of
+from minionerec.cli.search import check_search, search_settings, with_winner
+from minionerec.cli.tables import COMPARE, check_tables, tables
+from minionerec.core.commands import CommandParser
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.places import shown_path
+from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
+from minionerec.core.settings import Settings
+
+logger = get_logger(__name__)
+
+SUMMARY = "Run the steps of a recipe, each after what it reads"
+_MOST = 2**20  # bytes of a log that are shown when its step has ended
+_Wanted = Callable[[Recipe], dict[Key, Job]]
+
+
+def run_arguments(program: str) -> CommandParser:
+    """The options of `minionerec run`."""
+    parser = CommandParser(
+        prog=program,
+        description=f"{SUMMARY}. What is up to date is left as it is; the same command goes on after an interruption.",
+        formatter_class=argparse.HelpFormatter,
+    )
+    parser.add_argument("recipe", help="name of a shipped recipe, e.g. demo, or a YAML file (docs/recipes.md)")
+    parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="say what each step would do, why")
+    parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
+    parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="these cases, or steps of a recipe without cases, and what they need"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds of the recipe's")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="steps that run at a time, instead of the recipe's number"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each step, instead of the recipe's")
+    return parser
+
+
+def run_recipe(program: str, words: Sequence[str]) -> None:
+    """Run, or list, the recipe that the command line names; without any word, print the usage.
+
+    Args:
+        program: What the command is called.
+        words: The words behind it.
+
+    Raises:
+        ConfigError: If the recipe or a name in it is wrong, or another run of its cases is at work.
+        SystemExit: With the status of the first step that failed, or of the signal that ended the run.
+    """
+    parser = run_arguments(program)
+    if not words:
+        print(parser.format_help(), end="")
+        return
+    given = parser.parse_args(words)
+    recipe = with_changes(read_recipe(given.recipe), given.jobs, given.threads)
+    check_search(recipe)
+
+    def wanted(recipe: Recipe) -> dict[Key, Job]:
+        return between(wanted_jobs(recipe, given.only, given.seeds), given.first, given.last, given.recipe)
+
+    jobs = wanted(with_winner(recipe))
+    if given.dry:
+        print("\n".join(listed(recipe, jobs)))
+        return
+    with ExitStack() as held, ending_by_signal():
+        if not recipe.has_cases:
+            status = _run_steps(recipe, jobs)
+        else:
+            held.callback(_locked(recipe).release)
+            status = _run_cases(recipe, given.only, wanted)
+    if status:
+        raise SystemExit(status)
+
+
+def _locked(recipe: Recipe) -> FileLock:
+    recipe.place.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(recipe.place / ".run.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(f"{recipe.place}: another run of this recipe is at work. Wait for it.") from None
+    return lock
+
+
+def with_changes(recipe: Recipe, jobs: int | None, threads: int | None) -> Recipe:
+    """A recipe with another number of steps at a time, or of threads.
+
+    Raises:
+        ConfigError: If a number is none, or several steps at a time would each start processes on all devices.
+    """
+    said = recipe.settings
+    settings = replace(
+        said, jobs=said.jobs if jobs is None else jobs, threads=said.threads if threads is None else threads
+    )
+    check_launch(settings.jobs, settings.launch, recipe.name)
+    return replace(recipe, settings=settings)
+
+
+def wanted_jobs(recipe: Recipe, only: Sequence[str] | None, seeds: Sequence[int] | None) -> dict[Key, Job]:
+    """The jobs of a recipe, as far as the command line asks for them; everything in the file is checked.
+
+    Raises:
+        ConfigError: If there is no such case, step or seed, or the file is wrong.
+    """
+    if seeds is not None and not recipe.has_cases:
+        raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no cases; its steps say their seeds themselves.")
+    strange = [seed for seed in seeds or () if seed not in recipe.settings.seeds]
+    if strange:
+        seeds_known = ", ".join(map(str, recipe.settings.seeds))
+        raise ConfigError(f"--seeds {strange[0]}: {recipe.file} has no such seed. Its seeds: {seeds_known}.")
+    found = Plan(recipe).all()
+    searched = [recipe.search.name] if recipe.search else []
+    known = [*recipe.cases, *searched] if recipe.has_cases else [key.step for key in found]
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        what = "case" if recipe.has_cases else "step"
+        raise ConfigError(f"--only {unknown[0]}: {recipe.file} has no such {what}. Its {what}s: {', '.join(known)}.")
+    check_tables(recipe)
+    if seeds is not None:
+        found = Plan(recipe, tuple(seed for seed in recipe.settings.seeds if seed in seeds)).all()
+    wanted = [key for key in found if only is None or (key.case if recipe.has_cases else key.step) in only]
+    return chosen(found, wanted)
+
+
+def listed(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
+    """What each step would do, and why, a line each."""
+    width = max((len(key.title) for key in jobs), default=0)
+    lines, current = [], set()
+    if recipe.search is not None:
+        lines.append(f"search: {recipe.search.trials} trials; the winner is the case {recipe.search.name}")
+    for key, job in jobs.items():
+        later = next((need for need in job.needs if need not in current), None)
+        if later is None:
+            said = would_do(job.settings)
+            if said == "up to date":
+                current.add(key)
+        else:
+            said = f"would run, after {later.title}"
+        lines.append(f"{key.title:<{width}}  {said}")
+    ends = [f"compare {name}" for name in recipe.compare] + ["the experiment log"] * (recipe.log is not None)
+    then = f" Then: {', '.join(ends)}." if ends else ""
+    return [*lines, f"{len(current)} of {len(jobs)} steps are up to date.{then}"]
+
+
+def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
+    """Run the steps of a recipe without cases, then print what each took, and the report's table once more.
+
+    One at a time prints as it goes; of several, each one's words stand in `OUTPUT.log`, and are printed when it ends.
+    """
+    live = recipe.settings.jobs == 1
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as spare:
+        jobs = {key: _with_log(job, live, Path(spare)) for key, job in jobs.items()}
+        outcomes = Runner(recipe.settings.jobs, print_line, _say_started, _show_words).run(jobs)
+        lost = losses(outcomes, jobs)
+        ended = [key for key, outcome in outcomes.items() if outcome.word == "done"]
+        shown = [key for key in ended if jobs[key].spec.shown]
+        again = shown and (shown[-1] != ended[-1] or not live)
+        closing = _words(jobs[shown[-1]]) if again else []
+    if lost:
+        for line in [*lost, "Mend it and run again to go on."]:
+            logger.error("%s", line)
+        return _status(outcomes)
+    print("\nWall time")
+    for key in jobs:
+        note = "up to date" if outcomes[key].word != "done" else ""
+        print(f"  {key.title:<16}{outcomes[key].seconds:8.1f} s  {note}".rstrip())
+    print(f"  {'all':<16}{time.monotonic() - begun:8.1f} s")
+    print("".join(f"\n{line}" for line in closing), end="\n" if closing else "")
+    sys.stdout.flush()
+    return 0
+
+
+def _with_log(job: Job, live: bool, spare: Path) -> Job:
+    if live:
+        return replace(job, log=spare / f"{job.key.step}.log") if job.spec.shown else job
+    return replace(job, log=spare / f"{job.key.step}.log" if job.output is None else Path(f"{job.output}.log"))
+
+
+def _say_started(job: Job) -> None:
+    log = f"  > {shown_path(job.log)}" if job.log is not None and not job.spec.shown else ""
+    print_line(f"$ {shown_command(job.words())}{log}")
+
+
+def _words(job: Job) -> list[str]:
+    return [] if job.log is None else words_of(job.log, _MOST)
+
+
+def _show_words(job: Job) -> None:
+    print_line("\n".join([*_words(job), ""]))
+
+
+def _run_cases(recipe: Recipe, only: Sequence[str] | None, wanted: _Wanted) -> int:
+    """Run the search, the steps of all cases, then the tables; the status of the whole."""
+    runner = Runner(recipe.settings.jobs, print_line)
+    lost: list[str] = []
+    if recipe.search is not None and recipe.search.name in (only or [recipe.search.name]):
+        lost += search_settings(recipe, recipe.search, runner)
+    recipe = with_winner(recipe)
+    jobs = wanted(recipe)
+    outcomes = dict(runner.run(jobs))
+    ending = {job.key: job for job in tables(recipe, print_line)}
+    outcomes |= runner.run(ending)
+    lost += losses(outcomes, {**jobs, **ending})
+    for key, job in ending.items():
+        if outcomes[key].good and key.case == COMPARE:
+            print_line(f"\n{_page(job)}\n")
+    for key, job in ending.items():
+        if outcomes[key].good:
+            print_line(f"{key.case} {key.step}: {job.output}")
+    if not lost:
+        return 0
+    bad = sum(not outcome.good for outcome in outcomes.values())
+    logger.error("%d of %d steps have no result; mend what failed and run again to go on:", bad, len(outcomes))
+    for line in lost:
+        logger.error("  %s", line)
+    return _status(outcomes)
+
+
+def _status(outcomes: Mapping[Key, Outcome]) -> int:
+    return next((outcome.status for outcome in outcomes.values() if outcome.status), 1)
+
+
+def _page(job: Job) -> str:
+    from minionerec.reports.compare import MARKDOWN_FILE
+    from minionerec.reports.preference import REPORT_FILE
+
+    name = MARKDOWN_FILE if job.spec.name == COMPARE else REPORT_FILE
+    return (job.folder / name).read_text(encoding="utf-8").rstrip()
+
+
+def ensure_before(recipe: str, settings: Settings) -> None:
+    """Make what settings read of a recipe's outputs, where it is missing or stale.
+
+    In a launch of several processes the first one does it and the others wait. What the stages print goes to standard
+    error, so that standard output holds the caller's own alone.
+
+    Raises:
+        SystemExit: With the status of the first stage that fails.
+    """
+    join_for_training()  # the group that a trainer may use later
+    if is_main_process():
+        for job in jobs_before(plan_of(recipe), settings).values():
+            if job.is_current():
+                continue
+            logger.info("First %s: %s", job.title, shown_command(job.words()))
+            done = run_words(job.words(), job.threads, sys.stderr)
+            if done.returncode:
+                logger.error("Stage %s, which this one needs, failed with status %d.", job.title, done.returncode)
+                raise SystemExit(done.returncode)
+    wait_for_everyone()

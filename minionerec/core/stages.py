@@ -1,0 +1,287 @@
+"""The registry of stages: one entry a stage, read by the command line, recipes, manifests, scripts and the guide.
+
+A stage has one name: `minionerec build-sids`, `stage: build-sids` in recipes and manifests. Where it also has a
+script, that is the name with underscores. To add one, write its package (a configuration, a function that takes it, a
+result that can say what came out in `lines()`) and an entry here.
+
+Whatever is heavy to import is imported when a stage runs, so that `--help` answers at once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import Settings
+
+
+class StageResult(Protocol):
+    """What a stage's function gives back."""
+
+    def lines(self) -> list[str]:
+        """What came out and where it lies, as the command prints it."""
+        ...
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage.
+
+    Attributes:
+        name: Its name.
+        summary: What it does, for `--help`.
+        config: Its configuration class, as "module:class".
+        run: Its function, as "module:function".
+        launched: Whether it is started by `accelerate launch`, in one process or several.
+        demo: Step of a demo recipe whose settings are taken where no `--config` is given; None where there is none.
+        alone: Settings that say everything; with one of them on the command line no demo configuration is taken.
+        makes: Kinds of artefacts that it makes beside the kind of its configuration.
+        shown: Whether a recipe's run shows again, at its end, what the stage printed.
+    """
+
+    name: str
+    summary: str
+    config: str
+    run: str
+    launched: bool = False
+    demo: str | None = None
+    alone: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+    shown: bool = False
+
+    def config_class(self) -> type[Settings]:
+        """The configuration class."""
+        found: type[Settings] = _named(self.config)
+        return found
+
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of artefacts that it makes; none where it only prints."""
+        return (*filter(None, [getattr(self.config_class(), "kind", "")]), *self.makes)
+
+    def function(self) -> Callable[[Any], StageResult]:
+        """The function that runs the stage."""
+        found: Callable[[Any], StageResult] = _named(self.run)
+        return found
+
+
+def _named(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
+
+
+STAGES = {
+    spec.name: spec
+    for spec in (
+        StageSpec(
+            "prepare-data",
+            "Turn a source of items and interactions into a corpus: checked, indexed and split.",
+            "minionerec.data.config:PrepareConfig",
+            "minionerec.data.prepare:run_prepare",
+            demo="demo#data",
+        ),
+        StageSpec(
+            "embed-items",
+            "Turn the text of each item into a vector.",
+            "minionerec.embed.config:EmbedConfig",
+            "minionerec.embed.stage:run_embed",
+        ),
+        StageSpec(
+            "build-sids",
+            "Give every item of a corpus a semantic ID.",
+            "minionerec.sid.config:SidConfig",
+            "minionerec.sid.build:run_build_sids",
+            demo="demo#sids",
+        ),
+        StageSpec(
+            "sid-report",
+            "Set tables of semantic IDs side by side on one page, before any training.",
+            "minionerec.reports.config:SidReportConfig",
+            "minionerec.reports.sid_report:run_sid_report",
+            demo="demo/pages#sid_report",
+        ),
+        StageSpec(
+            "sft",
+            "Teach a language model to speak semantic IDs (supervised fine-tuning).",
+            "minionerec.training.config:SftConfig",
+            "minionerec.training.sft:run_sft",
+            launched=True,
+            demo="demo#sft",
+        ),
+        StageSpec(
+            "grpo",
+            "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
+            "minionerec.training.grpo.config:GrpoConfig",
+            "minionerec.training.grpo.stage:run_grpo",
+            launched=True,
+            demo="demo#grpo",
+        ),
+        StageSpec(
+            "dpo",
+            "Teach a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
+            "minionerec.training.dpo.config:DpoConfig",
+            "minionerec.training.dpo.stage:run_dpo",
+            launched=True,
+        ),
+        StageSpec(
+            "train-catalogue",
+            "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
+            "minionerec.training.config:CatalogueTrainConfig",
+            "minionerec.training.catalogue:run_catalogue",
+            launched=True,
+            demo="demo#catalogue",
+        ),
+        StageSpec(
+            "train-tiger",
+            "Train an encoder-decoder over semantic IDs (TIGER).",
+            "minionerec.training.tiger.config:TigerTrainConfig",
+            "minionerec.training.tiger.stage:run_tiger",
+            launched=True,
+        ),
+        StageSpec(
+            "extend",
+            "Let a checkpoint speak the semantic IDs of new items, without training.",
+            "minionerec.training.extend_config:ExtendConfig",
+            "minionerec.training.extend:run_extend",
+        ),
+        StageSpec(
+            "train-sequential",
+            "Train a sequential recommender with several seeds, and measure it as its protocol says.",
+            "minionerec.sequential.config:SequentialConfig",
+            "minionerec.sequential.stage:run_sequential",
+            makes=("sequential_model", "predictions"),
+        ),
+        StageSpec(
+            "train-preference",
+            "Learn people's pairwise choices; measure every model against baselines and, where known, the ceiling.",
+            "minionerec.preference.config:PreferenceConfig",
+            "minionerec.preference.stage:run_preference",
+        ),
+        StageSpec(
+            "preference-report",
+            "Set runs of train-preference side by side: models, users and differences over seeds.",
+            "minionerec.preference.config:PreferenceReportConfig",
+            "minionerec.reports.preference:run_preference_report",
+        ),
+        StageSpec(
+            "eval-beam",
+            "Recommend for the rows of a split, by constrained beam search where a model speaks SIDs, and measure.",
+            "minionerec.evaluation.config:EvalConfig",
+            "minionerec.evaluation.stage:run_eval",
+            demo="demo#eval_grpo",
+        ),
+        StageSpec(
+            "ground-titles",
+            "Let a language model write the next title in free words, rank the items by distance to it, and measure.",
+            "minionerec.evaluation.grounding_config:GroundingConfig",
+            "minionerec.evaluation.grounding_stage:run_grounding",
+        ),
+        StageSpec(
+            "calc-level",
+            "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
+            "minionerec.reports.config:LevelsConfig",
+            "minionerec.reports.levels:run_levels",
+            demo="demo#levels",
+            alone=("path", "predictions"),
+        ),
+        StageSpec(
+            "compare",
+            "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published "
+            "figures.",
+            "minionerec.reports.config:CompareConfig",
+            "minionerec.reports.compare:run_compare",
+        ),
+        StageSpec(
+            "report",
+            "Write report.md and report.html from finished predictions, and print the table.",
+            "minionerec.reports.config:ReportConfig",
+            "minionerec.reports.report:run_report",
+            demo="demo#report",
+            shown=True,
+        ),
+        StageSpec(
+            "leaderboard",
+            "Write one page of many recommenders on the same rows: metrics, published figures, what each took.",
+            "minionerec.reports.leaderboard.config:LeaderboardConfig",
+            "minionerec.reports.leaderboard.stage:run_leaderboard",
+        ),
+        StageSpec(
+            "experiment-log",
+            "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
+            "gaps.",
+            "minionerec.reports.experiment_log.config:ExperimentLogConfig",
+            "minionerec.reports.experiment_log.stage:run_experiment_log",
+            demo="demo/pages#log",
+        ),
+        StageSpec(
+            "recommend",
+            "Recommend for a file of histories, any number of them.",
+            "minionerec.recommend.config:RecommendConfig",
+            "minionerec.recommend.stage:run_recommend",
+        ),
+        StageSpec(
+            "export",
+            "Write a language model down for other engines: plain Hugging Face files, the trie, the wording.",
+            "minionerec.recommend.config:ExportConfig",
+            "minionerec.recommend.export:run_export",
+        ),
+        StageSpec(
+            "make-city",
+            "Generate a shop of any size whose next choice has a known probability.",
+            "minionerec.data.city.config:MakeCityConfig",
+            "minionerec.data.city.make:run_make_city",
+        ),
+        StageSpec(
+            "city-ceiling",
+            "Compute what the best possible ranking may expect on rows of a generated city.",
+            "minionerec.data.city.config:CeilingConfig",
+            "minionerec.data.city.ceiling:run_city_ceiling",
+        ),
+    )
+}
+
+
+def stage_spec(name: str) -> StageSpec:
+    """The stage of a name.
+
+    Raises:
+        ConfigError: If there is none; the message lists those there are.
+    """
+    if name not in STAGES:
+        raise ConfigError(f"unknown stage {name!r}; known: {', '.join(STAGES)}.")
+    return STAGES[name]
+
+
+def stage_name(config: type[Any]) -> str | None:
+    """Name of the stage whose configuration is of a class; None where no stage's is.
+
+    Example:
+        >>> from minionerec.sid.config import SidConfig
+        >>> stage_name(SidConfig)
+        'build-sids'
+    """
+    place = f"{config.__module__}:{config.__qualname__}"
+    return next((spec.name for spec in STAGES.values() if spec.config == place), None)
+
+
+def makers(kind: Any) -> list[str]:
+    """Names of the stages that make artefacts of a kind.
+
+    Example:
+        >>> makers("corpus"), makers("predictions")
+        (['prepare-data'], ['train-sequential', 'eval-beam', 'ground-titles'])
+    """
+    return [spec.name for spec in STAGES.values() if kind in spec.kinds()]
+
+
+def stage_behind(manifest: Mapping[str, Any]) -> str | None:
+    """Name of the stage that wrote an artefact, by its manifest.
+
+    Version 0.1 wrote no `stage`; such an artefact is of the only stage that makes its kind. A checkpoint may be of
+    several, so of an old one the stage is not known, which is None.
+    """
+    said = manifest.get("stage")
+    if isinstance(said, str):
+        return said
+    found = makers(manifest["kind"])
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,295 @@
+"""The stage `train-preference`: models and baselines of one data set, one split and one seed, fitted and measured.
+
+OUTPUT/config.yaml, folds.parquet           the settings, the fold of each row
+OUTPUT/data                                 synthetic data and their truth, where no files were given
+OUTPUT/MODEL/results.json, summary.txt      what was found
+OUTPUT/MODEL/predictions.csv                one row per test row
+OUTPUT/MODEL/model.safetensors, model.json  the model, see `minionerec.preference.models.load_model`
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import yaml
+from threadpoolctl import threadpool_limits
+
+from minionerec.core.artefacts import package_versions
+from minionerec.core.log import get_logger
+from minionerec.core.stage import Stage
+from minionerec.preference.config import BASELINES, PreferenceConfig
+from minionerec.preference.data import (
+    LEAK_WARNING,
+    TEST,
+    TRAIN,
+    VALID,
+    Comparisons,
+    audit_split,
+    read_comparisons,
+    split_rows,
+)
+from minionerec.preference.measures import (
+    against_truth,
+    agreement,
+    by_target,
+    correct,
+    cross_entropy,
+    pair_interval,
+    short_ids,
+    summary,
+    user_table,
+)
+from minionerec.preference.models import Lookup, PreferenceModel, fit_model, save_model
+from minionerec.preference.synthetic import COMPARISONS, FEATURES, make_population
+
+logger = get_logger(__name__)
+
+RESULTS, PREDICTIONS, FOLDS, SUMMARY, CONFIG, DATA = (
+    "results.json",
+    "predictions.csv",
+    "folds.parquet",
+    "summary.txt",
+    "config.yaml",
+    "data",
+)
+
+
+@dataclass(frozen=True)
+class PreferenceResult:
+    """What `run_preference` made.
+
+    Attributes:
+        output: Its directory.
+        up_to_date: Whether it stood already.
+    """
+
+    output: Path
+    up_to_date: bool
+
+    def lines(self) -> list[str]:
+        """Each model's accuracy and cross-entropy on test, and where they lie."""
+        found = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(self.output.glob(f"*/{RESULTS}")))
+        every = sorted((one["overall"]["ce"], one["model"], one["overall"]["accuracy"]) for one in found)
+        lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in every]
+        return [*lines, f"preference: {self.output}"]
+
+
+def run_preference(config: PreferenceConfig) -> PreferenceResult:
+    """Fit and measure the models and the baselines on one split with one seed; a model that is done survives a kill.
+
+    Raises:
+        DataError: If the data or a split of them do not serve.
+        ConfigError: If training fails, or another process is at work there.
+        ArtefactError: If an input was changed since it was written, or the output cannot be written.
+    """
+    stage = Stage(config)
+    if stage.current() is not None:
+        return PreferenceResult(stage.output, True)
+    with stage.work() as work, _one_thread():
+        with work.phase("load"):
+            data = _read(config, stage, work.folder)
+        folds = split_rows(data, config.split, config.seed)
+        hits: dict[str, pd.DataFrame] = {}
+        for name in dict.fromkeys((*BASELINES, *config.models)):
+            place = work.folder / name
+            if not (place / RESULTS).is_file():
+                shutil.rmtree(place, ignore_errors=True)
+                logger.info("%s: fitting.", name)
+                with work.phase("train"):
+                    fitted = fit_model(config, name, data, folds)
+                with work.phase("measure"):
+                    _measure(config, name, data, folds, fitted, work.folder, hits)
+            hits[name] = pd.read_csv(place / PREDICTIONS)
+        with work.finish(seed=config.seed, counts=dict(data.counts)) as place:
+            for path in work.folder.iterdir():
+                if path.is_dir():
+                    shutil.copytree(path, place / path.name)
+            pd.DataFrame({"fold": folds}).to_parquet(place / FOLDS)
+            (place / CONFIG).write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
+    return PreferenceResult(stage.output, False)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order, so that results are the same whatever the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _read(config: PreferenceConfig, stage: Stage, folder: Path) -> Comparisons:
+    comparisons, features = (stage.inputs.get(name, Path()) for name in ("comparisons", "features"))
+    if not config.comparisons:
+        place = folder / DATA
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        make_population(config.population, config.items, config.width, config.seed).write(place)
+        comparisons, features = place / COMPARISONS, place / FEATURES
+    return read_comparisons(comparisons, features, config.targets, config.label_map)
+
+
+def _measure(
+    config: PreferenceConfig,
+    name: str,
+    data: Comparisons,
+    folds: np.ndarray,
+    fitted: PreferenceModel,
+    folder: Path,
+    before: dict[str, pd.DataFrame],
+) -> None:
+    """Write predictions, the model and, last, the results of one model."""
+    place = folder / name
+    place.mkdir()
+    test = np.flatnonzero(folds == TEST)
+    known = np.isin(data.user, data.user[folds == TRAIN])
+    user = np.where(known, data.user, -1)
+    held, p = data.take(test), fitted.predict(data, test, user[test])
+    columns = {"row": test, "comparison_id": [data.ids[c] for c in held.comparison]}
+    columns |= {"user_id": [data.users[u] for u in held.user], "pair": held.pair}
+    columns |= {"target": [data.targets[t] for t in held.target], "y": held.y.astype(int), "p": p}
+    swapped = fitted.predict_swapped(data, test, user[test])
+    columns |= {} if swapped is None else {"p_swapped": swapped}
+    late = fitted.last.predict(data, test, user[test]) if fitted.last is not None else None
+    columns |= {} if late is None else {"p_last": late}
+    pd.DataFrame(columns).to_csv(place / PREDICTIONS, index=False, float_format="%.9g")
+    save_model(place, fitted, list(data.users), list(data.targets))
+
+    def overall(guess: np.ndarray, other: np.ndarray | None) -> dict[str, Any]:
+        found = summary(held, guess, other, config.seed, config.resamples)
+        if not config.comparisons:
+            utilities = fitted.utilities(data.features) if guess is p else None
+            found["truth"] = against_truth(folder / DATA, data, folds, test, guess, utilities)
+        return found
+
+    results = {
+        "model": name,
+        "seed": config.seed,
+        "split": _split_record(config, data, folds),
+        "counts": dict(data.counts),
+        "users": list(data.users),
+        "targets": list(data.targets),
+        "unseen_user_rows": int((user[test] < 0).sum()),
+        "epochs_counted_from": 0,
+        "best_epoch": fitted.best_epoch,
+        "last_epoch": fitted.last_epoch,
+        "parameters": fitted.parameters,
+        "settings": dict(fitted.settings),
+        "chosen": dict(fitted.chosen),
+        "history": dict(fitted.history),
+        "validation": _validation(data, folds, fitted, user),
+        "test": by_target(held, p),
+        "overall": overall(p, swapped),
+        "last": None if late is None else overall(late, None),
+        "against": _against(before, held, p, config),
+        "user_table": user_table(held, p, np.bincount(data.user[np.unique(data.comparison, return_index=True)[1]])),
+        "agreement": _agreement(data),
+        "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
+        "versions": package_versions(),
+    }
+    (place / SUMMARY).write_text(_in_words(results), encoding="utf-8")
+    (place / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _split_record(config: PreferenceConfig, data: Comparisons, folds: np.ndarray) -> dict[str, Any]:
+    """How the rows were dealt out: unit, rows of each fold, SHA-256 of the assignment, audit and warning."""
+    names = {"train": TRAIN, "valid": VALID, "test": TEST}
+    return {
+        "unit": config.split,
+        "sha256": hashlib.sha256(np.ascontiguousarray(folds, dtype=np.int8).tobytes()).hexdigest(),
+        "rows": {name: int((folds == fold).sum()) for name, fold in names.items()},
+        "audit": audit_split(data, folds, config.split),
+        "warning": LEAK_WARNING if config.split == "row" else None,
+    }
+
+
+def _validation(data: Comparisons, folds: np.ndarray, fitted: PreferenceModel, user: np.ndarray) -> dict[str, Any]:
+    valid = np.flatnonzero(folds == VALID)
+    return by_target(data.take(valid), fitted.predict(data, valid, user[valid]))
+
+
+def _against(
+    before: dict[str, pd.DataFrame], held: Comparisons, p: np.ndarray, config: PreferenceConfig
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Differences from each baseline that was fitted before, on the same rows, with pairs resampled together."""
+    found = {}
+    for name in (name for name in BASELINES if name in before):
+        q = before[name]["p"].to_numpy()
+        found[name] = {
+            key: pair_interval(of(held.y, p) - of(held.y, q), held.pair, config.seed, config.resamples)
+            for key, of in (("accuracy", correct), ("ce", cross_entropy))
+        }
+    return found
+
+
+def _agreement(data: Comparisons) -> dict[str, Any]:
+    """Who chooses alike how often, over all rows."""
+    share, n = agreement(data)
+    shares = [[None if np.isnan(value) else float(value) for value in row] for row in share]
+    return {"user": short_ids(data.users), "n": n.tolist(), "share": shares}
+
+
+def few_shot(
+    fitted: PreferenceModel, data: Comparisons, test: np.ndarray, shots: list[int], seed: int
+) -> dict[str, Any]:
+    """Accuracy and CE on held-out users after k of their comparisons, all k measured on the same rows.
+
+    Each user's comparisons are shuffled; the first max(shots) serve to adapt, the rest to measure. Users without a rest
+    are left out. A model that does not adapt stands at k = 0; a lookup, which knows no unseen user, nowhere.
+
+    Args:
+        fitted: The model.
+        data: All rows.
+        test: int64 (r,), rows of the held-out users.
+        shots: Each k.
+        seed: Seed of the shuffling.
+
+    Returns:
+        k, as text, to accuracy, ce and n (rows).
+    """
+    if isinstance(fitted, Lookup):
+        return {}
+    rng, out = np.random.default_rng([seed, 13]), {}
+    users = np.unique(data.user[test])
+    orders = [rng.permutation(np.unique(data.comparison[test][data.user[test] == user])) for user in users]
+    for k in shots if fitted.adapts else [0]:
+        ys, ps = [], []
+        for order in orders:
+            rest = test[np.isin(data.comparison[test], order[max(shots) :])]
+            if len(rest):
+                given = test[np.isin(data.comparison[test], order[:k])]
+                model = fitted.adapt(data, given) if k else fitted
+                ys.append(data.y[rest])
+                ps.append(model.predict(data, rest, np.full(len(rest), -1)))
+        if ys:
+            y, p = np.concatenate(ys), np.concatenate(ps)
+            accuracy, ce = float(correct(y, p).mean()), float(cross_entropy(y, p).mean())
+            out[str(k)] = {"accuracy": accuracy, "ce": ce, "n": len(y)}
+    return out
+
+
+def _in_words(results: dict[str, Any]) -> str:
+    lines = [
+        f"Model: {results['model']}",
+        f"Task: pairwise comparison, {', '.join(results['targets'])}",
+        f"Split: {results['split']['unit']}",
+        f"Seed: {results['seed']}",
+        *([results["split"]["warning"]] if results["split"]["warning"] else []),
+    ]
+    if results["best_epoch"] is not None:
+        lines.append(f"Best epoch: {results['best_epoch']} of 0 to {results['last_epoch']}")
+    for name in ("validation", "test"):
+        accuracy, ce = (np.mean([cell[key] for cell in results[name].values()]) for key in ("accuracy", "ce_loss"))
+        lines.append(f"{name.capitalize()}: mean over targets of accuracy {accuracy:.4f}, CE {ce:.4f} nats")
+    return "\n".join(lines) + "\n"

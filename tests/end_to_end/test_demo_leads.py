@@ -1,0 +1,37 @@
+"""The demo's language model against the strongest baseline: the recipe's own steps, with three epochs of eight."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minionerec.cli.plan import plan_of
+from minionerec.core.artefacts import read_json
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+SHORTER = {
+    "catalogue": {"evals_per_epoch": 1 / 8, "eval_rows": 200},
+    "sft": {"epochs": 3, "evals_per_epoch": 1 / 3, "eval_rows": 200},
+    "eval_sft": {"beams": 20, "ks": [10], "resamples": 100, "batch_size": 256},
+}
+STEPS = ["corpus", "sids", "catalogue", "sft", "eval_sft"]
+
+
+def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
+    """Strongest is the baseline that is best on validation; with all epochs and three seeds the lead is .018."""
+    monkeypatch.chdir(tmp_path)
+    before = logging.getLogger("transformers").level
+    steps = {Path(step.settings.output).name: step for step in plan_of("demo").values() if step.output}
+    try:
+        for name in STEPS:
+            steps[name].spec.function()(replace(steps[name].settings, **SHORTER.get(name, {})))
+    finally:
+        logging.getLogger("transformers").setLevel(before)
+    place = tmp_path / "runs" / "demo" / "eval_sft"
+    measured = read_json(place / "metrics.json")["recommenders"]
+    ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
+    language, strongest = ndcg.pop("beam search"), read_json(place / "baselines.json")["strongest"]
+    assert max(ndcg.values()) == ndcg[strongest]  # best on validation, and on the test examples too
+    assert ndcg[strongest] + 0.004 < language  # it is .0096 above when all that is random is as here

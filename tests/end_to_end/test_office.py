@@ -1,0 +1,81 @@
+"""The recipes of Office_Products, run whole on a made-up folder of the published layout: its files are not at hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from minionerec.cli.plan import plan_of
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
+from minionerec.data.layout import write_layout
+from minionerec.data.names import SPLITS
+from minionerec.data.prepare import run_prepare
+
+pytestmark = pytest.mark.end_to_end
+
+CATEGORY = "Office_Products"
+# Lengths and sizes alone, so that a recipe takes seconds; whatever else its files say is taken as it is.
+SHORT = {
+    "train-catalogue": {"epochs": 0.1, "evals_per_epoch": 10, "eval_rows": 40, "hidden_size": 32, "towers": 1},
+    "sft": {"epochs": 0.1, "evals_per_epoch": 10, "eval_rows": 40, "hidden_size": 32, "layers": 1, "inner_size": 48},
+    "grpo": {"max_steps": 2, "eval_rows": 40, "prompts_per_step": 16, "prompts_per_device": 16, "evals_per_epoch": 1},
+    "eval-beam": {"resamples": 20},
+    "report": {"resamples": 20},
+    "experiment-log": {"resamples": 20},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for `MINIONEREC_DATA`: the demo shop under the names of Office's files."""
+    folder = tmp_path_factory.mktemp("office")
+    tables = {name: str(ROOT / "data" / "demo" / f"{name}.csv") for name in ("items", "interactions")}
+    run_prepare(
+        PrepareConfig(source="tables", **tables, split="global_time", max_history=10, output=str(folder / "shop"))
+    )
+    shop, root = Corpus.load(folder / "shop"), folder / "data" / "Amazon"
+    codes = [(f"<a_{item // 32}>", f"<b_{item // 4 % 8}>", f"<c_{item % 4 // 2 * 2}>") for item in range(shop.n_items)]
+    users = {user: number for number, user in enumerate(dict.fromkeys(u for s in SPLITS for u in shop.rows(s).users))}
+    records = shop.items[["title", "description"]].to_dict("records")
+    name = f"{CATEGORY}_5_2016-10-2018-11"
+    write_layout(root, name, shop, users, records, ["".join(sid) for sid in codes])
+    (root / "index" / f"{name}.item.json").rename(root / "index" / f"{CATEGORY}.item.json")
+    index = {str(item): sid for item, sid in enumerate(codes)}
+    (root / "index" / f"{CATEGORY}.index.json").write_text(json.dumps(index))
+    return folder / "data"
+
+
+@pytest.mark.parametrize("name", ["office/catalogue", pytest.param("office", marks=pytest.mark.slow)])
+def test_a_recipe_of_office_runs_as_soon_as_its_files_are_there(
+    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the files of the category to lists, a report and a log beside Office's published figures."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIONEREC_DATA", str(data))
+    steps = list(plan_of(name).values())
+    for step in steps:
+        step.spec.function()(replace(step.settings, **SHORT.get(step.spec.name, {})))
+    corpus = read_manifest(tmp_path / "runs/office/corpus")
+    assert corpus["config"]["category"] == CATEGORY
+    lists = [step.output for step in steps if step.spec.name == "eval-beam"]
+    rows = corpus["counts"]["test_rows"]
+    assert rows and lists and all(read_manifest(tmp_path / place)["counts"]["rows"] == rows for place in lists)
+    report, log = (next(step for step in steps if step.title == kind) for kind in ("report", "log"))
+    assert "MiniOneRec on Office_Products" in (tmp_path / report.output / "report.md").read_text()
+    assert list(read_json(tmp_path / log.output / "experiment_log.json")["entries"]) == ["Office"]
+
+
+@pytest.mark.parametrize("recipe", ["catalogue", "language"])
+def test_office_says_what_industrial_says_but_for_the_category(recipe: str) -> None:
+    """A setting of Industrial that is changed is changed for Office too."""
+    office, industrial = (plan_of(f"{data}/{recipe}") for data in ("office", "industrial"))
+    assert office.keys() == industrial.keys()
+    for key, job in industrial.items():
+        said = json.dumps(dict(job.values))
+        for old, new in (("Industrial_and_Scientific", CATEGORY), ("industrial", "office"), ("Industrial", "Office")):
+            said = said.replace(old, new)
+        assert office[key].values == json.loads(said), key

@@ -1,0 +1,77 @@
+"""What a recommender was given beyond the histories: written, read, and inferred where it was not yet recorded."""
+
+from dataclasses import replace
+
+import pytest
+from support.runs import lists_of, write_run
+
+from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import ArtefactError
+from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled, read_given
+from minionerec.metrics.ranked import Ranked
+
+LISTS = lists_of([1, 2, 3], [4, 5, 6])
+TOLD = replace(LISTS, given=(SESSION_CONTEXT,))
+
+
+@pytest.mark.parametrize("lists", [LISTS, TOLD])
+def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
+    lists.save(tmp_path / "p", config={}, inputs={})
+    for path in (tmp_path / "p", tmp_path / "p" / FILE):
+        assert Predictions.load(path).given == lists.given
+    assert Ranked.load(tmp_path / "p", "test").given == lists.given
+    assert lists.on(lists.targets > 4).given == lists.given
+    assert Ranked.from_predictions(lists).given == lists.given
+
+
+def test_full_ranks_have_it_from_the_manifest(tmp_path):
+    write_run(tmp_path, [[1, 2, 3]], [4, 5, 6], given=[SESSION_CONTEXT])
+    place = tmp_path / "seed-9" / "predictions"
+    assert [Ranked.load(place, split).given for split in ("valid", "test")] == [(SESSION_CONTEXT,)] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "counts", "given"),
+    [
+        ({"checkpoint": "sft", "tell_moments": True}, {"told_rows": 40}, (SESSION_CONTEXT,)),
+        ({"checkpoint": "sft", "tell_moments": False}, {"told_rows": 0}, ()),
+        ({"checkpoint": "sft", "tell_moments": True}, {}, ()),  # a model that cannot be told
+        ({"model": "sasrec", "protocol": "rows", "moments": True}, {}, (SESSION_CONTEXT,)),
+        ({"model": "sasrec", "protocol": "a", "moments": False}, {}, ()),
+        ({"model": "sasrec", "protocol": "a"}, {}, ()),
+        ({}, {}, None),
+    ],
+)
+def test_what_older_manifests_tell_by_their_settings(config, counts, given, tmp_path):
+    with write_artefact(tmp_path / "old", "predictions", config=config, counts=counts) as place:
+        LISTS.to_frame().to_parquet(place / FILE, index=False)
+    assert read_given(tmp_path / "old") == given
+    assert Predictions.load(tmp_path / "old").given == given
+    if given is None:
+        with pytest.raises(ArtefactError, match="old: does not say what its recommender was given beyond the hist"):
+            Ranked.load(tmp_path / "old", "test")
+    else:
+        assert Ranked.load(tmp_path / "old", "test").given == given
+
+
+def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
+    TOLD.to_frame().to_parquet(tmp_path / FILE, index=False)
+    found = Predictions.load(tmp_path / FILE)
+    assert found.given is None
+    found.save(tmp_path / "saved", config={}, inputs={})
+    assert read_given(tmp_path / "saved") is None
+    with pytest.raises(ArtefactError, match="does not say what its recommender was given"):
+        Ranked.from_predictions(found)
+
+
+@pytest.mark.parametrize("wrong", ["session context", [1], [""]])
+def test_what_is_no_list_of_names_is_refused(wrong, tmp_path):
+    with write_artefact(tmp_path / "p", "predictions", config={}, counts={"given": wrong}) as place:
+        LISTS.to_frame().to_parquet(place / FILE, index=False)
+    with pytest.raises(ArtefactError, match=r"manifest\.json: given is .*, expected a list of names"):
+        read_given(tmp_path / "p")
+
+
+def test_labels():
+    assert labelled("a", ()) == "a"
+    assert labelled("a", ("session context", "price")) == "a (given session context and price)"
