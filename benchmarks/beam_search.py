@@ -127,7 +127,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
     from minionerec.decoding.beam import beam_search
-    from minionerec.decoding.logits_processor import TrieLogitsProcessor
+    from minionerec.decoding.stock import TrieLogitsProcessor
     from minionerec.decoding.trie import Trie
 
     if args.threads:

@@ -132,7 +132,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     from minionerec.core.memory import keep_freed_memory
-    from minionerec.decoding.logits_processor import TrieLogitsProcessor
+    from minionerec.decoding.stock import TrieLogitsProcessor
     from minionerec.decoding.trie import Trie
     from minionerec.rewards.combined import WeightedRewards
     from minionerec.rewards.rollouts import Rollouts

@@ -141,7 +141,7 @@ def relative_error(file, codebooks, rows, threads, device):
     import numpy as np
 
     from minionerec.embed.mapped import VectorFile, blocks
-    from minionerec.sid.assign import assign
+    from minionerec.sid.methods import assign
 
     vectors = VectorFile(file)
     chosen = (

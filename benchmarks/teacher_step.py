@@ -37,8 +37,8 @@ from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.rows import Rows, tokenise_windows
+from minionerec.training.sft import Teacher, load_teacher, soften
 from minionerec.training.shared_prefix import picked_logits
-from minionerec.training.teacher import Teacher, load_teacher, soften
 
 
 def options() -> argparse.Namespace:

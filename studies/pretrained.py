@@ -31,8 +31,8 @@ from minionerec.embed.tfidf import l2_normalise, tfidf_svd
 from minionerec.prompts.examples import ExampleBuilder, special_texts
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, tokenise_windows
+from minionerec.training.sft import add_dropout
 
 _TEXTS, _TEXT_TOKENS = 6, 128  # descriptions that `dropout` reads
 

@@ -1,5 +1,6 @@
 """A document as one HTML page that loads nothing."""
 
+
 from collections.abc import Sequence
 from html import escape
 
@@ -15,7 +16,59 @@ from minionerec.reports.document import (
     Tiles,
     as_cell,
 )
-from minionerec.reports.style import CSS
+
+# How pages look: one style sheet, for light and dark screens and for paper.
+
+CSS = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --page: #ffffff; --panel: #f5f7f9; --line: #d8dee4;
+  --link: #1f6cb0; --hit: #1a7f47; --hit-page: #e3f5ea; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #9aa5b1; --page: #14181d; --panel: #1d232a;
+  --line: #343c46; --link: #79b8f0; --hit: #6fd39b; --hit-page: #17352a; } }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0; background: var(--page); color: var(--ink); overflow-wrap: break-word;
+  font: 16px/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 64rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 3rem 0 .75rem; padding-top: .75rem;
+  border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 0 0 .5rem; }
+p { max-width: 46rem; margin: .75rem 0; }
+ul { max-width: 46rem; margin: .75rem 0; padding-left: 1.2rem; } ul li { margin: .2rem 0; }
+.lead, .caption, figcaption, .note, .label { color: var(--soft); }
+.caption, figcaption { font-size: .9rem; margin: 1.5rem 0 .4rem; max-width: 46rem; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+nav ol { margin: 1.5rem 0 0; padding: .9rem 1rem .9rem 2.4rem; background: var(--panel); border-radius: .6rem;
+  columns: 16rem; column-gap: 2rem; }
+nav li { break-inside: avoid; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.tile { background: var(--panel); border-radius: .6rem; padding: .8rem 1rem; }
+.tile .label { font-size: .85rem; } .tile .value { font-size: 1.55rem; font-weight: 600; line-height: 1.3; }
+.tile .value, td, th { font-variant-numeric: tabular-nums; }
+.note { font-size: .8rem; }
+.scroll { overflow-x: auto; margin: .25rem 0 1.25rem; }
+table { border-collapse: collapse; font-size: .9rem; line-height: 1.4; min-width: 20rem; }
+th, td { padding: .38rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
+  vertical-align: baseline; }
+thead th { border-bottom: 2px solid var(--line); font-weight: 600; }
+tbody th { font-weight: 500; }
+tbody tr:hover { background: var(--panel); }
+th.text, td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+td .note { display: block; }
+figure { margin: 1.25rem 0; }
+svg { display: block; width: 100%; max-width: 46rem; height: auto; color: var(--ink); }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
+details { margin: .5rem 0; border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem; }
+summary { cursor: pointer; overflow-wrap: anywhere; }
+pre { overflow-x: auto; font: .8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.example { background: var(--panel); border-radius: .6rem; padding: 1rem 1.1rem; margin: 1rem 0; font-size: .9rem; }
+.example ol { margin: .2rem 0 .8rem; padding-left: 1.6rem; }
+.lists { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)); gap: .25rem 1.5rem; }
+.hit { color: var(--hit); background: var(--hit-page); border-radius: .25rem; padding: 0 .3rem; font-weight: 600; }
+@media print { nav { display: none; } main { max-width: none; } }
+"""
+
+
 
 
 def _ordered(items: Sequence[str], empty: str) -> str:

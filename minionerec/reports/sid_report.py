@@ -1,23 +1,247 @@
 """Tables of semantic IDs side by side, judged before any recommender is trained: one page to read."""
 
+
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from minionerec.core.artefacts import read_json, to_plain
 from minionerec.core.places import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.embed.vectors import make_vectors
+from minionerec.metrics.tables import MISSING
+from minionerec.reports import plots
+from minionerec.reports.cells import number, percent
 from minionerec.reports.config import SidReportConfig
+from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
+from minionerec.reports.ground import shorten
 from minionerec.reports.page import write_page
-from minionerec.reports.sections.sids import Judged, buckets, collisions, levels, overview, prefixes
-from minionerec.sid.diagnostics import diagnose, gather_evidence
+from minionerec.sid.diagnostics import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 from minionerec.sid.report import REPORT_FILE
 from minionerec.sid.table import SidTable
+
+# Sections about tables of semantic IDs side by side.
+
+_TITLES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One table of semantic IDs.
+
+    Attributes:
+        table: The table.
+        report: What it was made by (`report.json` of its artefact).
+        measures: Its measures.
+    """
+
+    table: SidTable
+    report: Mapping[str, Any]
+    measures: Diagnostics
+
+
+def overview(judged: Mapping[str, Judged]) -> Section:
+    """Each table in one line: codes, unique SIDs, and bits to name the next item."""
+    tiles, rows = [], []
+    for name, entry in judged.items():
+        measures, counts = entry.measures, entry.measures.collisions
+        tiles.append((name, f"{measures.bits_per_item:.2f}", "bits to name the next item"))
+        rows.append(
+            [
+                name,
+                entry.report["method"],
+                "/".join(str(use.used) for use in measures.levels),
+                f"{counts.unique:,}",
+                f"{counts.identified_items:,}",
+                number(measures.prefixes[0].variance_left),
+                percent(measures.prefixes[0].next_hits),
+                percent(measures.prefixes[-1].next_hits),
+                f"{measures.bits_per_item:.3f}",
+            ]
+        )
+    headers = [
+        "Table",
+        "Method",
+        "Codes used",
+        "Unique SIDs",
+        "Items named alone",
+        "Variance left by code 1",
+        f"Next code 1 in {HITS}",
+        f"Next SID in {HITS}",
+        "Bits per item",
+    ]
+    first = next(iter(judged.values())).measures
+    items = first.collisions.items
+    text = (
+        f"{items:,} items. Bits per item is what naming the next item of a training row takes, code by code, for a "
+        f"table of counts that knows the last item of the history and has not seen the row's user: fewer is better. "
+        f"Without any knowledge it takes log2 {items:,} = {np.log2(items):.2f} bits, with popularity alone "
+        f"{first.popular_bits:.2f} ({next(iter(judged))})."
+    )
+    return Section("In short", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2)])
+
+
+def levels(judged: Mapping[str, Judged]) -> Section:
+    """How each level uses its codes."""
+    rows = []
+    for name, entry in judged.items():
+        for use in entry.measures.levels:
+            rows.append(
+                [
+                    name,
+                    use.level,
+                    MISSING if use.size is None else str(use.size),
+                    str(use.used),
+                    MISSING if use.dead is None else str(use.dead),
+                    f"{use.perplexity:.1f}",
+                    f"{use.entropy_bits:.2f}",
+                    f"{use.gini:.3f}",
+                    f"{use.largest:,}",
+                    percent(use.error),
+                ]
+            )
+    headers = ["Table", "Level", "Codes", "Used", "Dead", "Perplexity", "Entropy, bits", "Gini", "Largest", "Error"]
+    note = (
+        "Error is the share of the variance of what the codes were made from (item vectors, or an autoencoder's latent "
+        "vectors) that the levels up to this one leave. Codes, dead codes and error are known only where the codebooks "
+        "are; without them, Gini is over the used codes."
+    )
+    blocks: list[Block] = [Table(headers, rows, text_columns=2), Paragraph(note)]
+    if plots.available():
+        depth = max(len(entry.measures.levels) for entry in judged.values())
+        uses = [
+            {
+                name: entry.measures.levels[level].use
+                for name, entry in judged.items()
+                if level < len(entry.measures.levels)
+            }
+            for level in range(depth)
+        ]
+        blocks.append(Figure(plots.use_curves(uses), "Items per used code, codes sorted by use; logarithmic scale."))
+    return Section("Use of each level", blocks)
+
+
+def collisions(judged: Mapping[str, Judged]) -> Section:
+    """How many items share an SID, before collisions were handled and after."""
+    rows = []
+    for name, entry in judged.items():
+        made = entry.report["collisions"]
+        for when in ("before", "after"):
+            counts = made[when]
+            first = when == "before"
+            rows.append(
+                [
+                    name,
+                    when,
+                    f"{counts['unique']:,}",
+                    f"{counts['items'] - counts['sharing_items']:,}",
+                    percent(counts["sharing_rate"]),
+                    percent(counts["surplus_rate"]),
+                    f"{counts['largest_bucket']:,}",
+                    "" if first else made["method"],
+                    "" if first else f"{made['moved']:,}",
+                    "" if first else number(made["distance_paid"]),
+                ]
+            )
+    headers = [
+        "Table",
+        "When",
+        "Unique SIDs",
+        "Items named alone",
+        "Sharing rate",
+        "Surplus rate",
+        "Largest bucket",
+        "Method",
+        "SIDs changed",
+        "Distance paid",
+    ]
+    note = (
+        'Two readings of "collision rate": the sharing rate is the share of items that share their SID with another, '
+        "the surplus rate (items - unique SIDs) / items. The distance paid is the sum over moved items of the squared "
+        "distance to their codes, after less before."
+    )
+    return Section("Collisions", [Table(headers, rows, text_columns=2), Paragraph(note)])
+
+
+def prefixes(judged: Mapping[str, Judged]) -> Section:
+    """What a prefix says about its items, by its length."""
+    rows = []
+    for name, entry in judged.items():
+        for measures in entry.measures.prefixes:
+            rows.append(
+                [
+                    name,
+                    str(measures.length),
+                    f"{measures.prefixes:,}",
+                    percent(measures.grouped_items),
+                    percent(measures.variance_left),
+                    number(measures.word_purity),
+                    number(measures.buyer_purity, 4),
+                    percent(measures.next_hits),
+                    percent(measures.popular_hits),
+                ]
+            )
+    headers = [
+        "Table",
+        "Length",
+        "Prefixes",
+        "Items with neighbours",
+        "Variance left",
+        "Word purity",
+        "Buyer purity",
+        f"Next prefix in {HITS}",
+        "By popularity",
+    ]
+    chance = next(iter(judged.values())).measures
+    note = (
+        "Purity is the mean cosine of an item's words (TF-IDF of titles) or buyers (users of the training rows) with "
+        f"those of the other items of its prefix; two random items have {chance.word_chance:.3f} and "
+        f"{chance.buyer_chance:.4f}. Variance left is that of the item vectors within groups of equal prefix, the same "
+        f"vectors for all tables. The next prefix counts as found if it is among the {HITS} likeliest after the prefix "
+        "of the history's last item, by counts of other users' rows; few prefixes make that easy, so compare it with "
+        "the column beside it."
+    )
+    blocks: list[Block] = [Table(headers, rows), Paragraph(note)]
+    if plots.available():
+        by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
+        panels: dict[str, dict[str, list[float | None]]] = {
+            "word purity": {name: [each.word_purity for each in found] for name, found in by_name.items()},
+            "buyer purity": {name: [each.buyer_purity for each in found] for name, found in by_name.items()},
+            f"next prefix in {HITS}": {name: [each.next_hits for each in found] for name, found in by_name.items()},
+        }
+        blocks.append(Figure(plots.prefix_lines(panels), "What a prefix says, by its length."))
+    return Section("What a prefix says", blocks)
+
+
+def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, seed: int) -> Section:
+    """Items that share a prefix, of each table the largest group and others at random."""
+    blocks: list[Block] = []
+    rng = np.random.default_rng(seed)
+    for name, entry in judged.items():
+        length = max(1, entry.table.codes.shape[1] - 1) if entry.table.codes.shape[1] <= 3 else 2
+        groups = prefix_numbers(entry.table.codes)[length - 1]
+        sizes = np.bincount(groups)
+        order = np.argsort(-sizes, kind="stable")
+        several = order[sizes[order] > 1]
+        chosen = several[:1].tolist()  # the largest, and others at random
+        others = several[1:]
+        chosen += np.sort(rng.choice(others, min(max(wanted - 1, 0), len(others)), replace=False)).tolist()
+        for group in chosen[:wanted]:
+            members = np.flatnonzero(groups == group)
+            prefix = "".join(entry.table.token_tuples[members[0]][:length])
+            shown = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
+            left = [f"... and {len(members) - len(shown):,} more"] if len(members) > len(shown) else []
+            blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
+    note = "Of each table the largest group of items that share a prefix, and some others chosen at random."
+    return Section("Example buckets", [Paragraph(note), *blocks])
+
+
 
 NAME = "sid_report"
 HTML_FILE, MARKDOWN_FILE, JSON_FILE = f"{NAME}.html", f"{NAME}.md", "diagnostics.json"

@@ -142,7 +142,7 @@ def best_epoch(chosen: Path, manifest: Mapping[str, Any]) -> float:
 
 
 def without_validation(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a trainer (`minionerec.training.arguments.trainer_arguments`) that measures and chooses nothing."""
+    """Arguments of a trainer (`minionerec.training.run.trainer_arguments`) that measures and chooses nothing."""
     chooses = ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better")
     kept = {name: value for name, value in arguments.items() if name not in chooses}
     return {**kept, "eval_strategy": "no"}

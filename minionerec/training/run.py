@@ -11,21 +11,37 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
+
+import os
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from minionerec.backbone.bundle import Bundle
 from minionerec.backbone.quiet import quiet_libraries
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
-from minionerec.core.processes import is_main_process, join_for_training, uses_deepspeed, wait_for_everyone
+from minionerec.core.processes import (
+    is_main_process,
+    join_for_training,
+    trainer_processes,
+    uses_deepspeed,
+    wait_for_everyone,
+    world_size,
+)
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
@@ -33,16 +49,160 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
 from minionerec.decoding.branches import BrokenScores
 from minionerec.nn.order import fix_order
-from minionerec.training.arguments import trainer_arguments
-from minionerec.training.builds import check_builds
-from minionerec.training.checkpoints import newest_whole_checkpoint
-from minionerec.training.config import RunConfig
+from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
 from minionerec.training.precision import check_deepspeed_precision
 from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
-from minionerec.training.trackers import check_trackers, place_logs
+from minionerec.training.trackers import check_trackers, place_logs, tracker_arguments
 from minionerec.training.trainer import RankingEvaluation, StopWhereDiverged, diverged, early_stopping, replace_printer
+
+# Trainers' checkpoints: which of them a kill left whole.
+
+def newest_whole_checkpoint(folder: Path) -> str | None:
+    """The newest `checkpoint-N` of which every file is there to its end."""
+    steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit()]
+    for step in sorted(steps, reverse=True):
+        place = folder / f"checkpoint-{step}"
+        torn = _torn_file(place)
+        if torn is None:
+            return str(place)
+        logger.info("%s is incomplete (%s) and is left out.", place, torn)
+    return None
+
+
+def _torn_file(checkpoint: Path) -> str | None:
+    """What is missing or cut off in a checkpoint; None where nothing is."""
+    processes = world_size()
+    random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    for name in ("scheduler.pt", *random_states):
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+    shards = list(checkpoint.glob("*/*optim_states.pt"))  # of DeepSpeed, one for each process
+    if not (checkpoint / "optimizer.pt").is_file() and len(shards) < processes:
+        return "the optimiser's state is missing"
+    if not list(checkpoint.glob("*.safetensors")):
+        return "the weights are missing"
+    for file in sorted(checkpoint.rglob("*")):
+        if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):  # a zip's directory is at its end
+            return f"{file.name} is cut off"
+        if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
+            return f"{file.name} is cut off"
+    try:
+        whole = isinstance(read_json(checkpoint / "trainer_state.json"), dict)  # is written last
+    except ArtefactError:
+        whole = False
+    return None if whole else "trainer_state.json is missing or cut off"
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    """Whether the library takes a file's header, and the file is as long as that says."""
+    with path.open("rb"):  # one that may not be read is not taken for one that is cut off
+        pass
+    try:
+        with safe_open(path, framework="numpy"):
+            return True
+    except (SafetensorError, OSError, ValueError):
+        return False
+
+
+
+# Locks that a killed build of an extension left behind: whoever needs the extension would wait for ever.
+
+_OLD = 600  # seconds, longer than DeepSpeed takes for an extension
+
+
+def check_builds() -> None:
+    """Check that DeepSpeed will not wait for a build that nobody is at work on.
+
+    Torch builds extensions on first use, under a lock that is a mere file (torch.utils.file_baton). Its builder holds
+    the file open; where none of the processes that can be looked at does, and it is older than ten minutes, the builder
+    was killed.
+
+    Raises:
+        ConfigError: Naming the lock.
+    """
+    for lock in _locks():
+        try:
+            age = time.time() - lock.stat().st_mtime
+        except OSError:  # was just released
+            continue
+        if age > _OLD and not _is_held(lock):
+            raise ConfigError(
+                f"{lock}: is {age / 60:.0f} minutes old and no living process holds it, so DeepSpeed would wait for "
+                "ever for a build that was killed. Remove the file."
+            )
+
+
+def _locks() -> Iterator[Path]:
+    """The locks of the builds that this process could wait for."""
+    import torch
+    from torch.utils.cpp_extension import get_default_build_root
+
+    told = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if told is not None:
+        yield from sorted(Path(told).glob("*/lock"))
+        return
+    version = torch.version.hip or torch.version.cuda
+    kind = ("rocm" if torch.version.hip else "cu") + version.replace(".", "") if version else "cpu"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    yield from sorted(Path(get_default_build_root()).glob(f"{python}*_{kind}/*/lock"))
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process that can be looked at has the file open; where the system shows none, nobody has."""
+    wanted = str(lock.resolve())
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            if any(os.readlink(link) == wanted for link in folder.iterdir()):
+                return True
+        except OSError:  # another user's, or it has just ended
+            continue
+    return False
+
+
+
+# What all trainers are told alike.
+
+def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
+    """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
+
+    Args:
+        config: The stage's settings.
+        plan: The arithmetic of batches.
+        select_by: Best checkpoint: lowest "loss" or highest "ndcg".
+        folder: Where the trainer keeps its checkpoints.
+    """
+    return {
+        "output_dir": str(folder),
+        "num_train_epochs": config.epochs,
+        "gradient_accumulation_steps": plan.accumulation,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": config.mixed_bf16,
+        **trainer_processes(),
+        "activation_checkpointing": isinstance(config, LanguageRunConfig) and config.gradient_checkpointing,
+        "eval_strategy": "steps",
+        "eval_steps": plan.eval_steps,
+        "save_strategy": "steps",
+        "save_steps": plan.eval_steps,
+        "save_total_limit": 2,  # with 1, the trainer ends by deleting the last checkpoint where another is the best
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss" if select_by == "loss" else "eval_ndcg@10",
+        "greater_is_better": select_by == "ndcg",
+        "restore_callback_states_from_checkpoint": True,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "disable_tqdm": not sys.stderr.isatty(),
+        "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
+        **tracker_arguments(config),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
+
+
 
 C = TypeVar("C", bound=RunConfig)
 logger = get_logger(__name__)

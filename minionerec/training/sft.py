@@ -1,19 +1,25 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
+
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle
+from minionerec.backbone.bundle import Bundle, load_bundle
+from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
+from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
 from minionerec.core.processes import world_size
@@ -23,6 +29,7 @@ from minionerec.data.names import SPLITS
 from minionerec.data.stored import StoredCorpus
 from minionerec.decoding.titles import Titles
 from minionerec.decoding.trie import Trie
+from minionerec.nn.dropout import Dropout
 from minionerec.nn.memory import free_memory
 from minionerec.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
 from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
@@ -33,16 +40,172 @@ from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length
 from minionerec.training.plan import StepPlan, plan_steps
-from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import Rows, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_logits
 from minionerec.training.stream.build import disk_rows
 from minionerec.training.stream.disk import DiskRows
 from minionerec.training.stream.sampler import BlockSampler
-from minionerec.training.teacher import Teacher, load_teacher, soften
 from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import validation_set
+
+# Distillation: a catalogue model as the teacher of a language model.
+#
+# At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton et
+# al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one softmax
+# over the catalogue gives the probability of every prefix of the trie.
+
+_MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
+_IMPOSSIBLE = -1000.0
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """Distributions over next codes.
+
+    Attributes:
+        places: int64 (K,), which labelled tokens of the batch they are about.
+        tokens: int64 (K, W), vocabulary ids of the codes that may stand there; any id where there is none.
+        probabilities: float32 (K, W), summing to 1; 0 where there is none.
+    """
+
+    places: torch.Tensor
+    tokens: torch.Tensor
+    probabilities: torch.Tensor
+
+
+class Teacher:
+    """A catalogue model that is asked for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
+
+    Args:
+        model: The catalogue model; it is not trained.
+        trie: The same SIDs in the tokens of the student.
+    """
+
+    def __init__(self, model: CatalogueModel, trie: Trie):
+        self.model, self.trie = model, trie
+
+    @torch.no_grad()
+    def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
+        """What the teacher says of each code of the batch's SIDs, as it would when recommending.
+
+        Args:
+            batch: `labels`, `histories`, `rows`, `slots`, `moments` and `levels`.
+        """
+        device, levels = batch["labels"].device, self.trie.levels
+        if self.trie.code.device != device:
+            model: torch.nn.Module = self.model
+            model.to(device)
+            self.trie = self.trie.to(device)
+        places = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
+        tokens = batch["labels"][0][places].view(-1, levels)
+        nodes = [torch.zeros_like(tokens[:, 0])]
+        for level in range(levels - 1):
+            nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
+        prefixes = torch.stack(nodes, 1)  # (P, L), the prefix before each code
+        children, present = self.trie.children(prefixes)  # (P, L, W)
+        below = torch.zeros(children.shape, device=device)
+        size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
+        for start in range(0, len(tokens), size):
+            part = slice(start, start + size)
+            masses = self.model.masses(
+                batch["histories"], batch["rows"][part], batch["slots"][part], batch["moments"][part]
+            )
+            below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
+        # What the teacher holds impossible has no logarithm; where that is all there is, all are alike.
+        probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
+        return SoftTargets(places, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
+
+
+def soften(
+    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, soft: SoftTargets, share: float
+) -> torch.Tensor:
+    """Losses of which a share is the cross-entropy to soft targets instead of labels.
+
+    Args:
+        losses: float32 (N,), cross-entropy of each labelled token.
+        logits: float32 (N, V).
+        labels: int64 (N,).
+        soft: Soft targets of K of them.
+        share: Their share, from 0 to 1.
+
+    Returns:
+        float32 (N,).
+    """
+    own = labels[soft.places].unsqueeze(1)
+    asked = torch.cat([soft.tokens, own], 1)
+    shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
+    # Both cross-entropies have the same normaliser, so that they differ by logits alone.
+    more = (logits[soft.places].gather(1, asked) * shares).sum(1)
+    return losses.index_add(0, soft.places, share * more)
+
+
+def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
+    """The catalogue model of a checkpoint as a teacher.
+
+    Args:
+        path: The checkpoint.
+        table: SIDs that the student is to speak.
+        trie: The same SIDs in the student's tokens.
+
+    Raises:
+        ArtefactError: If it was trained on other SIDs.
+        ConfigError: If it holds another kind of model.
+    """
+    model = load_bundle(path, table=table).model
+    if not isinstance(model, CatalogueModel):
+        raise ConfigError(
+            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
+        )
+    model.requires_grad_(False)
+    return Teacher(model, trie)
+
+
+
+# Dropout for models that have none, by forward hooks: the checkpoint stays an ordinary one.
+
+BRANCHES = ("self_attn", "mlp")
+
+
+def add_dropout(model: PreTrainedModel, probability: float) -> int:
+    """Apply dropout behind the embedding and behind every attention and feed-forward block, in training mode only.
+
+    Qwen2 and Llama have no residual dropout of their own; models trained from scratch on small corpora need it
+    (Vaswani et al., 2017, section 5.4, places it so).
+
+    Args:
+        model: Causal language model, hooks are registered on its modules.
+        probability: Share of activations set to zero, in [0, 1).
+
+    Returns:
+        Number of modules that got dropout.
+
+    Raises:
+        ConfigError: If the probability is out of range, or the model has no such modules.
+    """
+    if not 0 <= probability < 1:
+        raise ConfigError(f"dropout {probability} is outside [0, 1).")
+    if probability == 0:
+        return 0
+
+    dropout = Dropout(probability)  # in training mode, as the modules it follows are only then
+
+    def hook(module: nn.Module, args: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> object:
+        if not module.training:
+            return None
+        if isinstance(output, tuple):
+            return (dropout(output[0]), *output[1:])
+        return dropout(output)
+
+    modules = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in BRANCHES]
+    if not modules:
+        raise ConfigError(f"{type(model).__name__} has no modules named {' or '.join(BRANCHES)}; set dropout to 0.")
+    modules.append(model.get_input_embeddings())
+    for module in modules:
+        module.register_forward_hook(hook)
+    return len(modules)
+
+
 
 logger = get_logger(__name__)
 

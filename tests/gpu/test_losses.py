@@ -19,11 +19,10 @@ from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.grpo.loss import policy_loss
 from minionerec.training.grpo.scoring import completion_logps, make_groups
 from minionerec.training.packing import TreeCollator
+from minionerec.training.sft import Teacher, soften
 from minionerec.training.shared_prefix import picked_logits, shared_prefix_logps
-from minionerec.training.teacher import Teacher, soften
 from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.rows import collate
-from minionerec.training.tiger.stage import adafactor, row_losses
+from minionerec.training.tiger.stage import adafactor, collate, row_losses
 
 SIZE = 64
 

@@ -18,7 +18,7 @@ from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.data.corpus import Corpus
 from minionerec.embed.ready import load_vector_table, load_vectors
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.histories import read_histories
+from minionerec.recommend.stage import read_histories
 from minionerec.sid.table import SidTable
 
 

@@ -16,8 +16,8 @@ from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.data.transitions import Transitions
+from minionerec.recommend.export import check
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.sid_trie import check
 from minionerec.sequential.models import build_model
 from minionerec.sequential.saved import load_sequential, save_sequential
 from minionerec.sequential.seeds import MODEL_KIND

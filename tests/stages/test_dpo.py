@@ -29,8 +29,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.sid.table import SidTable
 from minionerec.training.dpo import stage
 from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.dpo.stage import run_dpo
-from minionerec.training.dpo.trainer import SidDpoTrainer, completion_sums
+from minionerec.training.dpo.stage import SidDpoTrainer, completion_sums, run_dpo
 from minionerec.training.grpo.rows import grpo_rows
 from minionerec.training.sft import run_sft
 

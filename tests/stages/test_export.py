@@ -26,8 +26,7 @@ from minionerec.decoding.trie import Trie
 from minionerec.prompts.wording import load_wording
 from minionerec.rankers.language import LanguageRanker, Search
 from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.export import run_export, write_trie
-from minionerec.recommend.sid_trie import SidTrie, check
+from minionerec.recommend.export import SidTrie, check, run_export, write_trie
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 

@@ -19,7 +19,7 @@ from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import RowTimes
-from minionerec.evaluation import grounding_stage, shards, written
+from minionerec.evaluation import grounding_stage, shards
 from minionerec.evaluation.grounding_config import GroundingConfig
 from minionerec.evaluation.grounding_stage import run_grounding
 from minionerec.metrics.predictions import Predictions
@@ -97,7 +97,7 @@ def writes(made, monkeypatch):
 
     def let(*texts):
         writer = Writer(made, texts)
-        monkeypatch.setattr(written, "write_freely", writer)
+        monkeypatch.setattr(grounding_stage, "write_freely", writer)
         return writer
 
     return let

@@ -47,9 +47,8 @@ from minionerec.sid.table import SidTable, split_sid
 from minionerec.training.grpo import scoring, stage
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rows import grpo_rows
-from minionerec.training.grpo.stage import run_grpo
+from minionerec.training.grpo.stage import run_grpo, sequential_scorer
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
-from minionerec.training.scorer import sequential_scorer
 from minionerec.training.sft import run_sft
 from minionerec.training.trainer import LogLines
 

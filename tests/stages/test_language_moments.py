@@ -20,8 +20,7 @@ from minionerec.prompts.examples import encode_prompt
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import tokenise_rows
-from minionerec.training.sft import run_sft
-from minionerec.training.teacher import Teacher, load_teacher
+from minionerec.training.sft import Teacher, load_teacher, run_sft
 
 
 def told(folder, **changes):

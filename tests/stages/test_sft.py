@@ -27,9 +27,8 @@ from minionerec.decoding.decoder import decode_prompts
 from minionerec.decoding.trie import Trie
 from minionerec.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.regularise import add_dropout
 from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
-from minionerec.training.sft import run_sft
+from minionerec.training.sft import add_dropout, run_sft
 from minionerec.training.validation import rank_validation, validation_set
 
 

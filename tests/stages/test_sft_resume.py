@@ -9,7 +9,7 @@ from support.kill import Point, random_points, stage_in_child
 from support.training import make_inputs, same_weights, sft_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from minionerec.training.checkpoints import newest_whole_checkpoint
+from minionerec.training.run import newest_whole_checkpoint
 from minionerec.training.sft import run_sft
 
 

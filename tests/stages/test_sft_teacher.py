@@ -28,8 +28,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import tokenise_rows, tokenise_windows
-from minionerec.training.sft import SidSftTrainer, run_sft
-from minionerec.training.teacher import load_teacher, soften
+from minionerec.training.sft import SidSftTrainer, load_teacher, run_sft, soften
 
 
 @pytest.fixture(scope="module")

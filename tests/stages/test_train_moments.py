@@ -31,7 +31,7 @@ from minionerec.nn.moments import UNSOLD
 from minionerec.prompts.wording import load_wording
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.objectives import CatalogueTrainer
-from minionerec.training.catalogue.popularity import WEIGHTS
+from minionerec.training.catalogue.stage import WEIGHTS
 from minionerec.training.extend import run_extend
 from minionerec.training.extend_config import ExtendConfig
 

@@ -35,8 +35,7 @@ from minionerec.training.extend import run_extend
 from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.rows import collate, distinct_rows
-from minionerec.training.tiger.stage import TigerTrainer, row_losses, run_tiger
+from minionerec.training.tiger.stage import TigerTrainer, collate, distinct_rows, row_losses, run_tiger
 
 
 def tiger_config(folder, **changes):

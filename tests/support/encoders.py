@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from minionerec.embed import cache
+from minionerec.embed import vectors
 from minionerec.embed.hf import HFEncoder
 from support.tokenizers import save_tokenizer
 
@@ -28,5 +28,5 @@ def watch_encoder(monkeypatch) -> list[str]:
         return plain(self, texts)
 
     monkeypatch.setattr(HFEncoder, "encode", encode)
-    monkeypatch.setattr(cache, "PART_BATCHES", 2)
+    monkeypatch.setattr(vectors, "PART_BATCHES", 2)
     return asked

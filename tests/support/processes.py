@@ -74,8 +74,7 @@ def rows_apart(folder: str) -> None:
 
     from minionerec.core.processes import process_rank, wait_for_everyone
     from minionerec.nn.rows import take_rows
-    from minionerec.nn.together import gathered, mean_of_rows
-    from minionerec.training.catalogue.row_adamw import RowAdamW
+    from minionerec.training.catalogue.row_adamw import RowAdamW, gathered, mean_of_rows
 
     wait_for_everyone()
     rank = process_rank()

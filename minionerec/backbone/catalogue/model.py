@@ -1,7 +1,8 @@
 """The catalogue model: towers, their average, and the language that it speaks to searches and to stock `generate`."""
 
+
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,12 +11,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.utils.generic import ModelOutput
 
 from minionerec.backbone.catalogue import blocks
 from minionerec.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.backbone.catalogue.config import CatalogueConfig
-from minionerec.backbone.catalogue.output import CatalogueOutput
-from minionerec.backbone.catalogue.prefixes import newest_items, read_tokens, told_moments
 from minionerec.backbone.catalogue.sampled import Sample, sampled_losses
 from minionerec.backbone.catalogue.tower import Part, Tower
 from minionerec.core.errors import ConfigError, DataError
@@ -30,6 +30,90 @@ from minionerec.nn.history import PairCounts, Places
 from minionerec.nn.layers import check_heads
 from minionerec.nn.moments import Popularity
 from minionerec.nn.rows import Columns
+
+# What a text of tokens says in SIDs, and which prefix it has reached.
+
+def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read tokens from the left; those that are no codes are passed over.
+
+    Args:
+        trie: SIDs of the catalogue.
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+
+    Returns:
+        The SID that is complete at each token (-1 for none), and the prefix reached with it; both int64 (B, T).
+    """
+    tokens = ids.masked_fill(~mask, -1)
+    sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
+    # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
+    # can begin there but not go on.
+    reached = torch.zeros_like(ids)
+    for depth in range(min(trie.levels, ids.shape[1])):
+        reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
+            (reached >= 0)[:, : ids.shape[1] - depth], -1
+        )
+        complete = torch.where(reached >= 0, trie.sid[reached.clamp(min=0)].long(), -1)
+        sids[:, depth:] = torch.where(complete >= 0, complete, sids[:, depth:])
+        reached = reached.masked_fill(complete >= 0, -1)
+        nodes[:, depth:] = torch.where(reached >= 0, reached, nodes[:, depth:])
+    return sids, nodes
+
+
+def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
+    """The newest SIDs of rows with gaps.
+
+    Args:
+        sids: int64 (B, T), SID numbers, -1 in gaps.
+        count: Most SIDs of a row.
+
+    Returns:
+        int64 (B, H), numbers from 1, 0 behind the end.
+    """
+    order = (sids < 0).long().argsort(dim=1, stable=True)
+    kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
+    places = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
+    return kept.gather(1, places)
+
+
+def told_moments(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """What texts say, up to each token, of the moment of the next item: the newest word on it since the newest SID.
+
+    Args:
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+        sids: int64 (B, T), see `read_tokens`.
+        tokens: Token ids of the moments that are no unknown ones, in the order of `minionerec.data.moments.MOMENTS`.
+
+    Returns:
+        int64 (B, T), places in `minionerec.data.moments.MOMENTS`.
+    """
+    said = torch.zeros_like(ids)
+    for moment, token in enumerate(tokens, start=1):
+        said = said.masked_fill((ids == token) & mask, moment)
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    newest = torch.where((said > 0) | (sids >= 0), place, -1).cummax(1).values
+    return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
+
+
+
+# What a catalogue model gives.
+
+@dataclass
+class CatalogueOutput(ModelOutput):
+    """What the model says of histories.
+
+    Attributes:
+        loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
+        log_probs: float32 (P, N), of every SID, averaged over towers: after the newest item of each history, or with
+            `distribution` at each label, row by row.
+    """
+
+    loss: torch.Tensor | None = None
+    log_probs: torch.Tensor | None = None
+
+
 
 INIT_STD = 0.02
 

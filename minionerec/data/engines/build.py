@@ -1,6 +1,7 @@
 """From a table of cleaned interactions to a corpus, by an engine's statements: what `build_corpus` does in memory."""
 
-from collections.abc import Collection, Iterator, Mapping
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,23 +11,124 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.data.audit import Agreement, OrderAudit, id_ranks
 from minionerec.data.build import WIDEN_BELOW, WIDEN_UNTIL, check_quirks, no_moments
+from minionerec.data.chains import Chains
 from minionerec.data.checks import check_filled
 from minionerec.data.corpus import write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
-from minionerec.data.engines.median import median
-from minionerec.data.engines.statements import Borders, Walk
-from minionerec.data.engines.writing import write_interactions
+from minionerec.data.engines.statements import Borders, Walk, real
 from minionerec.data.filters import parse_moment, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
-from minionerec.data.shards import count_shards
+from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.times import ticks_by_middle
 from minionerec.data.units import SECOND, check_middle
+
+# From an engine's sorted interactions to the files of a corpus, a part at a time.
+
+def write_interactions(place: Path, batches: Iterable[pa.RecordBatch], shards: int, *, timed: bool) -> None:
+    """Write the files of sequences of a corpus.
+
+    Args:
+        place: The corpus's directory.
+        batches: Interactions as `EngineCorpus.interactions` gives them.
+        shards: How many files.
+        timed: Whether they have times.
+    """
+    parts, held = _by_shard(batches, timed), None
+    for number in range(shards):
+        with ShardWriter(place, number, timed=timed) as writer:
+            while (held := held or next(parts, None)) is not None and held[0] == number:
+                writer.write(held[1])
+                held = None
+
+
+def _by_shard(batches: Iterable[pa.RecordBatch], timed: bool) -> Iterator[tuple[int, Chains]]:
+    """Shard and whole sequences of it, again and again."""
+    rest: pa.Table | None = None
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if rest is None else pa.concat_tables([rest, batch_table(batch, rest)])
+        table = table.combine_chunks()
+        begins = _begins(table)
+        if len(begins) > 1:
+            yield from _chains(table.slice(0, begins[-1]), begins[:-1], timed)
+        rest = table.slice(begins[-1]) if len(begins) else rest
+    if rest is not None and len(rest):
+        rest = rest.combine_chunks()
+        yield from _chains(rest, _begins(rest), timed)
+
+
+def batch_table(batch: pa.RecordBatch, like: pa.Table) -> pa.Table:
+    """A part as a table with the columns of another."""
+    return pa.Table.from_batches([batch]).cast(like.schema)
+
+
+def _begins(table: pa.Table) -> np.ndarray:
+    """Where each user's interactions begin: int64, ascending."""
+    if not len(table):
+        return np.zeros(0, np.int64)
+    person = table["person"].combine_chunks()
+    other = pc.not_equal(person[1:], person[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.flatnonzero(other) + 1])
+
+
+def _chains(table: pa.Table, begins: np.ndarray, timed: bool) -> Iterator[tuple[int, Chains]]:
+    """The sequences of a part, shard by shard."""
+    shards = table["shard"].to_numpy()[begins]
+    users = table["person"].take(pa.array(begins)).to_numpy()
+    offsets = np.append(begins, len(table))
+    names = {"item": np.int32, "moment": np.int64, "number": np.int32, "cut": np.int8}
+    items, times, rows, splits = (table[name].to_numpy().astype(kind) for name, kind in names.items())
+    whole = Chains(users, offsets, items, times if timed else None, rows, splits)
+    for number in np.unique(shards):
+        yield int(number), whole.take(np.flatnonzero(shards == number))
+
+
+
+# The middle one of many numbers, found by counting: no engine has to hold or to sort them.
+
+PARTS = 1024
+
+
+def median(engine: Engine, table: str, column: str, count: int) -> float:
+    """The median of a column without gaps, as `numpy.median` gives it.
+
+    The range that holds the number is cut into `PARTS` and counted, until one value is left in it: a handful of scans.
+
+    Args:
+        engine: The engine.
+        table: Its table.
+        column: The column.
+        count: Rows of the table, at least 1.
+    """
+    low = _at(engine, table, column, (count - 1) // 2)
+    high = low if count % 2 else _at(engine, table, column, count // 2)
+    return (low + high) / 2
+
+
+def _at(engine: Engine, table: str, column: str, rank: int) -> float:
+    """The number of a rank, from 0, in rising order."""
+    number = f"CAST({column} AS DOUBLE)"
+    low, high = engine.row(f"SELECT min({number}), max({number}) FROM {table}")
+    while low < high and (width := (high / 2 - low / 2) / PARTS):  # halves, for their distance may be no double
+        part = f"floor(({number} / 2 - {real(low / 2)}) / {real(width)})"
+        inside = f"{number} BETWEEN {real(low)} AND {real(high)}"
+        found = engine.rows(
+            f"SELECT {part} AS part, count(*), min({number}), max({number}) FROM {table} WHERE {inside} "
+            "GROUP BY part ORDER BY part"
+        )
+        for _, size, low, high in found:  # noqa: B007
+            if rank < size:
+                break
+            rank -= size
+    return float(low)
+
+
 
 log = get_logger(__name__)
 

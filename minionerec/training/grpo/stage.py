@@ -1,38 +1,213 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
-from collections.abc import Mapping
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig
 
 from minionerec.backbone.build import resolve_dtype
 from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.backbone.catalogue import CatalogueModel
+from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.core.processes import world_size
+from minionerec.data.columns import ColumnWriter
 from minionerec.data.corpus import Corpus
+from minionerec.data.sequences import padded
 from minionerec.data.stored import StoredCorpus
+from minionerec.decoding.decoder import decoding_device
 from minionerec.decoding.trie import Trie
 from minionerec.embed.ready import load_vector_artefact
-from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, special_texts
+from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.rewards.combined import WeightedRewards
+from minionerec.rewards.items import Scorer
 from minionerec.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
+from minionerec.sequential.saved import load_sequential
+from minionerec.sequential.seeds import MODEL_KIND
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
-from minionerec.training.grpo.rows import PromptRows, grpo_rows
-from minionerec.training.grpo.stream import disk_prompts
+from minionerec.training.grpo.rows import PromptRows, Row, check_task, grpo_rows
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.packing import TellEpoch
 from minionerec.training.plan import plan_steps
 from minionerec.training.precision import warn_of_rounding
 from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.scorer import sequential_scorer
+from minionerec.training.stream.disk import Numbered, Ragged, span
+from minionerec.training.stream.jobs import (
+    Chance,
+    Job,
+    Made,
+    Written,
+    builder_of,
+    count_tasks,
+    plan_jobs,
+    rows_of,
+    write_jobs,
+)
 from minionerec.training.stream.sampler import BlockSampler
 from minionerec.training.trainer import early_stopping
 from minionerec.training.validation import validation_set
+
+# Prompts of a corpus that stays on disk, tokenised into files.
+
+_ENDS = {"prompts": "prompt_ends", "tails": "tail_ends", "histories": "history_ends"}
+KINDS = {
+    "targets": "int32",
+    **{name: kind for values, ends in _ENDS.items() for name, kind in ((values, "int32"), (ends, "int64"))},
+}
+
+
+@dataclass(frozen=True)
+class FlatPrompts:
+    """Prompts in a few arrays, as `minionerec.training.grpo.rows.Row` has them.
+
+    Attributes:
+        targets: int (R,), SID numbers.
+        lists: `prompts`, `tails` and `histories`.
+    """
+
+    targets: np.ndarray
+    lists: dict[str, Ragged]
+
+    def write(self, writer: ColumnWriter) -> None:
+        """Add the rows to columns of `KINDS`."""
+        writer.append("targets", self.targets)
+        for name, part in self.lists.items():
+            writer.append(_ENDS[name], writer.size(name) + np.cumsum(part.lengths))
+            writer.append(name, part.values)
+
+
+class DiskPrompts(Sequence[Row]):
+    """All prompts of a training, filled up to whole steps, read from disk when they are asked for.
+
+    Args:
+        written: Their parts.
+        step: Prompts of a step.
+        seed: Says which prompts fill up the last step.
+    """
+
+    def __init__(self, written: Sequence[Written], step: int, seed: int):
+        self._rows = Numbered(written)
+        self.distinct = len(self._rows)
+        missing = -self.distinct % step
+        self._again: list[int] = np.random.default_rng(seed).integers(self.distinct, size=missing).tolist()
+
+    def __len__(self) -> int:
+        """Number of rows of whole steps."""
+        return self.distinct + len(self._again)
+
+    def __getitem__(self, row: Any) -> Any:
+        """One row."""
+        part, number = self._rows.find(row if row < self.distinct else self._again[row - self.distinct])
+        found = {
+            name: part.arrays[name][slice(*span(part.arrays[ends], number))].tolist() for name, ends in _ENDS.items()
+        }
+        history = None if part.job.task in ITEM_TASKS else found["histories"]
+        target = int(part.arrays["targets"][number])
+        return Row(prompt=found["prompts"], target=target, tail=found["tails"], history=history)
+
+
+def disk_prompts(
+    builder: ExampleBuilder,
+    tokenizer: PreTrainedTokenizerBase,
+    stored: StoredCorpus,
+    config: GrpoConfig,
+    max_prompt_length: int,
+    folder: Path,
+) -> PromptRows:
+    """The prompts of all tasks by their weights, on disk; written where they are not yet.
+
+    Every process of a launch must ask for them: each writes its share.
+
+    Args:
+        builder: Makes the examples; its corpus has the items, and no training row.
+        tokenizer: The model's tokenizer.
+        stored: The corpus.
+        config: Tasks, prompts of a step, seed.
+        max_prompt_length: Prompts are cut to this many last tokens.
+        folder: Where the rows lie, in the folder of the unfinished run.
+
+    Raises:
+        ConfigError: If a task's completion is not an SID.
+        ArtefactError: If a file of the corpus cannot be read, or one of the rows is damaged.
+    """
+    for task in config.tasks:
+        check_task(task)
+
+    def make(job: Job, batch: Any, chance: Chance, seed: int) -> Made:
+        own, histories, items = builder, None, None
+        if job.task in ITEM_TASKS:
+            items = batch
+        else:
+            _, rows = rows_of(batch, stored, {"train": 0})
+            own, histories = builder_of(builder, rows), rows.histories
+        examples = own.some(job.task, "train", items) if histories is None or len(histories) else []
+        chosen = [int(place) for place in chance(len(examples))]
+        asked = encode_prompt(tokenizer, [examples[place].prompt for place in chosen], max_prompt_length)
+        targets = [examples[place].target for place in chosen]
+        tails = [examples[place].completion[len(own.table.sids[examples[place].target]) :] for place in chosen]
+        lists = {
+            "prompts": Ragged.of(asked.ids),
+            "tails": Ragged.of(encode_completion(tokenizer, tails)),
+            "histories": Ragged.of([[] if histories is None else histories[place].tolist() for place in chosen]),
+        }
+        flat = FlatPrompts(own.table.sid_numbers[np.array(targets, dtype=np.int64)], lists)
+        return flat, {"rows": len(chosen), "cut": asked.cut}
+
+    written = write_jobs(plan_jobs(stored.files, config.tasks, folder), stored, KINDS, config.seed, make)
+    rows = DiskPrompts(written, config.prompts_per_step, config.seed)
+    return PromptRows(rows, count_tasks(written), Numbered(written).total("cut"))
+
+
+
+# A trained sequential model as the scorer of a reward.
+
+def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
+    """Scores of all items after a history, by a model that `run_sequential` trained on this corpus.
+
+    Args:
+        path: The `model` folder of a seed.
+        corpus: The corpus whose items are scored.
+
+    Returns:
+        Takes B histories (item indices from 0, the oldest first) and gives the model's logits, float32 (B, N).
+
+    Raises:
+        ArtefactError: If there is no such model, or it was trained on other data.
+        ConfigError: If the model knows histories by their users.
+    """
+    trained_on = read_manifest(path, MODEL_KIND)["inputs"]["corpus"]
+    if trained_on["sha256"] != input_record({"corpus": corpus})["corpus"]["sha256"]:
+        raise ArtefactError(
+            f"{path}: was trained on {trained_on['path']}, which is not the corpus {corpus}. Train it with --protocol "
+            f"rows --corpus {corpus}."
+        )
+    device = decoding_device()
+    model = load_sequential(path).to(device)
+    if model.needs_users:
+        raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; take another model.")
+
+    @torch.inference_mode()
+    def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
+        kept = [list(history)[-model.max_len :] for history in histories]
+        ends = np.cumsum([len(history) for history in kept])
+        begins = ends - [len(history) for history in kept]
+        flat = np.concatenate([np.asarray(history, dtype=np.int32) for history in kept]) + 1
+        rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).to(device, torch.int64)
+        return model.logits(model.asked(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
+
+    return score
+
+
 
 logger = get_logger(__name__)
 

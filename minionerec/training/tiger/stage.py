@@ -1,10 +1,13 @@
 """The stage that trains a TIGER: likelihood of the target's codes, the best checkpoint by validation NDCG@10."""
 
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.optimization import Adafactor
 
 from minionerec.backbone.bundle import Bundle
@@ -13,15 +16,59 @@ from minionerec.core.log import get_logger
 from minionerec.decoding.trie import Trie
 from minionerec.nn.dropout import replace_dropout
 from minionerec.nn.padding import length_groups
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.finish import TrainingResult
 from minionerec.training.plan import plan_steps
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.rows import Columns, collate, distinct_rows
 from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import validation_set
+
+# What a TIGER trains on: the prompt of each row and its target's SID, equal rows once.
+
+Columns = dict[str, list[Any]]
+
+
+def distinct_rows(
+    builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
+) -> tuple[Columns, int]:
+    """Token ids of the distinct rows of a split, in the order in which they come first.
+
+    A row that comes n times weighs n times as much as one that comes once; the mean weight is 1.
+
+    Returns:
+        `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, float, a number a row; and how
+        many prompts were cut.
+    """
+    examples = builder.build("next_sid", split)
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    targets = encode_completion(tokenizer, [example.completion for example in examples])
+    times = Counter(zip(map(tuple, prompts.ids), map(tuple, targets), strict=True))
+    mean = len(examples) / len(times)
+    return {
+        "input_ids": [list(prompt) for prompt, _ in times],
+        "labels": [list(target) for _, target in times],
+        "weights": [count / mean for count in times.values()],
+    }, prompts.cut
+
+
+def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """A batch of rows, each column as wide as its longest.
+
+    Returns:
+        `input_ids` int64 (B, T), padded with 0 on the right; `labels` int64 (B, L), padded with -100; `weights`
+        float32 (B,).
+    """
+    padded = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=filler
+        )
+        for name, filler in (("input_ids", 0), ("labels", -100))
+    }
+    return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
+
+
 
 logger = get_logger(__name__)
 

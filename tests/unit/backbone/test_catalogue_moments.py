@@ -7,7 +7,7 @@ from support.decoding import token_ids
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from minionerec.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
-from minionerec.backbone.catalogue.prefixes import read_tokens, told_moments
+from minionerec.backbone.catalogue.model import read_tokens, told_moments
 from minionerec.backbone.catalogue.sampled import Sample
 from minionerec.backbone.catalogue.tower import Part
 from minionerec.data.moments import LATER, SAME, UNKNOWN

@@ -23,8 +23,7 @@ from minionerec.data.prepare import run_prepare
 from minionerec.data.published import default_root, read_published
 from minionerec.data.rows import joined
 from minionerec.data.source import BadRows, Source, item_table
-from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
-from minionerec.data.sources.blocks import read_blocks
+from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
 
 
 def plain_rows(visits, core=0, max_history=10, by_user=False):
@@ -303,7 +302,7 @@ def test_files_of_two_categories(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 40, 10_000])
 def test_blocks_are_the_file_in_whole_lines(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("minionerec.data.sources.blocks.READ_SIZE", 37)
+    monkeypatch.setattr("minionerec.data.sources.amazon.READ_SIZE", 37)
     text = "".join(f"line {n} {'x' * (n % 90)}\n" for n in range(200)) + "no end"
     parts = [gzip.compress(text[:900].encode()), gzip.compress(text[900:].encode())]
     (tmp_path / "two.gz").write_bytes(b"".join(parts))  # as `cat a.gz b.gz` makes it

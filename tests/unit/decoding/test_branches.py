@@ -7,10 +7,10 @@ from support.decoding import lists
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.decoding import prefill as prefill_module
+from minionerec.decoding import causal as prefill_module
 from minionerec.decoding import scoring
 from minionerec.decoding.beam import beam_search
-from minionerec.decoding.prefill import prefill, prefill_groups
+from minionerec.decoding.causal import prefill, prefill_groups
 from minionerec.decoding.scoring import candidate_scores
 from minionerec.decoding.trie import Trie
 

@@ -8,7 +8,7 @@ from transformers import GenerationConfig, LogitsProcessorList, Qwen2Config, Qwe
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.decoding.beam import beam_search
-from minionerec.decoding.logits_processor import TrieLogitsProcessor
+from minionerec.decoding.stock import TrieLogitsProcessor
 from minionerec.decoding.trie import Trie
 
 VOCABULARY, END = 64, 63

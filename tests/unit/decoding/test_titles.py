@@ -7,9 +7,9 @@ from support.decoding import lists, tiny_model
 
 from minionerec.decoding import branches as opening
 from minionerec.decoding.beam import beam_search
+from minionerec.decoding.branches import ForcedBranches
 from minionerec.decoding.causal import CausalBranches
 from minionerec.decoding.exact import exact_search
-from minionerec.decoding.forced import ForcedBranches
 from minionerec.decoding.titles import Titles
 from minionerec.decoding.trie import Trie
 

@@ -5,9 +5,9 @@ import pytest
 from support.encoders import save_encoder, watch_encoder
 
 from minionerec.core.errors import ArtefactError
-from minionerec.embed import cache as cache_module
-from minionerec.embed.cache import VectorCache, encode_cached
+from minionerec.embed import vectors as cache_module
 from minionerec.embed.hf import Encoded, HFEncoder
+from minionerec.embed.vectors import VectorCache, encode_cached
 
 WORDS = ["red", "blue", "lamp", "table", "oak", "steel", "bolt", "long"]
 TEXTS = [" ".join(WORDS[(i * k) % 8] for k in range(1, 2 + i % 9)) for i in range(20)]

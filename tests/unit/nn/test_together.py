@@ -4,8 +4,7 @@ import torch
 from support.processes import rows_apart, stage_in_processes
 
 from minionerec.nn.rows import take_rows
-from minionerec.nn.together import gathered, mean_of_rows
-from minionerec.training.catalogue.row_adamw import RowAdamW
+from minionerec.training.catalogue.row_adamw import RowAdamW, gathered, mean_of_rows
 
 
 def test_one_process_keeps_what_it_has():

@@ -9,8 +9,7 @@ from support.runs import write_run
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig
-from minionerec.reports.consistency import doubtful_cells, impossible_pairs
-from minionerec.reports.reference import load_reference, read_reference
+from minionerec.reports.reference import doubtful_cells, impossible_pairs, load_reference, read_reference
 
 KS = (1, 3, 5, 10, 20, 50)
 

@@ -11,7 +11,7 @@ from support.moments import make_moments
 from minionerec.core.errors import ConfigError
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.rankers.assistants import SequentialAssistant
+from minionerec.rankers.load import SequentialAssistant
 from minionerec.rankers.sequential import SequentialRanker
 from minionerec.sequential.models import MODELS, build_model
 from minionerec.sequential.rank import rank_rows, top_items

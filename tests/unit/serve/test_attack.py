@@ -19,12 +19,12 @@ from starlette.testclient import TestClient
 from support.paths import ROOT
 from support.serving import fake_parts, load_fake, running
 
-from minionerec.serve.app import create_app
 from minionerec.serve.guard import read_keys
 from minionerec.serve.logs import Lines, Writer
 from minionerec.serve.metrics import Metrics
 from minionerec.serve.models import Shelf, Sources, fingerprint, without_paths
 from minionerec.serve.reloading import Reloader
+from minionerec.serve.server import create_app
 
 
 def counted(parts, name, **labels):

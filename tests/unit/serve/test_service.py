@@ -15,8 +15,8 @@ from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import Explanation
 from minionerec.recommend.recommender import Recommender
 from minionerec.serve import service as service_module
-from minionerec.serve.app import create_app, read_files
 from minionerec.serve.guard import REQUESTS
+from minionerec.serve.server import create_app, read_files
 
 KEY = "a-key-of-some-length"
 

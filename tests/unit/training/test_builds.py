@@ -8,9 +8,8 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from minionerec.core.errors import ConfigError
-from minionerec.training.builds import check_builds
 from minionerec.training.config import SftConfig
-from minionerec.training.run import run_training
+from minionerec.training.run import check_builds, run_training
 
 
 def make_lock(folder, minutes):

@@ -13,9 +13,8 @@ from trl import DPOConfig, DPOTrainer
 
 from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.core.errors import MinioneRecError
-from minionerec.training.dpo.loss import ratio_figures, softmax_preference_loss
 from minionerec.training.dpo.negatives import beams, draw_negatives, drawn
-from minionerec.training.dpo.trainer import SidDpoTrainer
+from minionerec.training.dpo.stage import SidDpoTrainer, ratio_figures, softmax_preference_loss
 
 # The loss
 

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.training.memory import estimate_memory, saved_per_token
-from minionerec.training.regularise import add_dropout
+from minionerec.training.sft import add_dropout
 
 TOKENS = 48
 

@@ -13,11 +13,10 @@ from support.engines import NASTY, ids, no_spark
 
 from minionerec.core.errors import DataError, MinioneRecError
 from minionerec.data.engines.choose import started
-from minionerec.data.engines.reading import read_tables_with
+from minionerec.data.engines.reading import read_tables_with, read_text_parts
 from minionerec.data.source import BadRows
 from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.text import read_text_table
-from minionerec.data.sources.text_parts import read_text_parts
 
 spark_too = [
     "duckdb",

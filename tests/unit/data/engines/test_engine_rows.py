@@ -14,10 +14,9 @@ from support.paths import ROOT
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.build import build_corpus
-from minionerec.data.engines.build import build_with
+from minionerec.data.engines.build import build_with, median
 from minionerec.data.engines.choose import started
 from minionerec.data.engines.handing import hand_over_source
-from minionerec.data.engines.median import median
 from minionerec.data.names import SPLITS
 from minionerec.data.source import Source, item_table
 from minionerec.data.sources.tables import read_tables

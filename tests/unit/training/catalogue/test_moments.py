@@ -19,8 +19,8 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.nn.moments import UNSOLD, UNTOLD, hidden
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.popularity import WEIGHTS, fit_popularity, popularity_logs, set_popularity
 from minionerec.training.catalogue.shards import read_windows, rows_held_out, write_windows
+from minionerec.training.catalogue.stage import WEIGHTS, fit_popularity, popularity_logs, set_popularity
 from minionerec.training.catalogue.windows import collate, held_out_windows, sid_windows
 
 N = 30
