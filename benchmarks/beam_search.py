@@ -126,9 +126,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
-    from minionerec.decoding.beam import beam_search
-    from minionerec.decoding.stock import TrieLogitsProcessor
-    from minionerec.decoding.trie import Trie
+    from minionerec.models.decoding.beam import beam_search
+    from minionerec.models.decoding.stock import TrieLogitsProcessor
+    from minionerec.models.decoding.trie import Trie
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -49,8 +49,8 @@ def make(sids, args, **shape):
     import numpy as np
     import torch
 
-    from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
     from minionerec.data.transitions import count_transitions
+    from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 
     rng = np.random.default_rng(args.seed)
     fan = max(8, math.ceil((2 * sids) ** (1 / 3)))
@@ -134,7 +134,7 @@ class Steps:
 
     def exact_fits(self):
         """Whether a step of the exact loss fits into half of the free memory."""
-        from minionerec.nn.memory import free_memory
+        from minionerec.models.nn.memory import free_memory
 
         config = self.made.model.config
         scores = self.batch * self.made.histories.shape[1] * config.num_sids
@@ -145,8 +145,8 @@ def check(made):
     """Hold scores of some SIDs against the dense ones."""
     import torch
 
-    from minionerec.backbone.catalogue.tower import Part
-    from minionerec.nn.rows import Columns
+    from minionerec.models.backbone.catalogue.tower import Part
+    from minionerec.models.nn.rows import Columns
 
     model = made.model.eval()
     histories, labels = (part[:4].to(model.device) for part in (made.histories, made.labels))
@@ -187,9 +187,9 @@ def resident_mib():
 
 def lists(made, args):
     """Seconds a list by beam and by exact search."""
-    from minionerec.decoding.beam import beam_search
-    from minionerec.decoding.exact import exact_search
-    from minionerec.decoding.trie import Trie
+    from minionerec.models.decoding.beam import beam_search
+    from minionerec.models.decoding.exact import exact_search
+    from minionerec.models.decoding.trie import Trie
 
     made.model.freeze()
     trie = Trie.build(made.codes, made.tokens)

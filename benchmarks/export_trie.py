@@ -35,7 +35,7 @@ def main() -> None:
 
     import numpy as np
 
-    from minionerec.decoding.trie import Trie
+    from minionerec.models.decoding.trie import Trie
     from minionerec.recommend.export import SidTrie, write_trie
 
     rng = np.random.default_rng(args.seed)

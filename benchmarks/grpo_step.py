@@ -132,13 +132,13 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     from minionerec.core.memory import keep_freed_memory
-    from minionerec.decoding.stock import TrieLogitsProcessor
-    from minionerec.decoding.trie import Trie
-    from minionerec.rewards.combined import WeightedRewards
-    from minionerec.rewards.rollouts import Rollouts
+    from minionerec.models.decoding.stock import TrieLogitsProcessor
+    from minionerec.models.decoding.trie import Trie
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller
     from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
+    from minionerec.training.rewards.combined import WeightedRewards
+    from minionerec.training.rewards.rollouts import Rollouts
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -372,7 +372,7 @@ def main() -> int:
     args.heads = args.heads or max(1, args.width // 64)
     args.kv_heads = min(args.kv_heads, args.heads)
     args.inner = args.inner or (4864 if args.width == 896 else 3 * args.width)
-    from minionerec.backbone.quiet import quiet_libraries
+    from minionerec.models.backbone.quiet import quiet_libraries
 
     quiet_libraries()
     if args.way:

@@ -35,7 +35,7 @@ def main() -> None:
     import torch
 
     from minionerec.data.moments import MOMENTS
-    from minionerec.nn.moments import hidden
+    from minionerec.models.nn.moments import hidden
 
     torch.set_num_threads(args.threads)
     made = {"plain": make(args.sids, args), "told": make(args.sids, args, moment_tokens=(3, 4))}

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.config import RecommendConfig
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.stage import FILE, run_recommend
 
 _RATE = re.compile(r"(Decoded|Answered) .*: ([\d.,]+) rows/s")

@@ -207,8 +207,8 @@ class Measurement:
 
         from minionerec.core.settings import convert
         from minionerec.data.protocols import PROTOCOLS, read_split
-        from minionerec.sequential.models import build_model, check_hyper, hyper_parameters
-        from minionerec.sequential.train import TrainSettings
+        from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
+        from minionerec.training.sequential.train import TrainSettings
 
         self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol]
         split = read_split(args.corpus, self.protocol)
@@ -252,8 +252,8 @@ class Measurement:
         import torch
 
         from minionerec.metrics.ranking import ranking_metrics
-        from minionerec.sequential.rank import rank_rows
-        from minionerec.sequential.train import make_optimizer, train_epoch
+        from minionerec.models.sequential.rank import rank_rows
+        from minionerec.training.sequential.train import make_optimizer, train_epoch
 
         model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
         forget_peak(self.device)

@@ -8,13 +8,13 @@ import pandas as pd
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.backbone.build import train_tokenizer
-from minionerec.backbone.bundle import Bundle, bundle_counts, write_model_files
-from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.backbone.bundle import Bundle, bundle_counts, write_model_files
+from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 
 _LEVEL = 256

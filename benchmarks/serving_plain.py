@@ -29,9 +29,9 @@ def main() -> None:
     from starlette.routing import Route
 
     from minionerec.data.corpus import Corpus
-    from minionerec.rankers.language import Search
-    from minionerec.rankers.load import load_ranker
-    from minionerec.serve.server import address_of, bind
+    from minionerec.recommend.rankers.language import Search
+    from minionerec.recommend.rankers.load import load_ranker
+    from minionerec.recommend.serve.server import address_of, bind
 
     corpus = Corpus.load(args.corpus)
     ranker = load_ranker(args.checkpoint, corpus, search=Search("stock", batch_size=1, beams=args.beams))

@@ -72,13 +72,13 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from trl.trainer.sft_config import SFTConfig as TrlConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-    from minionerec.backbone.quiet import quiet_libraries
-    from minionerec.backbone.vocabulary import add_code_tokens
     from minionerec.core.settings import parse_settings
     from minionerec.data.config import PrepareConfig
     from minionerec.data.corpus import Corpus
     from minionerec.data.prepare import run_prepare
+    from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+    from minionerec.models.backbone.quiet import quiet_libraries
+    from minionerec.models.backbone.vocabulary import add_code_tokens
     from minionerec.sid.build import run_build_sids
     from minionerec.sid.config import SidConfig
     from minionerec.training.packing import TreeCollator, good_row_length
@@ -134,8 +134,8 @@ def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: 
     """The same micro-batches for both: random rows of the task mixture."""
     import numpy as np
 
-    from minionerec.prompts.examples import ExampleBuilder, special_texts
-    from minionerec.prompts.wording import load_wording
+    from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+    from minionerec.models.prompts.wording import load_wording
     from minionerec.training.rows import tokenise_examples
 
     builder = ExampleBuilder(corpus, table, load_wording("prose"), special_texts(tokenizer))
@@ -153,8 +153,8 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     import numpy as np
 
     from minionerec.data.windows import user_windows
-    from minionerec.prompts.examples import ExampleBuilder, special_texts
-    from minionerec.prompts.wording import load_wording
+    from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+    from minionerec.models.prompts.wording import load_wording
     from minionerec.training.rows import tokenise_examples, tokenise_windows
 
     train = corpus.train

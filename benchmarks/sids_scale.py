@@ -140,7 +140,7 @@ def relative_error(file, codebooks, rows, threads, device):
     """Share of the variance that the nearest codes leave, over some rows."""
     import numpy as np
 
-    from minionerec.embed.mapped import VectorFile, blocks
+    from minionerec.sid.embed.mapped import VectorFile, blocks
     from minionerec.sid.methods import assign
 
     vectors = VectorFile(file)
@@ -172,9 +172,9 @@ def measure(args, fit_rows):
     from sklearn.cluster import kmeans_plusplus  # noqa: F401
 
     from minionerec.core.artefacts import read_json
-    from minionerec.embed import mapped
     from minionerec.sid.build import run_build_sids
     from minionerec.sid.config import SidConfig
+    from minionerec.sid.embed import mapped
     from minionerec.sid.quantiser import Quantiser
 
     if args.device != "cpu":

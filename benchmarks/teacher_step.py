@@ -24,16 +24,16 @@ import numpy as np
 import torch
 from card import card_figures, clock, forget_peak, peak_gib, used_share
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.commands import run_command
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import user_windows
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.packing import TreeCollator, good_row_length
 from minionerec.training.rows import Rows, tokenise_windows

@@ -32,7 +32,7 @@ def main() -> None:
     import torch
     from transformers import Qwen2Config, Qwen2Model
 
-    from minionerec.decoding.trie import Trie
+    from minionerec.models.decoding.trie import Trie
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(args.seed)

@@ -23,12 +23,12 @@ def main() -> None:
     import numpy as np
     import torch
 
-    from minionerec.backbone.bundle import load_bundle
     from minionerec.data.corpus import Corpus
-    from minionerec.decoding.decoder import decode_prompts, decoding_device
-    from minionerec.decoding.exact import exact_prompts, search_error
-    from minionerec.decoding.trie import Trie
-    from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+    from minionerec.models.backbone.bundle import load_bundle
+    from minionerec.models.decoding.decoder import decode_prompts, decoding_device
+    from minionerec.models.decoding.exact import exact_prompts, search_error
+    from minionerec.models.decoding.trie import Trie
+    from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 
     corpus = Corpus.load(args.corpus)
     rows = corpus.rows(args.split)

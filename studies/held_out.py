@@ -6,22 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.cli.plan import config_values
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import row_kinds
 from minionerec.data.rows import SplitRows
-from minionerec.embed.texts import item_texts
-from minionerec.embed.tfidf import tfidf_svd
-from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.baselines import TRANSITIONS, make_baselines
-from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.lists import Rows
-from minionerec.rankers.protocol import Ranker
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.baselines import TRANSITIONS, make_baselines
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.protocol import Ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.texts import item_texts
+from minionerec.sid.embed.tfidf import tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig, SftConfig

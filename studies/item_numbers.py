@@ -21,14 +21,14 @@ import torch
 from later_models import log_probs
 from mixture import prompts_of
 
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.commands import run_command
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import row_times
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
 
 SPLITS, BONUSES = ("valid", "test"), (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 TIMES = "$MINIONEREC_DATA/Amazon/times/Industrial_and_Scientific.times.csv"

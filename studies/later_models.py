@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.cli.plan import config_values
 from minionerec.core.commands import run_command
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import recency_weights, user_windows
-from minionerec.embed.texts import item_texts
-from minionerec.embed.tfidf import tfidf_svd
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.sid.embed.texts import item_texts
+from minionerec.sid.embed.tfidf import tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.windows import sid_windows

@@ -28,8 +28,6 @@ import torch
 from later_models import FIRST, LATER, SAME, SidRows, baselines, days_by_order, log_probs
 from marks import put_between_marks
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ConfigError
@@ -39,8 +37,10 @@ from minionerec.data.times import RowTimes, row_times
 from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
-from minionerec.rankers.baselines import make_baselines
-from minionerec.rankers.lists import Rows, rank_rows
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.recommend.rankers.baselines import make_baselines
+from minionerec.recommend.rankers.lists import Rows, rank_rows
 from minionerec.reports.plots import interval_panels
 from minionerec.sid.table import SidTable
 

@@ -15,16 +15,16 @@ import sys
 import numpy as np
 import torch
 
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.commands import run_command
 from minionerec.core.log import progress
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import row_times
-from minionerec.decoding.trie import Trie
 from minionerec.metrics.statistics import paired_bootstrap
-from minionerec.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.training.shared_prefix import pack_groups, picked_logits
 
 WIDTH, AT_ONCE, ROW_TOKENS = 100, 16, 512

@@ -22,14 +22,14 @@ from unittest import mock
 import numpy as np
 import torch
 
-from minionerec.backbone.build import load_pretrained
-from minionerec.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
-from minionerec.embed.texts import item_texts
-from minionerec.embed.tfidf import l2_normalise, tfidf_svd
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import load_pretrained
+from minionerec.models.backbone.vocabulary import add_code_tokens, initialise_code_rows
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import load_wording
+from minionerec.sid.embed.texts import item_texts
+from minionerec.sid.embed.tfidf import l2_normalise, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import Rows, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout
@@ -68,7 +68,7 @@ def first_steps(args: argparse.Namespace) -> dict[str, Any]:
     table = SidTable.load_index(Path(args.sids) / "index.json", corpus.items["item_id"].tolist())
     model, tokenizer = load_pretrained(args.model, torch.float32)
     add_code_tokens(tokenizer, table)
-    left_out = mock.patch("minionerec.backbone.vocabulary.lift_code_rows", new=lambda *_: None)
+    left_out = mock.patch("minionerec.models.backbone.vocabulary.lift_code_rows", new=lambda *_: None)
     with left_out if args.no_lift else nullcontext():
         initialise_code_rows(model, tokenizer, table, corpus.items["title"].tolist(), args.seed)
     add_dropout(model, args.dropout)

@@ -19,8 +19,8 @@ from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_differences
-from minionerec.rankers.lists import Rows, rank_rows
-from minionerec.rankers.load import load_ranker
+from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
 

@@ -16,8 +16,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.settings import convert, parse_settings
 from minionerec.core.stages import STAGES
 from minionerec.core.upload import put
-from minionerec.serve.config import ServeConfig
-from minionerec.serve.server import check_extra, serve
+from minionerec.recommend.serve.config import ServeConfig
+from minionerec.recommend.serve.server import check_extra, serve
 
 logger = get_logger(__name__)
 

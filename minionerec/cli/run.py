@@ -1,6 +1,5 @@
 """`minionerec run`: the jobs of a recipe's plan, and the tables that a recipe with cases ends in."""
 
-
 import argparse
 import sys
 import tempfile
@@ -210,8 +209,8 @@ class _Standing:
 
 def _seed_stands(job: Job, seed: int) -> bool:
     """Whether one seed of a step that runs several by itself is up to date."""
-    from minionerec.sequential.config import SequentialConfig
-    from minionerec.sequential.seeds import resolve_protocol, seed_runs
+    from minionerec.training.sequential.config import SequentialConfig
+    from minionerec.training.sequential.seeds import resolve_protocol, seed_runs
 
     settings = job.settings
     if not isinstance(settings, SequentialConfig):
@@ -222,7 +221,6 @@ def _seed_stands(job: Job, seed: int) -> bool:
         return all(stage.current(say=False) is not None for stage in (run.model, run.predictions))
     except (ArtefactError, OSError, KeyError):
         return False
-
 
 
 logger = get_logger(__name__)

@@ -83,8 +83,8 @@ STAGES = {
         StageSpec(
             "embed-items",
             "Turn the text of each item into a vector.",
-            "minionerec.embed.config:EmbedConfig",
-            "minionerec.embed.stage:run_embed",
+            "minionerec.sid.embed.config:EmbedConfig",
+            "minionerec.sid.embed.stage:run_embed",
         ),
         StageSpec(
             "build-sids",
@@ -147,8 +147,8 @@ STAGES = {
         StageSpec(
             "train-sequential",
             "Train a sequential recommender with several seeds, and measure it as its protocol says.",
-            "minionerec.sequential.config:SequentialConfig",
-            "minionerec.sequential.stage:run_sequential",
+            "minionerec.training.sequential.config:SequentialConfig",
+            "minionerec.training.sequential.stage:run_sequential",
             makes=("sequential_model", "predictions"),
         ),
         StageSpec(
@@ -166,15 +166,15 @@ STAGES = {
         StageSpec(
             "eval-beam",
             "Recommend for the rows of a split, by constrained beam search where a model speaks SIDs, and measure.",
-            "minionerec.evaluation.config:EvalConfig",
-            "minionerec.evaluation.stage:run_eval",
+            "minionerec.recommend.evaluation.config:EvalConfig",
+            "minionerec.recommend.evaluation.stage:run_eval",
             demo="demo#eval_grpo",
         ),
         StageSpec(
             "ground-titles",
             "Let a language model write the next title in free words, rank the items by distance to it, and measure.",
-            "minionerec.evaluation.grounding_config:GroundingConfig",
-            "minionerec.evaluation.grounding_stage:run_grounding",
+            "minionerec.recommend.evaluation.grounding_config:GroundingConfig",
+            "minionerec.recommend.evaluation.grounding_stage:run_grounding",
         ),
         StageSpec(
             "calc-level",

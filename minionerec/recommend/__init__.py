@@ -1,1 +1,1 @@
-"""The user's side of recommending: item ids and titles in and out."""
+"""Recommendations: item ids and titles in and out, the rankers behind them, their evaluation, and a server."""

@@ -9,7 +9,7 @@ from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
-from minionerec.evaluation.config import DTYPES
+from minionerec.recommend.evaluation.config import DTYPES
 from minionerec.recommend.requests import Request
 
 EXPORT_DTYPES = ("saved", "float32", "bfloat16", "float16")

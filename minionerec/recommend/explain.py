@@ -14,15 +14,15 @@ from typing import NotRequired, TypedDict
 import numpy as np
 import torch
 
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.decoding.branches import check_scores, check_search, evaluating, open_branches
-from minionerec.decoding.guide import reached
-from minionerec.decoding.trie import Trie
-from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.language import LanguageRanker
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.branches import check_scores, check_search, evaluating, open_branches
+from minionerec.models.decoding.guide import reached
+from minionerec.models.decoding.trie import Trie
 from minionerec.recommend.items import Items
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.language import LanguageRanker
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Recommended, Request
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from minionerec.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import MOMENTS
-from minionerec.decoding.decoder import decode_prompts, decoding_device
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.rankers.candidates import list_items, ranked_items
+from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.decoder import decode_prompts, decoding_device
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend import sid_trie
 from minionerec.recommend.config import ExportConfig
+from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)

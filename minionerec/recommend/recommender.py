@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import MOMENTS
 from minionerec.data.moments import UNKNOWN as UNTOLD
-from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.load import load_ranker, tells_moments
-from minionerec.rankers.protocol import Ranker, Ranking
-from minionerec.rankers.sequential import SequentialRanker
+from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import Items
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.load import load_ranker, tells_moments
+from minionerec.recommend.rankers.protocol import Ranker, Ranking
+from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
 
 BEAMS = 50

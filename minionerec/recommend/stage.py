@@ -1,6 +1,5 @@
 """The stage that recommends for a file of histories: in parts, by any number of processes, resumable."""
 
-
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,9 @@ from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
 from minionerec.data.moments import MOMENTS
-from minionerec.rankers.language import Search
-from minionerec.rankers.load import make_ranker
 from minionerec.recommend.config import RecommendConfig
+from minionerec.recommend.rankers.language import Search
+from minionerec.recommend.rankers.load import make_ranker
 from minionerec.recommend.recommender import Listed, Recommender
 from minionerec.recommend.requests import Request, RequestError
 
@@ -122,7 +121,6 @@ def _ids(value: Any, name: str, where: str) -> list[str]:
     ):
         return [str(item) for item in value]
     raise DataError(f"{where}: {name} is {str(value)[:60]!r}; expected a list of item ids.")
-
 
 
 logger = get_logger(__name__)

@@ -19,7 +19,7 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MISSING
-from minionerec.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import Rows
 from minionerec.reports.cells import difference_cell, estimate_cell
 from minionerec.reports.config import CompareConfig
 from minionerec.reports.document import Block, Cell, Paragraph, Section, Table

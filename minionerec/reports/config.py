@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.settings import Settings, StageConfig, declared_inputs, setting
-from minionerec.embed.config import EncoderConfig
+from minionerec.sid.embed.config import EncoderConfig
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")

@@ -11,7 +11,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
 from minionerec.data.sequences import Split
 from minionerec.data.stored import StoredCorpus, read_corpus
-from minionerec.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import Rows
 from minionerec.reports.config import ReportConfig
 
 _TITLE_LENGTH = 110

@@ -1,6 +1,5 @@
 """A document as one HTML page that loads nothing."""
 
-
 from collections.abc import Sequence
 from html import escape
 
@@ -67,8 +66,6 @@ pre { overflow-x: auto; font: .8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Con
 .hit { color: var(--hit); background: var(--hit-page); border-radius: .25rem; padding: 0 .3rem; font-weight: 600; }
 @media print { nav { display: none; } main { max-width: none; } }
 """
-
-
 
 
 def _ordered(items: Sequence[str], empty: str) -> str:

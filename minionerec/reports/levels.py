@@ -21,7 +21,7 @@ from minionerec.metrics.published_json import read_published_json, require_predi
 from minionerec.metrics.ranking import DEFAULT_KS, list_width
 from minionerec.metrics.slices import Kind, list_kinds
 from minionerec.metrics.tables import format_level_tables
-from minionerec.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import Rows
 from minionerec.reports.config import LevelsConfig
 
 logger = get_logger(__name__)

@@ -1,6 +1,5 @@
 """What a report draws on: predictions checked against data and SIDs, baselines, and everything measured."""
 
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.kinds import read_kinds
 from minionerec.data.protocols import ROWS
-from minionerec.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import KIND, Ranked, runs_at
@@ -28,9 +26,10 @@ from minionerec.metrics.ranking import (
     sid_ranks,
 )
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.rankers.allowed import Allowed
-from minionerec.rankers.baselines import NAMES, RECENT, Chosen, chosen_baselines
-from minionerec.rankers.lists import rank_rows
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.baselines import NAMES, RECENT, Chosen, chosen_baselines
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference
@@ -39,6 +38,7 @@ from minionerec.reports.systems import Bootstrap, System, differences, estimates
 from minionerec.sid.table import SidTable
 
 # The baselines' lists that an evaluation of the same rows has made already.
+
 
 def find_baseline_lists(
     config: ReportConfig, ground: Ground, table: SidTable | None, width: int
@@ -84,7 +84,6 @@ def _has_them(place: Path, corpus: str, split: str, sids: str | None, width: int
         and type(counts.get("beams")) is int
         and counts["beams"] >= width
     )
-
 
 
 logger = get_logger(__name__)

@@ -1,6 +1,5 @@
 """Numbers that others published, kept as data beside this module, for comparison in reports."""
 
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -61,7 +60,6 @@ def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) ->
         ends = [k for pair in pairs for k in pair if k > 0]
         found.append(f"NDCG@{max(sorted(set(ends)), key=ends.count)}")
     return found
-
 
 
 PLACE = Path(__file__).with_name("reference")

@@ -1,6 +1,5 @@
 """The report that a person reads: `report.md` and one self-contained `report.html`, from finished predictions."""
 
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from minionerec.metrics.tables import (
     independent_rows,
     transition_label,
 )
-from minionerec.rankers.baselines import NAMES
+from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import percent
 from minionerec.reports.config import ReportConfig
@@ -42,6 +41,7 @@ from minionerec.sid.report import level_use
 from minionerec.sid.table import SidTable
 
 # What a reader looks for first: one number for each recommender, and what was measured.
+
 
 def headline(material: Material) -> Section:
     """One metric of everyone, as tiles, and what it says."""
@@ -118,8 +118,8 @@ def _shared(material: Material, table: SidTable) -> list[list[str]]:
     ]
 
 
-
 # Accuracy level by level of the semantic ID.
+
 
 def levels(material: Material) -> Section:
     """Independent and cumulative hit rates and the drop-off of the user's recommenders."""
@@ -158,7 +158,6 @@ def _bars(material: Material, depth: int) -> Figure:
         }
     caption = "Cumulative accuracy: one of the first K predictions has the target's codes up to that level."
     return Figure(plots.level_bars({title: bars for title, bars in panels.items() if bars}, labels), caption)
-
 
 
 # Some users: what they had, what they were shown, what they took.
@@ -206,8 +205,8 @@ def _newest(history: list[str]) -> list[str]:
     return [f"({left:,} earlier items)", *history[left:]] if left > 0 else history
 
 
-
 # How the semantic IDs use their codes.
+
 
 def codebooks(material: Material, table: SidTable) -> Section:
     """Use of each level, and how many items share an SID."""
@@ -259,7 +258,6 @@ def _sharing(table: SidTable, collisions: dict[str, Any]) -> str:
             f"before, {after} after."
         )
     return text
-
 
 
 logger = get_logger(__name__)

@@ -1,6 +1,5 @@
 """Tables of semantic IDs side by side, judged before any recommender is trained: one page to read."""
 
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,6 @@ from minionerec.core.artefacts import read_json, to_plain
 from minionerec.core.places import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
-from minionerec.embed.vectors import make_vectors
 from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
@@ -22,6 +20,7 @@ from minionerec.reports.document import Block, Details, Figure, Paragraph, Secti
 from minionerec.reports.ground import shorten
 from minionerec.reports.page import write_page
 from minionerec.sid.diagnostics import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers
+from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 from minionerec.sid.report import REPORT_FILE
 from minionerec.sid.table import SidTable
@@ -240,7 +239,6 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, se
             blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
     note = "Of each table the largest group of items that share a prefix, and some others chosen at random."
     return Section("Example buckets", [Paragraph(note), *blocks])
-
 
 
 NAME = "sid_report"

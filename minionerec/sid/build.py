@@ -9,9 +9,9 @@ from typing import Any
 from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
-from minionerec.embed.config import encoder_inputs
-from minionerec.embed.items import Items
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.config import encoder_inputs
+from minionerec.sid.embed.items import Items
 from minionerec.sid.methods import MAKERS, Given, resolve
 from minionerec.sid.quantiser import CODEBOOKS_FILE
 from minionerec.sid.report import REPORT_FILE, report_lines, sid_report
@@ -50,7 +50,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
     `level_0`, `level_1`... of shape (C_l, D) and the encoder of an autoencoder (`minionerec.sid.quantiser`). Balanced
     codes, relocated items and extra tokens differ from a plain nearest-code assignment, so `index.json` alone says
     which item has which SID. Method append copies the codebooks, keeps the SIDs of the items that have one, and counts
-    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.embed.fitted`).
+    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.sid.embed.fitted`).
 
     Args:
         config: The stage's settings.

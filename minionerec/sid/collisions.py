@@ -1,6 +1,5 @@
 """Items that share an SID: counting them in every reading, and moving them apart."""
 
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.embed.mapped import Rows
+from minionerec.sid.embed.mapped import Rows
 from minionerec.sid.order import group_sizes, row_keys
 from minionerec.sid.relocate import relocate
 from minionerec.sid.residual_kmeans import distances, reconstruct
@@ -67,7 +66,6 @@ def encode_together(costs: np.ndarray) -> np.ndarray:
     """
     codes: np.ndarray = transport_plan(costs).argmax(axis=1)
     return codes
-
 
 
 _ROWS = 1 << 14  # vectors at once

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.places import find_path
 from minionerec.core.settings import declared_inputs, setting
-from minionerec.embed.config import EncoderConfig
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
+from minionerec.sid.embed.config import EncoderConfig
 from minionerec.sid.index import CODES_FILE
 from minionerec.sid.table import INDEX_FILE, LEVELS, index_path
 

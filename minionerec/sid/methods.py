@@ -1,6 +1,5 @@
 """How codes come about: one function for each method of the stage that builds semantic IDs."""
 
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,12 +13,12 @@ from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.recorder import Clock
-from minionerec.embed.fitted import FittedTexts
-from minionerec.embed.items import HasItems
-from minionerec.embed.mapped import Rows
-from minionerec.embed.vectors import make_vectors, vectors_in_blocks
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.fitted import FittedTexts
+from minionerec.sid.embed.items import HasItems
+from minionerec.sid.embed.mapped import Rows
+from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
 from minionerec.sid.index import ids_of
 from minionerec.sid.product import product_kmeans
 from minionerec.sid.quantiser import Encoded, Quantiser
@@ -80,7 +79,6 @@ def assign(
         for _ in pool.map(block, range(0, len(vectors), _ROWS)):
             pass
     return codes, left
-
 
 
 logger = get_logger(__name__)

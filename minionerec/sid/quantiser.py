@@ -10,7 +10,7 @@ import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.embed.mapped import LARGEST, Rows
+from minionerec.sid.embed.mapped import LARGEST, Rows
 from minionerec.sid.residual_kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
@@ -140,7 +140,7 @@ class Encoded:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """One point or some, as of `minionerec.embed.mapped.Rows`."""
+        """One point or some, as of `minionerec.sid.embed.mapped.Rows`."""
         vectors = self._vectors[rows]
         return self._quantiser.points(vectors[None])[0] if vectors.ndim == 1 else self._quantiser.points(vectors)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.embed.mapped import Rows
+from minionerec.sid.embed.mapped import Rows
 from minionerec.sid.order import SortedRows, row_keys
 from minionerec.sid.residual_kmeans import distances, reconstruct
 

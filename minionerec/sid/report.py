@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.embed.mapped import Rows
 from minionerec.sid.collisions import CollisionCounts, Resolution
+from minionerec.sid.embed.mapped import Rows
 from minionerec.sid.residual_kmeans import training_rows
 from minionerec.sid.table import LEVELS
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.embed.mapped import LARGEST, Rows, blocks
 from minionerec.sid.balanced import COSTS_BYTES, TOLERANCE, balanced_assign, balanced_stream
+from minionerec.sid.embed.mapped import LARGEST, Rows, blocks
 
 logger = get_logger(__name__)
 

@@ -1,1 +1,1 @@
-"""Supervised fine-tuning and GRPO, as thin subclasses of TRL's trainers."""
+"""Trainings: SFT, GRPO and DPO on TRL's trainers; catalogue models, TIGER and sequential recommenders on their own."""

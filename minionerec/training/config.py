@@ -8,8 +8,8 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import name_or_copy
 from minionerec.core.settings import StageConfig, setting
-from minionerec.embed.config import encoder_inputs
-from minionerec.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
+from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
+from minionerec.sid.embed.config import encoder_inputs
 
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
@@ -235,7 +235,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
 
 @dataclass
 class CatalogueTrainConfig(RefittableConfig):
-    """Settings of the stage that trains a catalogue model (`minionerec.backbone.catalogue`)."""
+    """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
     checkpoint: str = setting(

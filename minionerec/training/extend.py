@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.backbone.bundle import Bundle, bundle_counts, check_decoder_alone, load_bundle, write_model_files
-from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
-from minionerec.backbone.quiet import quiet_libraries
-from minionerec.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
@@ -19,7 +14,12 @@ from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.transitions import Transitions, count_transitions
-from minionerec.embed.fitted import FittedTexts
+from minionerec.models.backbone.bundle import Bundle, bundle_counts, check_decoder_alone, load_bundle, write_model_files
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
+from minionerec.models.backbone.quiet import quiet_libraries
+from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
+from minionerec.sid.embed.fitted import FittedTexts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.extend_config import ExtendConfig
@@ -49,9 +49,9 @@ class ExtendResult:
 def run_extend(config: ExtendConfig) -> ExtendResult:
     """Write a checkpoint that speaks the SIDs of a larger catalogue: the same weights, and rows for what is new.
 
-    Language model: codes that no SID had before get rows (`minionerec.backbone.vocabulary.extend_code_rows`).
+    Language model: codes that no SID had before get rows (`minionerec.models.backbone.vocabulary.extend_code_rows`).
     Catalogue model: everything that belongs to an SID moves to its new number, new ones get text, vectors and biases
-    (`minionerec.backbone.catalogue.extend`), and pairs are counted in the training rows of the new corpus.
+    (`minionerec.models.backbone.catalogue.extend`), and pairs are counted in the training rows of the new corpus.
 
     Args:
         config: Settings.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.settings import StageConfig, setting
-from minionerec.embed.config import encoder_inputs
+from minionerec.sid.embed.config import encoder_inputs
 
 STARTS = ("neighbours", "zero")
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minionerec.backbone.bundle import Bundle, bundle_counts, load_bundle, write_model_files
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
 from minionerec.core.stage import Work
+from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, write_model_files
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import merged_model
 from minionerec.training.refit import LOG_FILE

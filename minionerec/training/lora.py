@@ -5,8 +5,8 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from minionerec.backbone.bundle import Bundle
 from minionerec.core.errors import ConfigError
+from minionerec.models.backbone.bundle import Bundle
 
 
 def lora_config(bundle: Bundle, rank: int) -> Any:

@@ -126,7 +126,7 @@ def estimate_memory(
 
 
 def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | None = None) -> MemoryEstimate:
-    """Estimate what a step needs of a catalogue model (`minionerec.backbone.catalogue`), which is float32.
+    """Estimate what a step needs of a catalogue model (`minionerec.models.backbone.catalogue`), which is float32.
 
     Every position of a window has a label. Scores of a tower are held twice until the backward pass, once more with
     their gradient, and once as places of counts.

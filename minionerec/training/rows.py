@@ -11,14 +11,14 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.moments import row_moments
 from minionerec.data.rows import SplitRows
 from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
-from minionerec.prompts.examples import (
+from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     Example,
     ExampleBuilder,
     encode_completion,
     encode_prompt,
 )
-from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE
+from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
 from minionerec.training.plan import choose_examples
 

@@ -11,7 +11,6 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
-
 import os
 import shutil
 import sys
@@ -28,8 +27,6 @@ from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.quiet import quiet_libraries
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
@@ -47,8 +44,10 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
-from minionerec.decoding.branches import BrokenScores
-from minionerec.nn.order import fix_order
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.quiet import quiet_libraries
+from minionerec.models.decoding.branches import BrokenScores
+from minionerec.models.nn.order import fix_order
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan
@@ -58,6 +57,7 @@ from minionerec.training.trackers import check_trackers, place_logs, tracker_arg
 from minionerec.training.trainer import RankingEvaluation, StopWhereDiverged, diverged, early_stopping, replace_printer
 
 # Trainers' checkpoints: which of them a kill left whole.
+
 
 def newest_whole_checkpoint(folder: Path) -> str | None:
     """The newest `checkpoint-N` of which every file is there to its end."""
@@ -104,7 +104,6 @@ def _is_whole_safetensors(path: Path) -> bool:
             return True
     except (SafetensorError, OSError, ValueError):
         return False
-
 
 
 # Locks that a killed build of an extension left behind: whoever needs the extension would wait for ever.
@@ -161,8 +160,8 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-
 # What all trainers are told alike.
+
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
     """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
@@ -201,7 +200,6 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         **tracker_arguments(config),
         "dataloader_pin_memory": torch.cuda.is_available(),
     }
-
 
 
 C = TypeVar("C", bound=RunConfig)

@@ -1,6 +1,5 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from minionerec.backbone.build import ScratchShape, load_pretrained, resolve_dtype, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path, name_or_copy
@@ -27,12 +22,22 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.moments import warn_untold
 from minionerec.data.names import SPLITS
 from minionerec.data.stored import StoredCorpus
-from minionerec.decoding.titles import Titles
-from minionerec.decoding.trie import Trie
-from minionerec.nn.dropout import Dropout
-from minionerec.nn.memory import free_memory
-from minionerec.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
-from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
+from minionerec.models.backbone.build import (
+    ScratchShape,
+    load_pretrained,
+    resolve_dtype,
+    scratch_model,
+    train_tokenizer,
+)
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
+from minionerec.models.decoding.titles import Titles
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.dropout import Dropout
+from minionerec.models.nn.memory import free_memory
+from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.finish import TrainingResult
@@ -51,9 +56,9 @@ from minionerec.training.validation import validation_set
 
 # Distillation: a catalogue model as the teacher of a language model.
 #
-# At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton et
-# al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one softmax
-# over the catalogue gives the probability of every prefix of the trie.
+# At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton
+# et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one
+# softmax over the catalogue gives the probability of every prefix of the trie.
 
 _MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
 _IMPOSSIBLE = -1000.0
@@ -161,7 +166,6 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
     return Teacher(model, trie)
 
 
-
 # Dropout for models that have none, by forward hooks: the checkpoint stays an ordinary one.
 
 BRANCHES = ("self_attn", "mlp")
@@ -204,7 +208,6 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
     for module in modules:
         module.register_forward_hook(hook)
     return len(modules)
-
 
 
 logger = get_logger(__name__)

@@ -8,11 +8,11 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from minionerec.backbone.bundle import Bundle
-from minionerec.decoding.decoder import decode_prompts, target_ranks
-from minionerec.decoding.trie import Trie
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.prompts.examples import ExampleBuilder, encode_prompt
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.decoding.decoder import decode_prompts, target_ranks
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import RunConfig
 
 _METRICS = ("NDCG@10", "HR@10", "HR@1")

@@ -6,7 +6,7 @@ import pytest
 
 from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_json
-from minionerec.rankers.baselines import POPULARITY, TRANSITIONS
+from minionerec.recommend.rankers.baselines import POPULARITY, TRANSITIONS
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

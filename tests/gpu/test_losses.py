@@ -9,11 +9,11 @@ from support.decoding import tiny_model
 from support.devices import CPU, TIGER, catalogue, gradients, moved, near, shop_of
 from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.backbone.tiger import build_tiger
 from minionerec.data.moments import UNKNOWN
 from minionerec.data.transitions import count_transitions
-from minionerec.decoding.trie import Trie
-from minionerec.sequential.models import MODELS, build_model
+from minionerec.models.backbone.tiger import build_tiger
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.grpo.loss import policy_loss

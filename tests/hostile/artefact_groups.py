@@ -16,9 +16,9 @@ from support.small_shop import make_shop, sign
 
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.data.corpus import Corpus
-from minionerec.embed.ready import load_vector_table, load_vectors
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.stage import read_histories
+from minionerec.sid.embed.ready import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
 
 
@@ -162,7 +162,7 @@ def _load_predictions(path: Path) -> None:
 
 
 def _load_checkpoint(path: Path) -> None:
-    from minionerec.rankers.load import load_ranker
+    from minionerec.recommend.rankers.load import load_ranker
 
     open_artefact(path)
     corpus = Corpus.load(next(place for place in path.parents if (place / "corpus").is_dir()) / "corpus")

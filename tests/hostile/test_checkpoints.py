@@ -11,17 +11,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.small_shop import copied, sign, spoil_manifest, stage
 
-from minionerec.backbone.build import load_pretrained
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.data.transitions import Transitions
+from minionerec.models.backbone.build import load_pretrained
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.sequential.registry import build_model
+from minionerec.models.sequential.saved import load_sequential, save_sequential
 from minionerec.recommend.export import check
 from minionerec.recommend.recommender import Recommender
-from minionerec.sequential.models import build_model
-from minionerec.sequential.saved import load_sequential, save_sequential
-from minionerec.sequential.seeds import MODEL_KIND
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
+from minionerec.training.sequential.seeds import MODEL_KIND
 
 EVIL = """
 import pathlib

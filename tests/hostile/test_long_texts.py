@@ -9,8 +9,8 @@ from support.small_shop import copied, stage
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.data.corpus import Corpus
-from minionerec.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder
-from minionerec.prompts.wording import load_wording
+from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 
 LONG = 100_000

@@ -21,9 +21,9 @@ from minionerec.data.sources.recbole import read_recbole
 from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
 from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
-from minionerec.embed.ready import load_vectors
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
+from minionerec.sid.embed.ready import load_vectors
 
 HEADER = "user_id,item_id,timestamp\n"
 ITEMS = "item_id,title\n" + "".join(f"p{item},Thing {item}\n" for item in range(6))

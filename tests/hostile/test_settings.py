@@ -13,9 +13,9 @@ import pytest
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.settings import StageConfig, convert, description, parse_settings, setting
 from minionerec.core.stages import STAGES
-from minionerec.embed.tfidf import tfidf_svd
-from minionerec.prompts.wording import load_wording
-from minionerec.serve.config import ServeConfig
+from minionerec.models.prompts.wording import load_wording
+from minionerec.recommend.serve.config import ServeConfig
+from minionerec.sid.embed.tfidf import tfidf_svd
 
 
 @dataclass

@@ -20,11 +20,11 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_split
 from minionerec.data.rows import SplitRows
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
@@ -267,7 +267,7 @@ def test_levels_of_a_published_file_by_kind(shop):
 
 
 MINE = """
-from minionerec.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Ranking
 
 class First:
     def __init__(self, corpus):

@@ -22,10 +22,10 @@ from support.training import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ConfigError
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.sid.table import SidTable
 from minionerec.training.dpo import stage
 from minionerec.training.dpo.config import DpoConfig

@@ -16,12 +16,12 @@ from support.small_corpus import save_corpus, shop_titles
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
-from minionerec.embed.ready import load_vector_artefact
-from minionerec.embed.stage import run_embed
-from minionerec.embed.texts import item_texts
-from minionerec.embed.tfidf import tfidf_svd
-from minionerec.embed.vectors import VectorCache
+from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.sid.embed.ready import load_vector_artefact
+from minionerec.sid.embed.stage import run_embed
+from minionerec.sid.embed.texts import item_texts
+from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.vectors import VectorCache
 
 
 @pytest.fixture(scope="module")

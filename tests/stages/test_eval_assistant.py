@@ -12,13 +12,13 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.rankers.load import load_ranker
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.sid.table import SidTable
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 ITEMS = 6

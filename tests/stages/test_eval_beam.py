@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from support.evaluation import CODES, config, copy_artefact
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.levels import level_analysis
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.prompts.wording import load_wording
-from minionerec.rankers.candidates import ranked_items
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import load_wording
+from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.recommend.rankers.candidates import ranked_items
 from minionerec.sid.table import SidTable
 
 # Items 1 and 4 share an SID, and 4 is the more popular of the two.

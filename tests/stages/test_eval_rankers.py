@@ -10,19 +10,19 @@ from support.evaluation import config, copy_artefact
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.rankers.baselines import EASE, POPULARITY, RECENT, TRANSITIONS
+from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.recommend.rankers.baselines import EASE, POPULARITY, RECENT, TRANSITIONS
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
 from minionerec.sid.table import SidTable
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 MINE = """
 import numpy as np
-from minionerec.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Ranking
 
 class Backwards:
     def __init__(self, corpus):

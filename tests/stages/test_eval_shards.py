@@ -7,17 +7,17 @@ import pytest
 import torch
 from support.evaluation import config, copy_artefact, cut_off, launch
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
 from minionerec.core.records import read_run_record
-from minionerec.decoding.fitting import fitting_batch_size
-from minionerec.decoding.trie import Trie
-from minionerec.evaluation import shards
-from minionerec.evaluation.shards import decode_in_shards
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.fitting import fitting_batch_size
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.wording import load_wording
+from minionerec.recommend.evaluation import shards
+from minionerec.recommend.evaluation.shards import decode_in_shards
+from minionerec.recommend.evaluation.stage import run_eval
 
 CPU = torch.device("cpu")
 

@@ -15,18 +15,18 @@ from support.checkpoints import save_checkpoint
 from support.evaluation import copy_artefact
 from support.training import catalogue_config, make_inputs
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import MOMENTS
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.wording import load_wording
-from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.export import SidTrie, check, run_export, write_trie
+from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 

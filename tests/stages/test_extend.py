@@ -10,18 +10,18 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.training import catalogue_config, make_inputs, sft_config
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.stages import STAGES
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.decoding.exact import exact_search
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.rankers.language import Search
-from minionerec.rankers.load import load_ranker
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.recommend.rankers.language import Search
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable

@@ -10,25 +10,25 @@ from support.checkpoints import save_checkpoint
 from support.encoders import save_encoder
 from support.evaluation import copy_artefact
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import RowTimes
-from minionerec.evaluation import grounding_stage, shards
-from minionerec.evaluation.grounding_config import GroundingConfig
-from minionerec.evaluation.grounding_stage import run_grounding
 from minionerec.metrics.predictions import Predictions
-from minionerec.prompts.wording import NEXT_TITLE, load_wording
-from minionerec.rankers.grounding import row_min_max
-from minionerec.rankers.load import load_ranker
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.prompts.wording import NEXT_TITLE, load_wording
+from minionerec.recommend.evaluation import grounding_stage, shards
+from minionerec.recommend.evaluation.grounding_config import GroundingConfig
+from minionerec.recommend.evaluation.grounding_stage import run_grounding
+from minionerec.recommend.rankers.grounding import row_min_max
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.sid.table import SidTable
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 TITLES = ["red lamp", "blue lamp", "red lamp", '"oak table"', "oak table", "", "steel bolt", "long bolt"]
 GAMMAS = [0.0, 0.5, 3.0, 40.0]

@@ -32,23 +32,23 @@ from support.training import (
     sft_config,
 )
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
-from minionerec.embed.config import EmbedConfig
-from minionerec.embed.stage import run_embed
-from minionerec.rewards.advantages import sibling_advantages
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.saved import load_sequential
-from minionerec.sequential.stage import run_sequential
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.sequential.saved import load_sequential
+from minionerec.sid.embed.config import EmbedConfig
+from minionerec.sid.embed.stage import run_embed
 from minionerec.sid.table import SidTable, split_sid
 from minionerec.training.grpo import scoring, stage
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rows import grpo_rows
 from minionerec.training.grpo.stage import run_grpo, sequential_scorer
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
+from minionerec.training.rewards.advantages import sibling_advantages
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
 from minionerec.training.trainer import LogLines
 

@@ -8,15 +8,15 @@ from support.evaluation import config as eval_config
 from support.moments import make_moments
 from support.training import builder_of, catalogue_config, make_inputs, sft_config
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, SAME, row_moments
-from minionerec.decoding.trie import Trie
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
-from minionerec.prompts.examples import encode_prompt
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import encode_prompt
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import tokenise_rows

@@ -14,11 +14,11 @@ from minionerec.data.kinds import row_kinds
 from minionerec.data.stored import StoredCorpus, read_corpus
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
-from minionerec.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
-from minionerec.evaluation.stage import run_eval
-from minionerec.rankers import baselines
-from minionerec.rankers.baselines import chosen_baselines, make_baselines
-from minionerec.rankers.lists import Rows, rank_rows
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
+from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.recommend.rankers import baselines
+from minionerec.recommend.rankers.baselines import chosen_baselines, make_baselines
+from minionerec.recommend.rankers.lists import Rows, rank_rows
 from minionerec.reports import material
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report

@@ -20,7 +20,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_bootstrap
-from minionerec.rankers.baselines import Chosen, TransitionConstants
+from minionerec.recommend.rankers.baselines import Chosen, TransitionConstants
 from minionerec.reports.cells import MINUS
 from minionerec.reports.leaderboard.config import LeaderboardConfig
 from minionerec.reports.leaderboard.stage import NAME, run_leaderboard

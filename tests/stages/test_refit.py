@@ -21,7 +21,6 @@ from support.training import (
     sft_config,
 )
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.cli.main import main
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -31,12 +30,13 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split
 from minionerec.data.windows import user_windows
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.rankers.lists import Rows, rank_rows
-from minionerec.rankers.load import load_ranker
+from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.config import ExportConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.export import run_export
+from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels

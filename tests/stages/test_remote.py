@@ -14,7 +14,7 @@ from minionerec.sid.table import SidTable
 
 POPULAR = """
 import numpy as np
-from minionerec.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Ranking
 
 class Popular:
     def __init__(self, corpus):

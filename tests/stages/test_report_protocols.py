@@ -20,9 +20,9 @@ from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.material import gather
 from minionerec.reports.report import run_report
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
 from minionerec.sid.table import SidTable
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 ITEMS, USERS = 30, 60
 

@@ -18,14 +18,14 @@ from support.training import (
     sft_config,
 )
 
-from minionerec.backbone.build import train_tokenizer
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.windows import user_windows
-from minionerec.decoding.decoder import decode_prompts
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout, run_sft

@@ -17,7 +17,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
-from minionerec.prompts.examples import ExampleBuilder
+from minionerec.models.prompts.examples import ExampleBuilder
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import training_rows

@@ -17,13 +17,13 @@ from support.training import (
     sft_config,
 )
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import user_windows
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator

@@ -13,11 +13,11 @@ from support.training import make_inputs, same_weights, sft_config
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from minionerec.backbone.build import train_tokenizer
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft
 

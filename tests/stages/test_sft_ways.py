@@ -8,7 +8,7 @@ from support.kill import Point, stage_in_child
 from support.training import builder_of, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
-from minionerec.prompts.wording import load_wording
+from minionerec.models.prompts.wording import load_wording
 from minionerec.training.packing import TreeCollator, asked_in_turn
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft

@@ -17,13 +17,13 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.embed.vectors import make_vectors
 from minionerec.reports import plots
 from minionerec.reports.config import SidReportConfig
 from minionerec.reports.sid_report import run_sid_report
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.diagnostics import diagnose, gather_evidence
+from minionerec.sid.embed.vectors import make_vectors
 
 
 @pytest.fixture(scope="module")

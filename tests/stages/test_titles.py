@@ -10,24 +10,24 @@ import pytest
 import torch
 from support.training import Killed, grpo_config, kill_after, make_inputs, same_weights, sft_config
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import user_windows
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.rankers.load import load_ranker
-from minionerec.rankers.titles import TitleRanker
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.explain import explain
+from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.titles import TitleRanker
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.rows import tokenise_examples, tokenise_windows
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
 
 TASK = "title_history_to_title"

@@ -25,17 +25,17 @@ from support.training import (
 )
 from transformers import AutoModelForCausalLM
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel, blocks, tower
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
-from minionerec.embed.config import EmbedConfig
-from minionerec.embed.stage import run_embed
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
-from minionerec.nn.dropout import Dropout
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel, blocks, tower
+from minionerec.models.nn.dropout import Dropout
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.sid.embed.config import EmbedConfig
+from minionerec.sid.embed.stage import run_embed
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text

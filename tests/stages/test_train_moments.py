@@ -20,15 +20,15 @@ from support.training import (
     same_weights,
 )
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
-from minionerec.evaluation.stage import run_eval
-from minionerec.nn.moments import UNSOLD
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.nn.moments import UNSOLD
+from minionerec.models.prompts.wording import load_wording
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.objectives import CatalogueTrainer
 from minionerec.training.catalogue.stage import WEIGHTS

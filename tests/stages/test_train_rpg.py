@@ -10,18 +10,18 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import item_ranks
-from minionerec.sequential import train
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.saved import load_sequential
-from minionerec.sequential.stage import run_sequential
+from minionerec.models.sequential.saved import load_sequential
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
+from minionerec.training.sequential import train
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_digits_that_do_not_fit(shop, trained, tmp_path):
 def test_a_saved_model_whose_digits_are_none_is_refused(shop, trained, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    from minionerec.sequential import saved
+    from minionerec.models.sequential import saved
 
     file = tmp_path / "model.safetensors"
     tensors = load_file(shop / "rpg" / "seed-42" / "model" / "model.safetensors")

@@ -23,15 +23,15 @@ from minionerec.data.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
-from minionerec.sequential import stage, train
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.models import build_model, check_hyper
-from minionerec.sequential.rank import rank_rows
-from minionerec.sequential.saved import load_sequential
-from minionerec.sequential.seeds import resolve_protocol
-from minionerec.sequential.stage import pick_device, run_sequential
+from minionerec.models.sequential.rank import rank_rows
+from minionerec.models.sequential.registry import build_model, check_hyper
+from minionerec.models.sequential.saved import load_sequential
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
+from minionerec.training.sequential import stage, train
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.seeds import resolve_protocol
+from minionerec.training.sequential.stage import pick_device, run_sequential
 
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 

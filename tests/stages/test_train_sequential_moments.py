@@ -16,18 +16,18 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.sequential.rank import rank_rows
+from minionerec.models.sequential.saved import load_sequential
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.sequential import train
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.rank import rank_rows
-from minionerec.sequential.saved import load_sequential
-from minionerec.sequential.stage import run_sequential
+from minionerec.training.sequential import train
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 SMALL = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
 POINTING = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "dropout": 0.0, "pointer": True, "reach": 4}

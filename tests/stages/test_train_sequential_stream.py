@@ -18,8 +18,8 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_split import stored_split
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
 from minionerec.metrics.predictions import Predictions
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 

@@ -13,19 +13,19 @@ from support.kill import random_points, stage_in_child
 from support.processes import stage_in_processes
 from support.training import grpo_config, make_inputs, same_weights
 
-from minionerec.backbone.bundle import load_bundle
-from minionerec.backbone.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
-from minionerec.backbone.vocabulary import code_token_ids
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.decoding.decoder import decode_prompts
-from minionerec.decoding.trie import Trie
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
 from minionerec.metrics.predictions import Predictions
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
+from minionerec.models.backbone.vocabulary import code_token_ids
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.config import ExportConfig
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.explain import explain
 from minionerec.recommend.export import run_export
 from minionerec.recommend.recommender import Recommender

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from minionerec.backbone.bundle import Bundle, bundle_counts, write_model_files
 from minionerec.core.artefacts import write_artefact
+from minionerec.models.backbone.bundle import Bundle, bundle_counts, write_model_files
 
 
 def save_checkpoint(bundle: Bundle, path: Path, **counts: Any) -> None:

@@ -12,7 +12,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from minionerec.decoding.trie import Trie
+from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64
 FAMILIES = {

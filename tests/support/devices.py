@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.backbone.tiger import sid_tokenizer
-from minionerec.backbone.vocabulary import code_token_ids
 from minionerec.data.transitions import Transitions
+from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.models.backbone.tiger import sid_tokenizer
+from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.sid.table import SidTable
 
 CPU = torch.device("cpu")

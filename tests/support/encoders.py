@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from minionerec.embed import vectors
-from minionerec.embed.hf import HFEncoder
+from minionerec.sid.embed import vectors
+from minionerec.sid.embed.hf import HFEncoder
 from support.tokenizers import save_tokenizer
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.vocabulary import add_code_tokens
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.evaluation import shards
-from minionerec.evaluation.config import EvalConfig
-from minionerec.evaluation.stage import run_eval
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.prompts.wording import load_wording
+from minionerec.recommend.evaluation import shards
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint
 from support.paths import ROOT

@@ -73,7 +73,7 @@ def rows_apart(folder: str) -> None:
     from pathlib import Path
 
     from minionerec.core.processes import process_rank, wait_for_everyone
-    from minionerec.nn.rows import take_rows
+    from minionerec.models.nn.rows import take_rows
     from minionerec.training.catalogue.row_adamw import RowAdamW, gathered, mean_of_rows
 
     wait_for_everyone()

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minionerec.rewards.rollouts import Rollouts
 from minionerec.sid.table import SidTable
+from minionerec.training.rewards.rollouts import Rollouts
 
 
 def rollouts_of(table: SidTable, sids, targets, histories=None) -> Rollouts:

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import ArtefactError
-from minionerec.rankers.protocol import Ranking
 from minionerec.recommend.items import Column, Items
+from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
-from minionerec.serve.config import ServeConfig
-from minionerec.serve.server import bind, make_parts, make_server
+from minionerec.recommend.serve.config import ServeConfig
+from minionerec.recommend.serve.server import bind, make_parts, make_server
 
 N = 40
 IDS = [f"i{place}" for place in range(N)]

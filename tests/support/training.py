@@ -7,12 +7,12 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-from minionerec.backbone.bundle import Bundle, load_bundle
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.prompts.examples import ExampleBuilder, special_texts
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import CatalogueTrainConfig, SftConfig
 from minionerec.training.grpo.config import GrpoConfig

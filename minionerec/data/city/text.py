@@ -1,6 +1,5 @@
 """Titles and descriptions of the city's items, by a grammar over words of our own; each title is there once."""
 
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -127,7 +126,6 @@ SYLLABLES: tuple[tuple[str, ...], ...] = (
     ),
 )
 """Beginnings, middles and ends of brands, sixteen each."""
-
 
 
 _MIX = 0x9E3779B97F4A7C15

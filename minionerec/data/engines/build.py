@@ -1,6 +1,5 @@
 """From a table of cleaned interactions to a corpus, by an engine's statements: what `build_corpus` does in memory."""
 
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +29,7 @@ from minionerec.data.times import ticks_by_middle
 from minionerec.data.units import SECOND, check_middle
 
 # From an engine's sorted interactions to the files of a corpus, a part at a time.
+
 
 def write_interactions(place: Path, batches: Iterable[pa.RecordBatch], shards: int, *, timed: bool) -> None:
     """Write the files of sequences of a corpus.
@@ -89,7 +89,6 @@ def _chains(table: pa.Table, begins: np.ndarray, timed: bool) -> Iterator[tuple[
         yield int(number), whole.take(np.flatnonzero(shards == number))
 
 
-
 # The middle one of many numbers, found by counting: no engine has to hold or to sort them.
 
 PARTS = 1024
@@ -127,7 +126,6 @@ def _at(engine: Engine, table: str, column: str, rank: int) -> float:
                 break
             rank -= size
     return float(low)
-
 
 
 log = get_logger(__name__)

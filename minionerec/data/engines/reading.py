@@ -1,6 +1,5 @@
 """From tables to an engine's table `raw`: parquet is read by the engine, text by this process, part by part."""
 
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -92,7 +91,6 @@ def _cut(content: bytes, separator: str) -> int | None:
 def _cells(content: bytes, begin: np.int64, end: np.int64, separator: str) -> int:
     text = content[begin:end].decode("utf-8", errors="replace")
     return len(next(split_cells(text, separator), []))
-
 
 
 ROWS = 1 << 18

@@ -1,6 +1,5 @@
 """Reader of the Amazon reviews of UCSD: 2018 (`*_5.json.gz` or full, `meta_*.json.gz`) and 2023 (`*.jsonl.gz`)."""
 
-
 import html
 import os
 import re
@@ -192,7 +191,6 @@ def _parse_lines(
             start = line[:60].decode(errors="replace")
             bad.add("malformed", f"{place}: {cut(str(error), 200)}, in {start!r}. Mend or drop the line.")
     return pa.Table.from_pylist(records, schema=schema), np.array(numbers, dtype=np.int64)
-
 
 
 TEXTS = pa.list_(pa.string())

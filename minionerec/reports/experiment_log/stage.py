@@ -1,6 +1,5 @@
 """The stage that writes the experiment log."""
 
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration
 
 # The data sets of a log side by side.
+
 
 def cross_section(entries: Sequence[Entry]) -> Section:
     """Metrics, gaps and levels of all data sets, and what sets them apart."""
@@ -113,8 +113,8 @@ def cross_json(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-
 # The log as JSON: every number unrounded.
+
 
 def entry_json(entry: Entry) -> dict[str, Any]:
     """One data set."""
@@ -214,7 +214,6 @@ def _metrics_json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     if any(each.sd is not None for each in estimates.values()):
         found["sd"] = {name: each.sd for name, each in estimates.items()}
     return found
-
 
 
 logger = get_logger(__name__)

@@ -12,12 +12,12 @@ import pandas as pd
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.places import find_path
-from minionerec.evaluation.baseline_lists import CONSTANTS_FILE, read_chosen
 from minionerec.metrics.predictions import FILE, labelled
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.seeds import estimate_seeds, seed_differences
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.rankers.baselines import NAMES, POPULARITY, Chosen
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_chosen
+from minionerec.recommend.rankers.baselines import NAMES, POPULARITY, Chosen
 from minionerec.reports.config import EXAMPLES, ReportConfig
 from minionerec.reports.experiment_log.entry import stated_reading
 from minionerec.reports.experiment_log.gaps import Gap, gaps_to

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.rankers.baselines import NAMES
+from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports.cells import signed
 from minionerec.reports.experiment_log.gaps import Gap
 from minionerec.reports.experiment_log.rules import Said

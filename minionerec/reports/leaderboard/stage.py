@@ -1,6 +1,5 @@
 """The stage that writes the leaderboard."""
 
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -291,8 +290,8 @@ def lead(board: Board) -> str:
     return f"{said}. Written from finished artefacts: nothing was trained or searched for it."
 
 
-
 # The page as JSON: every number unrounded.
+
 
 def board_json(board: Board) -> dict[str, Any]:
     """Everything that the page shows."""
@@ -377,7 +376,6 @@ def _effort_json(effort: Effort) -> dict[str, Any]:
         "machines": effort.machines,
         "missing": [place for run in effort.runs for place in run.missing],
     }
-
 
 
 NAME = "leaderboard"

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import set_seed
 
-from minionerec.backbone.build import train_tokenizer
-from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.backbone.vocabulary import add_code_tokens, add_moment_tokens, code_token_ids
 from minionerec.data.corpus import Corpus
-from minionerec.embed.config import EncoderSettings
-from minionerec.embed.vectors import make_vectors
-from minionerec.prompts.wording import load_wording
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, code_token_ids
+from minionerec.models.prompts.wording import load_wording
+from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.shards import window_transitions
 from minionerec.training.catalogue.windows import Windows
@@ -29,7 +29,7 @@ def sid_text(
     Args:
         corpus: The corpus.
         table: SIDs of its items.
-        encoder: See `minionerec.embed.config.EncoderSettings`.
+        encoder: See `minionerec.sid.embed.config.EncoderSettings`.
         width: Width of TF-IDF vectors.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None.
 

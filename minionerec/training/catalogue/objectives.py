@@ -5,7 +5,8 @@ Rewards need no rollouts here, for the model's distribution over the whole catal
 - `expected`: the loss is minus the reward that the model expects, E[r] = sum over SIDs of p(s) r(s). With a reward of
   1 for the target that is minus the target's probability (the rule reward of MiniOneRec; Williams, 1992, without
   sampling);
-- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.rewards.ranking`); each one's
+- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.training.rewards.ranking`); each
+  one's
   advantage is its reward less the group's mean, over the group's standard deviation (Shao et al., "DeepSeekMath",
   2024, section 4.1), and the loss is minus the mean of advantage times log-probability: one step a group, whose
   probability ratio is 1.
@@ -21,15 +22,15 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArgum
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
-from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.backbone.catalogue.sampled import Sample
-from minionerec.nn.moments import hidden
-from minionerec.rewards.advantages import group_advantages
-from minionerec.rewards.ranking import ranking
-from minionerec.rewards.rollouts import Rollouts
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.sampled import Sample
+from minionerec.models.nn.moments import hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.catalogue.sampling import Sampler
+from minionerec.training.rewards.advantages import group_advantages
+from minionerec.training.rewards.ranking import ranking
+from minionerec.training.rewards.rollouts import Rollouts
 from minionerec.training.trainer import RankingEvaluation
 
 

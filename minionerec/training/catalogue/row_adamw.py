@@ -25,7 +25,6 @@ Weights and moments stay the same in all processes to the bit: what one of them 
 gradient in the same step, with which the others bring it up to date, too.
 """
 
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,6 +36,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.processes import world_size
 
 # Rows that the processes of a launch tell one another: as many as each has, in the order of the processes.
+
 
 def gathered(values: torch.Tensor) -> torch.Tensor:
     """What all processes have, one behind the other, the same in each of them; with one process what is given.
@@ -84,7 +84,6 @@ def mean_of_rows(gradient: torch.Tensor | None, table: torch.Tensor) -> torch.Te
     return torch.sparse_coo_tensor(rows[None], values / world, table.shape, check_invariants=False).coalesce()
 
 
-
 _NEGLIGIBLE = 1e-10
 _ROOM = 1024
 
@@ -92,9 +91,10 @@ _ROOM = 1024
 class RowAdamW(torch.optim.Optimizer):
     """AdamW that leaves rows without a gradient alone until they are read.
 
-    A parameter with sparse gradients (`minionerec.nn.rows.take_rows`) has its moments per row; any other is treated as
-    by `torch.optim.AdamW`. A parameter without gradient in a step is one whose gradient is zero. Sparse gradients are
-    taken over as soon as they are there, so that those who look at `grad`, for its norm, meet dense ones alone.
+    A parameter with sparse gradients (`minionerec.models.nn.rows.take_rows`) has its moments per row; any other is
+    treated as by `torch.optim.AdamW`. A parameter without gradient in a step is one whose gradient is zero. Sparse
+    gradients are taken over as soon as they are there, so that those who look at `grad`, for its norm, meet dense ones
+    alone.
 
     Args:
         params: Parameters, or groups of them, floats.

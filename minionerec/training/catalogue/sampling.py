@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from minionerec.backbone.catalogue.sampled import Sample
 from minionerec.core.processes import process_rank, world_size
-from minionerec.nn.rows import Columns
+from minionerec.models.backbone.catalogue.sampled import Sample
+from minionerec.models.nn.rows import Columns
 
 
 class Sampler:

@@ -1,6 +1,5 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
-
 import copy
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,20 +11,20 @@ import torch
 from datasets import Dataset
 from transformers import TrainingArguments
 
-from minionerec.backbone.bundle import Bundle, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
-from minionerec.backbone.catalogue.blocks import newest_slots
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
 from minionerec.data.moments import MOMENTS, UNKNOWN, warn_untold
 from minionerec.data.stored import StoredCorpus
-from minionerec.decoding.trie import Trie
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.nn.memory import free_memory
-from minionerec.nn.moments import UNSOLD
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.blocks import newest_slots
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.moments import UNSOLD
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
@@ -143,7 +142,6 @@ def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: Windows, moments:
             ranks = (probable > probable.gather(1, wanted)).sum(1).cpu().numpy() + 1
             found[number, part] = ranking_metrics(ranks, (10,))["NDCG@10"]
     return found
-
 
 
 logger = get_logger(__name__)

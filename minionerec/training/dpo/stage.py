@@ -1,6 +1,5 @@
 """The stage: load a checkpoint, find what targets are to be preferred to, train, and keep the best weights."""
 
-
 import copy
 import math
 from collections.abc import Sequence
@@ -20,16 +19,16 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
-from minionerec.backbone.build import resolve_dtype
-from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.decoding.decoder import decode_prompts, decoding_device
-from minionerec.decoding.trie import Trie
-from minionerec.prompts.examples import ExampleBuilder, special_texts
+from minionerec.models.backbone.build import resolve_dtype
+from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.decoder import decode_prompts, decoding_device
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.dpo import negatives as sources
 from minionerec.training.dpo.config import DpoConfig
 from minionerec.training.dpo.negatives import NegativesOf
@@ -49,6 +48,7 @@ from minionerec.training.validation import ValidationSet, validation_set
 #
 # A log-ratio r is the log-probability of a whole completion, end mark included, under the policy, less that under the
 # reference: a sum over tokens, not a mean.
+
 
 def softmax_preference_loss(ratios: torch.Tensor, beta: float) -> torch.Tensor:
     """The loss of each prompt, log(1 + sum over negatives d of exp(beta (r_d - r_target))).
@@ -91,7 +91,6 @@ def ratio_figures(ratios: torch.Tensor) -> dict[str, torch.Tensor]:
         "log_ratio/negatives": negatives,
         "kl": (-target).exp() + target - 1,
     }
-
 
 
 # How far the first loss may be from log(1 + N): rounding, which half precision has more of.
@@ -227,7 +226,6 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         """Log what the steps since the last time told, beside the trainer's own numbers."""
         logs.update(self.figures.take())
         super().log(logs, start_time)
-
 
 
 logger = get_logger(__name__)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import setting
-from minionerec.rewards.registry import reward_files, reward_weights
 from minionerec.training.config import StreamedConfig
+from minionerec.training.rewards.registry import reward_files, reward_weights
 
 ROLLOUTS = ("beams", "sampling")
 LOSSES = ("grpo", "bnpo", "dapo", "gspo")

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from minionerec.rewards.combined import WeightedRewards
-from minionerec.rewards.rollouts import Rollouts
 from minionerec.training.grpo.loss import CLIP, LossTerms
 from minionerec.training.grpo.scoring import Groups
+from minionerec.training.rewards.combined import WeightedRewards
+from minionerec.training.rewards.rollouts import Rollouts
 
 # What is not a mean over the step; a share lies between 0 and 1.
 _SUMMARIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

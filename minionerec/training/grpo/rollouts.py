@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from transformers import PreTrainedModel
 
-from minionerec.decoding.branches import evaluating
-from minionerec.decoding.decoder import decode_prompts, length_batches
-from minionerec.decoding.sampling import sample_search
-from minionerec.decoding.trie import Trie
-from minionerec.rewards.rollouts import Rollouts
+from minionerec.models.decoding.branches import evaluating
+from minionerec.models.decoding.decoder import decode_prompts, length_batches
+from minionerec.models.decoding.sampling import sample_search
+from minionerec.models.decoding.trie import Trie
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.rows import Row
+from minionerec.training.rewards.rollouts import Rollouts
 
 PROMPTS_AT_ONCE = 64  # prompts rolled out, and asked the reference about, at a time
 

@@ -8,8 +8,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
-from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt
-from minionerec.prompts.wording import COMPLETION_FIELDS
+from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt
+from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.training.plan import choose_examples
 
 

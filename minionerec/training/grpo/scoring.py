@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from minionerec.rewards.rollouts import Rollouts
 from minionerec.training.grpo.rows import Row
+from minionerec.training.rewards.rollouts import Rollouts
 from minionerec.training.shared_prefix import shared_prefix_logps
 
 

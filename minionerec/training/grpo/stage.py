@@ -1,6 +1,5 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig
 
-from minionerec.backbone.build import resolve_dtype
-from minionerec.backbone.bundle import Bundle, check_decoder_alone, load_bundle
-from minionerec.backbone.catalogue import CatalogueModel
 from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
@@ -23,15 +19,20 @@ from minionerec.data.columns import ColumnWriter
 from minionerec.data.corpus import Corpus
 from minionerec.data.sequences import padded
 from minionerec.data.stored import StoredCorpus
-from minionerec.decoding.decoder import decoding_device
-from minionerec.decoding.trie import Trie
-from minionerec.embed.ready import load_vector_artefact
-from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.rewards.combined import WeightedRewards
-from minionerec.rewards.items import Scorer
-from minionerec.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
-from minionerec.sequential.saved import load_sequential
-from minionerec.sequential.seeds import MODEL_KIND
+from minionerec.models.backbone.build import resolve_dtype
+from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.decoder import decoding_device
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import (
+    ITEM_TASKS,
+    ExampleBuilder,
+    encode_completion,
+    encode_prompt,
+    special_texts,
+)
+from minionerec.models.sequential.saved import MODEL_KIND, load_sequential
+from minionerec.sid.embed.ready import load_vector_artefact
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
@@ -40,6 +41,9 @@ from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.packing import TellEpoch
 from minionerec.training.plan import plan_steps
 from minionerec.training.precision import warn_of_rounding
+from minionerec.training.rewards.combined import WeightedRewards
+from minionerec.training.rewards.items import Scorer
+from minionerec.training.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.stream.disk import Numbered, Ragged, span
 from minionerec.training.stream.jobs import (
@@ -168,8 +172,8 @@ def disk_prompts(
     return PromptRows(rows, count_tasks(written), Numbered(written).total("cut"))
 
 
-
 # A trained sequential model as the scorer of a reward.
+
 
 def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
     """Scores of all items after a history, by a model that `run_sequential` trained on this corpus.
@@ -206,7 +210,6 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
         return model.logits(model.asked(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
 
     return score
-
 
 
 logger = get_logger(__name__)

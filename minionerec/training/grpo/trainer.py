@@ -17,9 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
-from minionerec.rewards.advantages import group_advantages, has_signal, sibling_advantages
-from minionerec.rewards.combined import WeightedRewards
-from minionerec.rewards.rollouts import Rollouts
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -32,6 +29,9 @@ from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut
 from minionerec.training.grpo.rows import Row
 from minionerec.training.grpo.scoring import Groups, completion_logps, completions_of, make_groups
 from minionerec.training.grpo.trl_adapter import StepTrainer
+from minionerec.training.rewards.advantages import group_advantages, has_signal, sibling_advantages
+from minionerec.training.rewards.combined import WeightedRewards
+from minionerec.training.rewards.rollouts import Rollouts
 from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import ValidationSet
 

@@ -1,6 +1,5 @@
 """The rows of supervised fine-tuning of a corpus that stays on disk, tokenised into files."""
 
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,15 @@ from minionerec.data.sequences import ranges
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import flat_windows, numbered_from
 from minionerec.data.windows import FlatWindows, Recency, varied_windows
-from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder
-from minionerec.prompts.wording import NEXT_SID, NEXT_TITLE
+from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
+from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
 from minionerec.training.rows import Rows, tokenise_examples, window_texts, with_histories
 from minionerec.training.stream.disk import KINDS, NO_LOSS, DiskRows, FlatRows, Ragged
 from minionerec.training.stream.jobs import Chance, Job, Made, builder_of, plan_jobs, rows_of, write_jobs
 
 # Windows of items as token ids with a loss at every target, without a loop over items.
+
 
 @dataclass(frozen=True)
 class WindowTexts:
@@ -100,8 +100,6 @@ def window_rows(
         slots = Ragged(ranges(firsts - 1, said - 1).astype(np.int32), said - firsts)
     rows = Ragged(tokens, np.diff(ends, prepend=0))
     return FlatRows(rows, np.repeat(np.insert(weights, heads, NO_LOSS), lengths), histories, slots)
-
-
 
 
 class RowMaker:

@@ -21,7 +21,7 @@ from minionerec.data.columns import Columns, ColumnWriter, are_finished, open_co
 from minionerec.data.rows import SplitRows, joined
 from minionerec.data.shards import read_shard
 from minionerec.data.stored import StoredCorpus
-from minionerec.prompts.examples import ITEM_TASKS, ExampleBuilder
+from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 
 _AT_ONCE = 16_384  # interactions, or items, that are tokenised before the next commit
 _LOOK_AGAIN = 0.2  # seconds

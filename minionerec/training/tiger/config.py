@@ -11,7 +11,7 @@ OPTIMIZERS = ("adafactor", "adamw")
 
 @dataclass
 class TigerTrainConfig(RunConfig):
-    """Settings of the stage that trains a TIGER (`minionerec.backbone.tiger`)."""
+    """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
     optimizer: str = setting(

@@ -1,6 +1,5 @@
 """The stage that trains a TIGER: likelihood of the target's codes, the best checkpoint by validation NDCG@10."""
 
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +9,13 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.optimization import Adafactor
 
-from minionerec.backbone.bundle import Bundle
-from minionerec.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.core.log import get_logger
-from minionerec.decoding.trie import Trie
-from minionerec.nn.dropout import replace_dropout
-from minionerec.nn.padding import length_groups
-from minionerec.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.dropout import replace_dropout
+from minionerec.models.nn.padding import length_groups
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.finish import TrainingResult
 from minionerec.training.plan import plan_steps
@@ -67,7 +66,6 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         for name, filler in (("input_ids", 0), ("labels", -100))
     }
     return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
-
 
 
 logger = get_logger(__name__)

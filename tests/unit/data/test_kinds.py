@@ -14,7 +14,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import Rows
 
 N = 6
 

@@ -11,13 +11,13 @@ from support.evaluation import made
 from support.telling import save_telling
 from support.training import catalogue_config, make_inputs
 
-from minionerec.backbone.bundle import load_bundle
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.rankers.baselines import make_baselines
-from minionerec.rankers.language import LanguageRanker, Search
+from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.explain import SOURCES, explain
 from minionerec.recommend.items import Column, Items
+from minionerec.recommend.rankers.baselines import make_baselines
+from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.sid.table import SidTable

@@ -14,15 +14,15 @@ from support.telling import save_telling
 from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
-from minionerec.rankers.baselines import make_baselines
-from minionerec.rankers.language import LanguageRanker, Search
-from minionerec.rankers.load import load_ranker
+from minionerec.recommend.rankers.baselines import make_baselines
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.sequential.config import SequentialConfig
-from minionerec.sequential.stage import run_sequential
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 __all__ = ["made"]
 

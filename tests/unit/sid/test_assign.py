@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
-from minionerec.embed.mapped import VectorFile
 from minionerec.sid import balanced, relocate
 from minionerec.sid import methods as assigning
 from minionerec.sid.balanced import balanced_assign, balanced_stream
 from minionerec.sid.collisions import resolve_collisions
+from minionerec.sid.embed.mapped import VectorFile
 from minionerec.sid.methods import assign
 from minionerec.sid.quantiser import Encoded, Encoder, Quantiser
 from minionerec.sid.report import level_use, sid_report

@@ -184,7 +184,7 @@ def test_relocate_on_industrial_tfidf_vectors():
     if not (INDUSTRIAL / "index").is_dir():
         pytest.skip(f"needs the published files under {INDUSTRIAL} (set MINIONEREC_DATA)")
     from minionerec.core.artefacts import read_json
-    from minionerec.embed.tfidf import tfidf_svd
+    from minionerec.sid.embed.tfidf import tfidf_svd
 
     items = read_json(INDUSTRIAL / "index" / "Industrial_and_Scientific.item.json")
     vectors = tfidf_svd([f"{item['title']} {item['description']}" for item in items.values()], 32, 42)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transformers import TrainerCallback, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.core.errors import MinioneRecError
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.training.dpo.negatives import beams, draw_negatives, drawn
 from minionerec.training.dpo.stage import SidDpoTrainer, ratio_figures, softmax_preference_loss
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minionerec.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.training.memory import estimate_catalogue
 
 SIDS = 5000

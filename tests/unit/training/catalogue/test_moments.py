@@ -10,14 +10,14 @@ import pytest
 import torch
 from support.decoding import token_ids
 
-from minionerec.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.nn.moments import UNSOLD, UNTOLD, hidden
+from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
+from minionerec.models.nn.moments import UNSOLD, UNTOLD, hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.shards import read_windows, rows_held_out, write_windows
 from minionerec.training.catalogue.stage import WEIGHTS, fit_popularity, popularity_logs, set_popularity

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError
-from minionerec.nn.rows import take_rows
+from minionerec.models.nn.rows import take_rows
 from minionerec.training.catalogue.row_adamw import RowAdamW
 
 HOW = {"lr": 1e-2, "betas": (0.9, 0.98), "weight_decay": 0.1}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minionerec.backbone.catalogue.sampled import sampled_losses
+from minionerec.models.backbone.catalogue.sampled import sampled_losses
 from minionerec.training.catalogue.sampling import Sampler
 
 RNG = np.random.default_rng(0)

@@ -8,11 +8,11 @@ import torch
 from accelerate import Accelerator
 from support.rollouts import rollouts_of
 
-from minionerec.rewards.combined import WeightedRewards
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.figures import Figures, completion_figures, reward_figures, rollout_figures, token_figures
 from minionerec.training.grpo.loss import LossTerms
 from minionerec.training.grpo.scoring import Groups
+from minionerec.training.rewards.combined import WeightedRewards
 
 NAN = float("nan")
 TABLE = SidTable(np.array([[1, 1], [1, 2], [2, 1]]), ["w", "x", "y"])

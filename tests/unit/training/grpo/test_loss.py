@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from minionerec.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.training.grpo.loss import policy_loss
 from minionerec.training.grpo.scoring import Groups
 

@@ -1,0 +1,1 @@
+"""Models and how they are searched: layers, prompts, constrained decoding, backbones, sequential recommenders."""

@@ -1,0 +1,173 @@
+"""Where the language model comes from: a pretrained one by name or path, or a small Qwen2 from scratch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    set_seed,
+)
+
+from minionerec.core.artefacts import MANIFEST, open_artefact
+from minionerec.core.errors import ConfigError
+from minionerec.core.pretrained import load_model, load_tokenizer
+from minionerec.models.nn.linear import replace_linear
+from minionerec.models.prompts.examples import LONGEST_TEXT
+from minionerec.sid.table import split_sid
+
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ScratchShape:
+    """Shape of a Qwen2 made from scratch.
+
+    Attributes:
+        hidden_size: Width D.
+        layers: Number of transformer blocks.
+        heads: Attention heads; divides `hidden_size`.
+        kv_heads: Key and value heads; divides `heads`.
+        inner_size: Width of the feed-forward layer.
+        text_vocabulary: Tokens of the tokenizer trained on the corpus, SID tokens not counted.
+        max_positions: Longest sequence.
+        tied: Whether the output head shares the input embedding.
+    """
+
+    hidden_size: int = 256
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 4
+    inner_size: int = 768
+    text_vocabulary: int = 1000
+    max_positions: int = 1024
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for whole, part in (("hidden_size", "heads"), ("heads", "kv_heads")):
+            a, b = getattr(self, whole), getattr(self, part)
+            if b < 1 or a % b:
+                raise ConfigError(f"{whole} {a} is not a multiple of {part} {b}; change one of them.")
+        if self.text_vocabulary < 300:
+            raise ConfigError(
+                f"text_vocabulary {self.text_vocabulary} is below 300: bytes and special tokens alone take 259."
+            )
+
+
+def resolve_dtype(name: str) -> torch.dtype:
+    """The torch dtype of weights that are trained; "auto" is float32 on every machine.
+
+    Without a float32 copy, most of a small step in bfloat16 rounds to nothing; DeepSpeed keeps such a copy, so recipes
+    that it launches name bfloat16 themselves.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    if name == "auto":
+        return torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"unknown dtype {name!r}; known: auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def reading_dtype(name: str) -> torch.dtype | None:
+    """The torch dtype of weights that are only read; "auto" is None, the stored one, on a GPU and float32 elsewhere.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    return None if name == "auto" and torch.cuda.is_available() else resolve_dtype(name)
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly.
+
+    Of each text the first `LONGEST_TEXT` characters are read: a word that long takes quadratic time.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[PAD, BOS, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text[:LONGEST_TEXT] for text in texts), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+
+
+def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed: int) -> PreTrainedModel:
+    """A randomly initialised Qwen2 whose vocabulary is exactly the tokenizer's (SID tokens already added)."""
+    set_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.inner_size,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=shape.tied,
+        use_sliding_window=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return replace_linear(Qwen2ForCausalLM(config))
+
+
+def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Check that a stranger's tokenizer has no token that is to be a code's.
+
+    Raises:
+        ConfigError: Naming one that it has.
+    """
+    found = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
+    if found:
+        raise ConfigError(
+            f"{name}: its tokenizer has the token {min(found)!r} ({len(found)} such), which means something to this "
+            "model and is to mean a code. Give a model that speaks no semantic IDs, or a checkpoint of this project."
+        )
+
+
+def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A pretrained causal language model and its tokenizer, from the hub or a directory.
+
+    The tokenizer of a directory that an earlier stage wrote is taken as it was saved (`load_bundle`).
+
+    Raises:
+        ConfigError: If it cannot be found or is not a causal language model, or is none that `load_model` takes.
+    """
+    remedy = "Give a hub name or a directory of a causal language model in safetensors."
+    said: dict[str, Any] = {"error": ConfigError, "remedy": remedy}
+    own = (Path(name_or_path) / MANIFEST).is_file()
+    if own:
+        open_artefact(name_or_path)
+        tokenizer = load_tokenizer(PreTrainedTokenizerFast, name_or_path, **said)
+    else:
+        tokenizer = load_tokenizer(AutoTokenizer, name_or_path, trust_remote_code=False, **said)
+    model = load_model(AutoModelForCausalLM, name_or_path, dtype=dtype, **said)
+    if not own:
+        _check_no_codes(tokenizer, name_or_path)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    return replace_linear(model), tokenizer

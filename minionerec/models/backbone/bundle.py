@@ -1,0 +1,201 @@
+"""Checkpoints: ordinary `from_pretrained` directories that also hold the SID table and the prompt wording."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from minionerec.core.artefacts import open_artefact
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.pretrained import load_model, load_tokenizer
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.quiet import quiet_libraries
+from minionerec.models.backbone.tiger import TigerModel
+from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens
+from minionerec.models.nn.linear import replace_linear
+from minionerec.models.prompts.wording import NEXT_SID, Wording, load_wording
+from minionerec.sid.table import INDEX_FILE, SidTable
+
+KIND = "checkpoint"
+WORDING_FILE = "wording.yaml"
+_READ_BY_LIBRARIES = (
+    ".json",
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".py",
+    ".model",
+    ".txt",
+    ".jinja",
+    ".h5",
+    ".msgpack",
+    ".gguf",
+)
+_REMEDY = "Train it again (minionerec sft, grpo, dpo, train-catalogue, train-tiger or extend)."
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with everything it needs to recommend.
+
+    Attributes:
+        model: Causal language model.
+        tokenizer: Its tokenizer, one token for each code.
+        table: The SIDs it speaks.
+        wording: The prompts it was trained with.
+        max_prompt_length: Prompts are cut to this many last tokens.
+        path: Where it was read from.
+        task: The task by which it recommends: next_sid, or title_history_to_title of a model that speaks titles, for
+            which the codes are words like any other.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    table: SidTable
+    wording: Wording
+    max_prompt_length: int
+    path: Path | None = None
+    task: str = NEXT_SID
+
+    @cached_property
+    def code_ids(self) -> np.ndarray:
+        """Vocabulary ids of codes, int64 (L, C) (`code_token_ids`)."""
+        return code_token_ids(self.tokenizer, self.table)
+
+
+def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
+    """A generation config that says greedy, without penalty, and nothing else.
+
+    `generate` fills fields that a caller leaves unset from this file, so the file itself must be harmless; the
+    project's own beam search reads none of them.
+
+    Args:
+        tokenizer: Whose end and padding tokens it names.
+        start: The token at which a decoder starts; None where there is no encoder.
+    """
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=start,
+    )
+
+
+def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
+    """Write model, tokenizer, SID table, wording and a clean generation config into a directory."""
+    start = getattr(bundle.model.config, "decoder_start_token_id", None)
+    bundle.model.generation_config = clean_generation_config(bundle.tokenizer, start)
+    bundle.model.save_pretrained(place)
+    bundle.tokenizer.save_pretrained(place)
+    bundle.table.save_index(Path(place) / INDEX_FILE)
+    bundle.wording.save(Path(place) / WORDING_FILE)
+
+
+def bundle_counts(bundle: Bundle) -> dict[str, Any]:
+    """What the manifest of a checkpoint must say of its model, beside what the stage counts."""
+    return {
+        "parameters": bundle.model.num_parameters(),
+        "sid_table": bundle.table.fingerprint,
+        "max_prompt_length": bundle.max_prompt_length,
+    } | ({} if bundle.task == NEXT_SID else {"task": bundle.task})
+
+
+def check_decoder_alone(bundle: Bundle) -> None:
+    """Check that a checkpoint has no encoder, as stages assume that change or hand on language models.
+
+    Raises:
+        ConfigError: If it has one.
+    """
+    if isinstance(bundle.model, TigerModel):
+        raise ConfigError(
+            f"{bundle.path}: is an encoder-decoder, which only train-tiger trains. Give a language model (minionerec "
+            "sft)."
+        )
+
+
+def load_bundle(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    table: SidTable | None = None,
+    titles: bool = False,
+) -> Bundle:
+    """Read a checkpoint.
+
+    Args:
+        path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
+        dtype: Weights' dtype; as saved if None.
+        table: SID table that the caller works with; must be the checkpoint's own.
+        titles: Whether it may also be a model that speaks titles.
+
+    Raises:
+        ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
+            it was made with another SID table, or it speaks titles where SIDs are needed.
+        DataError: If the tokenizer does not have one token for each code.
+    """
+    quiet_libraries()
+    path = Path(path)
+    counts = open_artefact(path, KIND, strangers=_READ_BY_LIBRARIES)["counts"]
+    longest = counts.get("max_prompt_length")
+    if type(longest) is not int or longest < 1:
+        raise ArtefactError(f"{path}: its manifest counts no max_prompt_length. {_REMEDY}")
+    task = str(counts.get("task", NEXT_SID))
+    if task != NEXT_SID and not titles:
+        raise ArtefactError(
+            f"{path}: was trained on {task} and speaks titles, but SIDs are needed here. Give a checkpoint that was "
+            f"trained on {NEXT_SID}."
+        )
+    own = SidTable.load_index(path / INDEX_FILE)
+    if table is not None and table.fingerprint != own.fingerprint:
+        raise ArtefactError(
+            f"{path}: was trained on the SID table {own.fingerprint[:12]} ({own.n_unique} SIDs), but the "
+            f"given table is {table.fingerprint[:12]} ({table.n_unique} SIDs). Give its own table, or train again."
+        )
+    # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
+    tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
+    model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, dtype=dtype or "auto")
+    model.generation_config = clean_generation_config(tokenizer, getattr(model.config, "decoder_start_token_id", None))
+    verify_code_tokens(tokenizer, own)
+    _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
+    if isinstance(model, CatalogueModel) and (wrong := model.flaw(own.distinct_codes)):
+        raise ArtefactError(f"{path}: the model and {INDEX_FILE} are not of one training ({wrong}). {_REMEDY}")
+    wording = load_wording(path / WORDING_FILE)
+    if isinstance(model, CatalogueModel):
+        vocabulary = tokenizer.get_vocab()
+        if list(model.config.moment_tokens) != [vocabulary.get(text) for text in wording.moments]:
+            raise ArtefactError(
+                f"{path}: the model is told moments by other tokens than those of {WORDING_FILE}. {_REMEDY}"
+            )
+    return Bundle(replace_linear(model), tokenizer, own, wording, longest, path, task)
+
+
+def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:
+    """Check that every code's token has a logit, and that a catalogue model speaks the codes beside it.
+
+    Raises:
+        ArtefactError: If not.
+    """
+    size = int(model.config.get_text_config().vocab_size)
+    if code_ids.max() >= size:
+        raise ArtefactError(
+            f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
+        )
+    speaks_codes_alone = isinstance(model, CatalogueModel | TigerModel)
+    if (speaks_codes_alone and size != tokens) or (
+        isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
+    ):
+        raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")

@@ -1,0 +1,151 @@
+"""A catalogue model for a catalogue that has grown: what it learned stays bit by bit, new SIDs begin at a guess."""
+
+import copy
+
+import numpy as np
+import torch
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.transitions import Transitions
+from minionerec.models.backbone.catalogue.build import build_catalogue
+from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.nn.moments import UNSOLD
+
+
+def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where each row of codes stands among others.
+
+    Args:
+        known: int (N, k), distinct rows.
+        wanted: int (M, k).
+
+    Returns:
+        int64 (M,), -1 for rows that are not known.
+
+    Example:
+        >>> places_among(np.array([[0, 1], [2, 0]]), np.array([[2, 0], [2, 1]])).tolist()
+        [1, -1]
+    """
+    number = np.unique(np.concatenate([known, wanted]), axis=0, return_inverse=True)[1].reshape(-1)
+    place = np.full(int(number.max()) + 1, -1, dtype=np.int64)
+    place[number[: len(known)]] = np.arange(len(known))
+    return place[number[len(known) :]]
+
+
+def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, start: str) -> torch.Tensor:
+    """What belongs to rows of codes, for more of them.
+
+    Args:
+        values: float (N, ...), of each known row.
+        known: int (N, k), distinct rows of codes.
+        wanted: int (M, k).
+        start: What rows that are not known get: "neighbours", the mean of those known that share the longest prefix
+            with them (of all, if none shares the first code), or "zero".
+
+    Returns:
+        float (M, ...); rows of known codes are copies.
+    """
+    place = places_among(known, wanted)
+    grown = values.new_zeros(len(wanted), *values.shape[1:])
+    waiting = np.flatnonzero(place < 0)
+    for depth in reversed(range(known.shape[1])) if start == "neighbours" else ():
+        if not len(waiting):
+            break
+        both = np.concatenate([known, wanted[waiting]])[:, :depth]
+        group = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1) if depth else np.zeros(len(both), np.int64)
+        ours, theirs = torch.from_numpy(group[: len(known)]), torch.from_numpy(group[len(known) :])
+        sums = values.new_zeros(int(group.max()) + 1, *values.shape[1:]).index_add(0, ours, values)
+        sizes = torch.bincount(ours, minlength=len(sums))
+        found = sizes[theirs] > 0
+        chosen = theirs[found]
+        shape = (-1, *[1] * (values.dim() - 1))
+        grown[torch.from_numpy(waiting)[found]] = sums[chosen] / sizes[chosen].view(shape)
+        waiting = waiting[~found.numpy()]
+    kept = place >= 0
+    grown[torch.from_numpy(kept)] = values[torch.from_numpy(place[kept])]
+    return grown
+
+
+def check_lengths(model: CatalogueModel, codes: np.ndarray) -> None:
+    """Check that SIDs, int (N, L), are as long as those of a model.
+
+    Raises:
+        ConfigError: If some are not.
+    """
+    lengths = (codes >= 0).sum(1)
+    if (lengths != model.config.levels).any():
+        other = int(lengths[lengths != model.config.levels][0])
+        raise ConfigError(
+            f"the catalogue model speaks SIDs of {model.config.levels} codes, but one of the new table has {other}. "
+            "Append with collisions relocate or keep."
+        )
+
+
+@torch.no_grad()
+def extended_catalogue(
+    model: CatalogueModel,
+    codes: np.ndarray,
+    code_tokens: np.ndarray,
+    vocab_size: int,
+    text: np.ndarray | None,
+    transitions: Transitions | None,
+    start: str = "neighbours",
+) -> CatalogueModel:
+    """The same model for more SIDs.
+
+    Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
+    popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
+    given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
+    the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs.
+
+    Args:
+        model: A trained model; it is left as it is.
+        codes: int (N', L), codes of items, among them every SID of the model.
+        code_tokens: int64 (L, C), vocabulary ids of codes; those of the model's codes have not changed.
+        vocab_size: Tokens of the vocabulary.
+        text: float32 (N, T), text vectors of the distinct SIDs in the order of their numbers; only those of new SIDs
+            are taken. None where the model has no text.
+        transitions: Counts between SID numbers; None where the model has none.
+        start: See `grown_rows`.
+
+    Raises:
+        ConfigError: If SIDs differ in length.
+    """
+    before, after = model.codes.cpu().numpy(), np.unique(codes, axis=0)
+    check_lengths(model, codes)
+    config = copy.deepcopy(model.config)
+    config.vocab_size = vocab_size
+    if text is not None:
+        place = places_among(before, after)
+        text = text.copy()
+        text[place >= 0] = model.text.cpu().numpy()[place[place >= 0]]
+    extended = build_catalogue(config, codes, code_tokens, text, transitions)
+    for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
+        weights = {name: value.cpu() for name, value in old.state_dict().items()}
+        for name in ("items.weight", "bias"):
+            if name in weights:
+                weights[name] = grown_rows(weights[name], before, after, start)
+        for level in range(len(old.codes)):
+            name = f"codes.{level}.weight"
+            if level < config.levels - 1:  # a row each prefix
+                known, wanted = (np.unique(rows[:, : level + 1], axis=0) for rows in (before, after))
+                weights[name] = grown_rows(weights[name], known, wanted, start)
+            else:  # a row each number
+                known, wanted = (np.unique(rows[:, -1:], axis=0) for rows in (before, after))
+                grown = torch.zeros_like(new.state_dict()[name])
+                grown[wanted[:, 0]] = grown_rows(weights[name][known[:, 0]], known, wanted, start)
+                weights[name] = grown
+        new.load_state_dict(weights)
+    if model.popularity is not None and extended.popularity is not None:
+        logs = _grown_logs(model.popularity.logs, before, after, start)
+        extended.popularity.set(logs, model.popularity.weights)
+    torch.nn.Module.eval(extended)
+    return extended
+
+
+def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start: str) -> torch.Tensor:
+    """Logarithms of popularity, float (3, N), for more SIDs: float (3, N')."""
+    grown = grown_rows(logs.cpu().T, before, after, start)
+    if start == "zero":
+        grown[torch.from_numpy(places_among(before, after) < 0)] = float(np.log(UNSOLD))
+    return grown.T

@@ -1,0 +1,471 @@
+"""The catalogue model: towers, their average, and the language that it speaks to searches and to stock `generate`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.utils.generic import ModelOutput
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.backbone.catalogue import blocks
+from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
+from minionerec.models.backbone.catalogue.config import CatalogueConfig
+from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
+from minionerec.models.backbone.catalogue.tower import Part, Tower
+from minionerec.models.decoding.branches import OpensBranches
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
+from minionerec.models.decoding.masks import pad_left
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.causal import CausalLayer
+from minionerec.models.nn.dropout import Dropout
+from minionerec.models.nn.history import PairCounts, Places
+from minionerec.models.nn.layers import check_heads
+from minionerec.models.nn.moments import Popularity
+from minionerec.models.nn.rows import Columns
+
+# What a text of tokens says in SIDs, and which prefix it has reached.
+
+
+def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read tokens from the left; those that are no codes are passed over.
+
+    Args:
+        trie: SIDs of the catalogue.
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+
+    Returns:
+        The SID that is complete at each token (-1 for none), and the prefix reached with it; both int64 (B, T).
+    """
+    tokens = ids.masked_fill(~mask, -1)
+    sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
+    # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
+    # can begin there but not go on.
+    reached = torch.zeros_like(ids)
+    for depth in range(min(trie.levels, ids.shape[1])):
+        reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
+            (reached >= 0)[:, : ids.shape[1] - depth], -1
+        )
+        complete = torch.where(reached >= 0, trie.sid[reached.clamp(min=0)].long(), -1)
+        sids[:, depth:] = torch.where(complete >= 0, complete, sids[:, depth:])
+        reached = reached.masked_fill(complete >= 0, -1)
+        nodes[:, depth:] = torch.where(reached >= 0, reached, nodes[:, depth:])
+    return sids, nodes
+
+
+def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
+    """The newest SIDs of rows with gaps.
+
+    Args:
+        sids: int64 (B, T), SID numbers, -1 in gaps.
+        count: Most SIDs of a row.
+
+    Returns:
+        int64 (B, H), numbers from 1, 0 behind the end.
+    """
+    order = (sids < 0).long().argsort(dim=1, stable=True)
+    kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
+    lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
+    places = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
+    return kept.gather(1, places)
+
+
+def told_moments(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """What texts say, up to each token, of the moment of the next item: the newest word on it since the newest SID.
+
+    Args:
+        ids: int64 (B, T), token ids.
+        mask: bool (B, T), False at padding.
+        sids: int64 (B, T), see `read_tokens`.
+        tokens: Token ids of the moments that are no unknown ones, in the order of `minionerec.data.moments.MOMENTS`.
+
+    Returns:
+        int64 (B, T), places in `minionerec.data.moments.MOMENTS`.
+    """
+    said = torch.zeros_like(ids)
+    for moment, token in enumerate(tokens, start=1):
+        said = said.masked_fill((ids == token) & mask, moment)
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    newest = torch.where((said > 0) | (sids >= 0), place, -1).cummax(1).values
+    return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
+
+
+# What a catalogue model gives.
+
+
+@dataclass
+class CatalogueOutput(ModelOutput):
+    """What the model says of histories.
+
+    Attributes:
+        loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
+        log_probs: float32 (P, N), of every SID, averaged over towers: after the newest item of each history, or with
+            `distribution` at each label, row by row.
+    """
+
+    loss: torch.Tensor | None = None
+    log_probs: torch.Tensor | None = None
+
+
+INIT_STD = 0.02
+
+
+class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
+    """The model; see the package. It is built by `build_catalogue`, and read by `AutoModelForCausalLM`.
+
+    Args:
+        config: Shape.
+    """
+
+    config_class = CatalogueConfig
+    config: CatalogueConfig
+    main_input_name = "input_ids"
+    text: torch.Tensor
+    codes: torch.Tensor
+    code_tokens: torch.Tensor
+    code_rows: torch.Tensor
+
+    def __init__(self, config: CatalogueConfig):
+        super().__init__(config)
+        check_heads(config.hidden_size, config.num_attention_heads)
+        size = config.num_sids
+        if config.text_width:
+            self.register_buffer("text", torch.zeros(size, config.text_width))
+        self.register_buffer("codes", torch.zeros(size, config.levels, dtype=torch.int32))
+        self.register_buffer("code_tokens", torch.full((config.levels, config.max_code + 1), -1))
+        if config.code_vectors:
+            self.register_buffer("code_rows", torch.zeros(config.levels, size, dtype=torch.int64))
+        self.pairs = None
+        if config.num_transitions:
+            self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
+        sizes = config.code_sizes if config.code_vectors else []
+        self.popularity = Popularity(size) if config.moment_tokens else None
+        self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
+        PreTrainedModel.post_init(self)
+
+    def flaw(self, codes: np.ndarray) -> str | None:
+        """What is wrong with a model that was read from files; None where nothing is.
+
+        Args:
+            codes: int (S, L), the distinct SIDs that it should speak.
+        """
+        if not np.array_equal(self.codes.cpu().numpy(), codes):
+            return "its SIDs are others"
+        if self.config.code_vectors:
+            most, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
+            fits = len(most) == len(sizes) and all(row < size for row, size in zip(most, sizes, strict=True))
+            if not fits or int(self.code_rows.min()) < 0:
+                return "its SIDs name code vectors that it does not have"
+        return None if self.pairs is None else self.pairs.flaw()
+
+    def each_tower(self) -> Iterator[Tower]:
+        """The towers, one after another."""
+        for tower in self.towers:
+            yield cast(Tower, tower)
+
+    def freeze(self) -> None:
+        """Compute the vectors of all SIDs once, for a model whose weights will not change; training mode undoes it."""
+        text, rows = self.given()
+        torch.nn.Module.eval(self)
+        for tower in self.each_tower():
+            tower.freeze(text, rows)
+
+    def given(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Text vectors and rows of code vectors, where there are any."""
+        return self.text if self.config.text_width else None, self.code_rows if self.config.code_vectors else None
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=INIT_STD)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    @property
+    def trie(self) -> Trie:
+        """The SIDs that the model speaks, on its device."""
+        if self._trie.code.device != self.device:
+            self._trie = self._trie.to(self.device)
+        return self._trie
+
+    @cached_property
+    def _trie(self) -> Trie:
+        return Trie.build(self.codes.cpu().numpy(), self.code_tokens.cpu().numpy())
+
+    def set_dropout(self, probability: float) -> None:
+        """Set the dropout of item vectors at the input and behind each part of a layer; checkpoints do not keep it."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = probability
+        for module in self.modules():
+            if isinstance(module, CausalLayer):
+                module.attention_dropout.p = 0.0
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        histories: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        distribution: bool = False,
+        leave_out: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        sample: Sample | None = None,
+        moments: torch.Tensor | None = None,
+        **_: Any,
+    ) -> CausalLMOutput | CatalogueOutput:
+        """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
+
+        Args:
+            input_ids: int64 (B, T), token ids; SIDs in them are read, other tokens are passed over.
+            attention_mask: int64 (B, T), 0 at padding.
+            histories: int64 (B, T), numbers of SIDs from 1, padded with 0 on the right; instead of `input_ids`.
+            labels: int64 (B, T), number from 1 of the SID after each position, -100 where there is none; with
+                `histories`.
+            weights: float32 (B, T), weight of each label's loss; all 1 if None.
+            distribution: With labels: give log-probabilities instead of the loss.
+            leave_out: With labels: whether these are windows that were counted, so that each position leaves out what
+                its own label and later ones added to the counts.
+            num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
+            sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
+            moments: int64 (B, T), with `histories`: of what moment the SID after each position is. Nothing is told if
+                None.
+
+        Returns:
+            For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
+            lowest float elsewhere. For `histories`: `CatalogueOutput`.
+
+        Raises:
+            ValueError: If there is neither.
+        """
+        if histories is None:
+            if input_ids is None:
+                raise ValueError("give input_ids or histories.")
+            return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
+        if labels is None:
+            newest = newest_slots(histories)
+            return CatalogueOutput(
+                log_probs=self.leaf_log_probs(histories, None if moments is None else moments[newest])
+            )
+        row, slot = (labels > 0).nonzero(as_tuple=True)
+        told = None if moments is None else moments[row, slot].long()
+        counted, wanted = labels if leave_out else None, labels[row, slot] - 1
+        if distribution:
+            places = self._places(histories, row, slot, counted, told)
+            return CatalogueOutput(log_probs=self._log_probs(histories, places))
+        losses = self._losses(histories, Places(row, slot, moments=told), wanted, counted, sample)
+        total = losses.sum() if weights is None else losses @ weights[row, slot]
+        return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+
+    def _losses(
+        self,
+        histories: torch.Tensor,
+        at: Places,
+        wanted: torch.Tensor,
+        counted: torch.Tensor | None,
+        sample: Sample | None,
+    ) -> torch.Tensor:
+        """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
+        row, slot, told = at.row, at.slot, at.moments
+        if sample is not None:
+            columns = sample.columns
+            places = self.places_at(histories, row, slot, columns, counted, told)
+            part = Part.of(histories, columns, places)
+            found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
+            scores = [self.with_popularity(each, places.told, columns.numbers) for each in found]
+            return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
+        if self.by_blocks and not torch.is_grad_enabled() and counted is None:
+            return Blocks(self, histories, row, slot, told).losses(wanted)
+        scores = self._scores(histories, self._places(histories, row, slot, counted, told))
+        losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
+        return torch.stack(losses).mean(0)
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any
+    ) -> dict[str, Any]:
+        """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def with_popularity(
+        self, scores: torch.Tensor, told: torch.Tensor, columns: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `Popularity`."""
+        return scores if self.popularity is None else self.popularity(scores, told, columns)
+
+    def leaf_log_probs(self, histories: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
+        """Log-probabilities of all SIDs after the newest item.
+
+        Args:
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
+                biases alone, but for what the layers make of nothing.
+            moments: int64 (B,), of what moment the next SID is; None: not told.
+
+        Returns:
+            float32 (B, N), in the order of SID numbers.
+        """
+        return self._log_probs(histories, self._places(histories, *newest_slots(histories), told=moments))
+
+    def masses(
+        self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
+
+        Args:
+            histories: int64 (B, T), numbers from 1, padded with 0 on the right.
+            rows: int64 (P,), the history of each position.
+            slots: int64 (P,), its column.
+            moments: int64 (P,), of what moment the SID behind each is; None: not told.
+
+        Returns:
+            float32 (P, M).
+        """
+        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots, told=moments)))
+
+    def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
+        found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
+        return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
+
+    def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
+        found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())
+        return [self.with_popularity(scores, places.told) for scores in found]
+
+    def tower_scores(
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, moments: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Each tower's scores of all SIDs at positions of histories, float32 (P, N); arguments as of `masses`."""
+        return [scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, moments))]
+
+    def _places(
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        told: torch.Tensor | None = None,
+    ) -> Places:
+        """Positions, their counts and moments; with labels, without what a position's own and later ones added."""
+        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+        return replace(places, moments=told)
+
+    def places_at(
+        self,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        columns: Columns,
+        labels: torch.Tensor | None = None,
+        told: torch.Tensor | None = None,
+    ) -> Places:
+        """Positions for the scores of some SIDs alone; see `minionerec.models.nn.history.PairCounts.places_at`."""
+        if self.pairs is None:
+            return Places(row, slot, moments=told)
+        return replace(self.pairs.places_at(histories, row, slot, columns, labels), moments=told)
+
+    def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
+
+        Args:
+            rows: int64 (R,), SIDs whose vectors are taken.
+            columns: int64 (C,), SIDs that are scored.
+        """
+        for tower in self.each_tower():
+            yield from tower.row_tables(rows, columns, self.given()[1])
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether there are so many SIDs that they are scored block by block."""
+        return bool(self.config.num_sids > blocks.SIDS_AT_ONCE)
+
+    def node_log_probs(self, leaf_log_probs: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of all nodes of the trie, the root's being 0.
+
+        Args:
+            leaf_log_probs: float32 (B, N).
+
+        Returns:
+            float32 (B, M).
+        """
+        return node_log_probs(self.trie, leaf_log_probs)
+
+    def _token_logits(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        sids, nodes = read_tokens(self.trie, ids, mask)
+        logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
+        trie, told = self.trie, told_moments(ids, mask, sids, self.config.moment_tokens)
+        for place in range(ids.shape[1]):
+            histories = newest_items(sids[:, : place + 1], self.config.max_history)
+            masses = self.node_log_probs(self.leaf_log_probs(histories, told[:, place]))
+            children, present = trie.children(nodes[:, place])
+            steps = masses.gather(1, children) - masses.gather(1, nodes[:, place, None])
+            row, which = present.nonzero(as_tuple=True)
+            logits[row, place, trie.tokens(children[row, which])] = steps[row, which]
+        return logits
+
+    def questions_of(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The SIDs that prompts speak of, and what they say of the moment of the next one.
+
+        Returns:
+            int64 (B, H), numbers from 1, 0 behind the end; and int64 (B,), places in `minionerec.data.moments.MOMENTS`.
+
+        Raises:
+            DataError: If a prompt ends inside an SID.
+        """
+        ids, mask = pad_left(prompts, self.device)
+        sids, nodes = read_tokens(self.trie, ids, mask)
+        inside = nodes[:, -1].nonzero().flatten().tolist()
+        if inside:
+            raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
+        told = told_moments(ids, mask, sids, self.config.moment_tokens)[:, -1]
+        return newest_items(sids, self.config.max_history), told
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary that prompts and tries speak in."""
+        return self.config.vocab_size
+
+    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
+        """What the project's searches grow prefixes on (`minionerec.models.decoding.branches.open_branches`).
+
+        Raises:
+            ConfigError: If the trie holds SIDs that the model does not speak.
+        """
+        if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
+            raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
+        histories, told = self.questions_of(prompts)
+        if self.by_blocks:
+            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), told))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, told)))
+
+    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
+        """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
+        if self.by_blocks or not self._speaks(trie):
+            return None
+        return self.leaf_log_probs(*self.questions_of(prompts))
+
+    def best_sids(
+        self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The best SIDs of very many, block by block; see `best_sids`."""
+        if not (self.by_blocks and self._speaks(trie)):
+            return None
+        histories, told = self.questions_of(prompts)
+        return Blocks(self, histories, *newest_slots(histories), told).best(k, guide)
+
+    def values_at_once(self, trie: Trie) -> int:
+        """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""
+        return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
+
+    def _speaks(self, trie: Trie) -> bool:
+        own = self.trie
+        return torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)
+
+
+AutoConfig.register(CatalogueConfig.model_type, CatalogueConfig)
+AutoModelForCausalLM.register(CatalogueConfig, CatalogueModel)

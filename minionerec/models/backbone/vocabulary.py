@@ -1,0 +1,216 @@
+"""SID tokens in a tokenizer and a model: one token per code, verified; new rows initialised on purpose."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from minionerec.core.errors import DataError
+from minionerec.sid.table import SidTable, code_token
+
+SHARE = 0.95  # of the probability after SIDs: what codes have together when training begins
+_SEQUENCES, _SIDS = 8, 6
+
+
+def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
+    """Add every SID token of a table to a tokenizer, in string order, as ordinary (not special) tokens."""
+    tokens = [AddedToken(token, normalized=False, special=False) for token in table.tokens]
+    tokenizer.add_tokens(tokens)
+    verify_code_tokens(tokenizer, table)
+
+
+def add_moment_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Make each text by which a wording tells a moment one token of a tokenizer, an ordinary one.
+
+    Args:
+        tokenizer: Changed in place.
+        texts: `minionerec.models.prompts.wording.Wording.moments`.
+    """
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
+
+
+def verify_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None:
+    """Check that each SID token of a table is exactly one token, which decodes back, also inside an SID.
+
+    Raises:
+        DataError: Naming the first token that the tokenizer splits or changes.
+    """
+    known = set(tokenizer.get_vocab())
+    for token in table.tokens:
+        ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if token not in known or len(ids) != 1 or tokenizer.decode(ids) != token:
+            raise DataError(
+                f"the tokenizer turns the SID token {token!r} into {len(ids)} tokens; expected 1 that decodes back. "
+                "The checkpoint belongs to another SID table, or its vocabulary was not extended."
+            )
+    for tokens, sid in zip(table.token_tuples[:100], table.sids[:100], strict=True):
+        if tokenizer(sid, add_special_tokens=False)["input_ids"] != tokenizer.convert_tokens_to_ids(list(tokens)):
+            raise DataError(f"the tokenizer does not turn the SID {sid!r} into its {len(tokens)} tokens.")
+
+
+def code_token_ids(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> np.ndarray:
+    """Vocabulary id of every code.
+
+    Returns:
+        int64 (L, C): id of code c at level l, -1 where the table does not use the code; C is the largest code + 1.
+    """
+    vocabulary = tokenizer.get_vocab()
+    ids = np.full((table.levels, int(table.codes.max()) + 1), -1, dtype=np.int64)
+    for level in range(table.levels):
+        for code in np.unique(table.codes[:, level]):
+            if code >= 0:
+                ids[level, code] = vocabulary[code_token(level, int(code))]
+    return ids
+
+
+def initialise_code_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    table: SidTable,
+    titles: Sequence[str],
+    seed: int,
+    spoken: bool = True,
+) -> None:
+    """Grow the embedding to the tokenizer and give every SID token's row a meaning to start from.
+
+    The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
+    of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
+    SID rows are set, also those that lie in spare rows of the pretrained matrix. An untied output head gets the same
+    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`), where codes are spoken.
+
+    Args:
+        model: Causal language model, changed in place.
+        tokenizer: Its tokenizer, SID tokens already added (`add_code_tokens`).
+        table: The SIDs.
+        titles: Title of each item, in item order.
+        seed: Seed of the noise, and of the SIDs that rows are lifted by.
+        spoken: Whether the model is to speak SIDs; one that speaks titles has their tokens all the same.
+    """
+    embedding: Any = model.get_input_embeddings()
+    old_size = embedding.weight.shape[0]
+    if len(tokenizer) > old_size:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        embedding = model.get_input_embeddings()
+    ids = code_token_ids(tokenizer, table)
+    new = {int(i) for i in ids[ids >= 0]}
+    encoded = tokenizer(list(titles), add_special_tokens=False)["input_ids"]
+    matrices: list[Any] = [embedding.weight]
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is not matrices[0]:
+        matrices.append(head.weight)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in matrices:
+            values = weight.detach().float().cpu()
+            old = values[[i for i in range(min(old_size, len(values))) if i not in new]]
+            mean, spread = old.mean(0), old.std().item()
+            item_means = torch.stack(
+                [values[words].mean(0) if (words := [w for w in row if w not in new]) else mean for row in encoded]
+            )
+            for level in range(table.levels):
+                codes = torch.from_numpy(table.codes[:, level].astype(np.int64))
+                for code in codes.unique().tolist():
+                    if code >= 0:
+                        noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
+                        row = item_means[codes == code].mean(0) + noise
+                        weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)
+    if head is not None and spoken:
+        lift_code_rows(model, tokenizer, table, seed)
+
+
+@torch.no_grad()
+def extend_code_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
+) -> int:
+    """Give tokens and rows to the codes that a table has beside those of an earlier one; all other rows stay.
+
+    A new row is the mean of the rows of the codes of its level that the model knows (of all that it knows, where it
+    knows none of that level), in the embedding and in an untied head. Its logit is then the mean of theirs, which is
+    less than a known code of that level has on average in probability.
+
+    Args:
+        model: Causal language model that speaks the earlier table, changed in place.
+        tokenizer: Its tokenizer, changed in place.
+        before: The SIDs that the model speaks.
+        table: More SIDs, theirs among them.
+
+    Returns:
+        Number of codes that are new.
+    """
+    new = sorted(set(table.tokens) - set(before.tokens))
+    add_code_tokens(tokenizer, table)
+    if not new:
+        return 0
+    embedding: Any = model.get_input_embeddings()
+    if len(tokenizer) > len(embedding.weight):
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        embedding = model.get_input_embeddings()
+    vocabulary = tokenizer.get_vocab()
+    head: Any = model.get_output_embeddings()
+    matrices = [embedding.weight] + [head.weight] * (head is not None and head.weight is not embedding.weight)
+    of_level: dict[str, list[int]] = {}
+    for token in before.tokens:
+        of_level.setdefault(token[1], []).append(vocabulary[token])
+    known = [row for rows in of_level.values() for row in rows]
+    for weight in matrices:
+        for token in new:
+            weight[vocabulary[token]] = weight[of_level.get(token[1], known)].float().mean(0).to(weight.dtype)
+    return len(new)
+
+
+def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
+    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are spoken.
+
+    A pretrained model gives tokens that it has never met no probability: tens of thousands of words are ahead of them,
+    and it takes many steps of fine-tuning to push those back. The vector lies along the model's mean last hidden state
+    behind codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
+    share `SHARE` of the probability (geometric mean of the odds over positions), and nothing happens where they have
+    it already. Where embedding and head are tied, it is at most as long as codes differ from their mean, so that they
+    stay apart as inputs. Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the
+    opposite accident, new rows that take all probability.
+
+    Args:
+        model: Causal language model whose codes have rows; the output head is changed in place, with the embedding
+            where they are tied.
+        tokenizer: Its tokenizer.
+        table: The SIDs.
+        seed: Which SIDs are read to measure the hidden states.
+    """
+    head: Any = model.get_output_embeddings()
+    ids = code_token_ids(tokenizer, table)
+    new = torch.from_numpy(np.unique(ids[ids >= 0]))
+    start = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
+    known = tokenizer.get_vocab()
+    rng = np.random.default_rng(seed)
+    states, gaps = [], []
+
+    def note(module: Any, args: tuple[torch.Tensor, ...], logits: torch.Tensor) -> None:
+        scores = logits[0, len(start) :].float().cpu()
+        words = scores.index_fill(1, new, -math.inf)
+        states.append(args[0][0, len(start) :].float().cpu())
+        gaps.append(words.logsumexp(1) - scores[:, new].logsumexp(1))
+
+    handle, training = head.register_forward_hook(note), model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for _ in range(_SEQUENCES):
+                items = rng.integers(len(table.token_tuples), size=_SIDS)
+                read = start + [known[token] for item in items for token in table.token_tuples[item]]
+                model(input_ids=torch.tensor([read], device=head.weight.device), use_cache=False)
+    finally:
+        handle.remove()
+        model.train(training)
+    state = torch.cat(states).mean(0)
+    missing = float(torch.cat(gaps).mean()) + math.log(SHARE / (1 - SHARE))
+    with torch.no_grad():
+        rows = head.weight[new.to(head.weight.device)].float().cpu()
+        length = max(0.0, missing) / float(state.norm())
+        if head.weight is model.get_input_embeddings().weight:
+            length = min(length, float((rows - rows.mean(0)).norm(dim=1).mean()))
+        rows += torch.nn.functional.normalize(state, dim=0) * length
+        head.weight[new.to(head.weight.device)] = rows.to(head.weight)

@@ -1,0 +1,313 @@
+"""The true best K SIDs of the whole catalogue under a model, and how far beam search falls short of them.
+
+A prefix's score bounds the scores of all SIDs below it, for log-probabilities are never positive. So the search opens
+prefixes best first, some at a time, and stops when no unopened prefix beats the K-th best complete SID.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import progress
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.decoding.beam import BeamResult, best
+from minionerec.models.decoding.branches import (
+    OpensBranches,
+    SearchModel,
+    check_scores,
+    check_search,
+    evaluating,
+    open_branches,
+)
+from minionerec.models.decoding.decoder import length_batches, target_ranks
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.names import SCORES
+from minionerec.models.decoding.trie import Trie
+
+# Rounding may lift a score a little over its prefix's.
+_SLACK = 1e-5
+
+
+@dataclass(frozen=True)
+class ExactResult(BeamResult):
+    """The best SIDs of the catalogue for a batch of prompts.
+
+    Attributes:
+        opened: int64 (B,), prefixes whose children were scored, the empty one included.
+    """
+
+    opened: torch.Tensor
+
+
+@torch.no_grad()
+def exact_search(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    normaliser: str = "full",
+    width: int = 32,
+    guide: Guide | None = None,
+) -> ExactResult:
+    """Rank the best K SIDs of the whole catalogue.
+
+    Args:
+        model: Causal language model in evaluation mode.
+        prompts: B token id lists, none empty.
+        trie: SIDs of the catalogue.
+        k: Length of the lists.
+        normaliser: "full" or "renormalised", see `beam_search`.
+        width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
+            the fewest passes through the model; the lists are the same.
+        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
+
+    Returns:
+        min(K, SIDs that are allowed) SIDs a prompt, best first, and the number of prefixes opened.
+
+    Raises:
+        ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
+        DataError: If a prompt is empty or foreign, or scores are not numbers; the message names the prompt's row.
+    """
+    if k < 1 or width < 1:
+        raise ConfigError(f"k is {k} and width {width}; both must be at least 1.")
+    if normaliser not in SCORES:
+        raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
+    trie = check_search(model, prompts, trie)
+    guide = guide or Guide()
+    known = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
+    if known is not None:
+        return _best_known(known, k, guide)
+    ranked = model.best_sids(prompts, trie, k, guide) if isinstance(model, OpensBranches) else None
+    if ranked is not None:
+        check_scores(ranked[0].unsqueeze(1))
+        return _of_length(*ranked, k)
+    return _best_searched(model, prompts, trie, k, normaliser, width, guide)
+
+
+def _best_searched(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    normaliser: str,
+    width: int,
+    guide: Guide,
+) -> ExactResult:
+    """The best SIDs, found by opening prefixes best first; see `exact_search`."""
+    branches = open_branches(model, prompts, trie)
+    done = _Complete.none(len(prompts), k, model.device)
+    waiting = _Waiting.none(len(prompts), model.device)
+    bounds = torch.tensor(trie.level_start[1:], device=model.device)
+    opened = torch.ones(len(prompts), dtype=torch.long, device=model.device)
+    # The prefixes opened now, at first the empty one: score, node, and the slot of their own token.
+    scores = guide.start(len(prompts), model.device)
+    nodes = torch.zeros(len(prompts), 1, dtype=torch.long, device=model.device)
+    slots = torch.full_like(nodes, -1)
+    hidden = branches.hidden.unsqueeze(1)
+    while True:
+        children, present = trie.children(nodes)  # (B, K, W)
+        fan = children.shape[-1]
+        steps = branches.scores(hidden, _tokens(trie, children), present, normaliser)
+        check_scores(steps)
+        totals = (scores.unsqueeze(-1) + guide.steps(steps, nodes, children, present)).flatten(1)
+        children, present = children.flatten(1), present.flatten(1)
+        done.add(*guide.ends(totals, trie.sid[children].long().masked_fill(~present, -1), children))
+        inner = present & (trie.first_child[children + 1] > trie.first_child[children])
+        waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
+        if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
+            return ExactResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
+        scores, nodes, parents = waiting.take(width)
+        nodes = nodes.masked_fill(scores == -torch.inf, -1)
+        opened = opened + (nodes >= 0).sum(1)
+        safe = nodes.clamp(min=0)
+        depth = (torch.bucketize(safe, bounds, right=True) - 1).clamp(min=0)
+        slots = branches.count + torch.arange(nodes.shape[1], device=nodes.device).expand_as(nodes)
+        hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
+
+
+def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
+    """The best SIDs where the log-probabilities of all are known, float32 (B, S); one prefix is opened."""
+    check_scores(log_probs.unsqueeze(1))
+    if guide.own is not None:
+        log_probs = log_probs + guide.own
+    if guide.sids is not None:
+        log_probs = log_probs.masked_fill(~guide.sids, -torch.inf)
+    return _of_length(*best(log_probs, k), k)
+
+
+def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> ExactResult:
+    """Lists of length K, (B, K), from lists of at most that length, for which one prefix was opened."""
+    missing = k - scores.shape[1]
+    scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
+    sids = torch.nn.functional.pad(sids, (0, missing), value=-1).masked_fill(scores == -torch.inf, -1)
+    return ExactResult(sids, scores, torch.ones(len(scores), dtype=torch.long, device=scores.device))
+
+
+@dataclass
+class _Complete:
+    """The best complete SIDs so far.
+
+    Attributes:
+        scores: float32 (B, K), descending; minus infinity where there is none yet.
+        sids: int64 (B, K).
+    """
+
+    scores: torch.Tensor
+    sids: torch.Tensor
+
+    @classmethod
+    def none(cls, batch: int, k: int, device: torch.device) -> "_Complete":
+        """No SID yet."""
+        sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
+        return cls(torch.full((batch, k), -torch.inf, device=device), sids)
+
+    def add(self, scores: torch.Tensor, sids: torch.Tensor) -> None:
+        """Let (B, W) more compete; -1 is no SID."""
+        competing = torch.cat([self.scores, scores.masked_fill(sids < 0, -torch.inf)], 1)
+        self.scores, order = best(competing, self.scores.shape[1])
+        self.sids = torch.cat([self.sids, sids], 1).gather(1, order)
+
+
+@dataclass
+class _Waiting:
+    """Prefixes not yet opened.
+
+    Attributes:
+        scores: float32 (B, W), minus infinity where there is none.
+        nodes: int64 (B, W).
+        slots: int64 (B, W), slots of the tokens before theirs.
+    """
+
+    scores: torch.Tensor
+    nodes: torch.Tensor
+    slots: torch.Tensor
+
+    @classmethod
+    def none(cls, batch: int, device: torch.device) -> "_Waiting":
+        """No prefix yet."""
+        empty = torch.zeros(batch, 0, dtype=torch.long, device=device)
+        return cls(torch.full((batch, 0), -torch.inf, device=device), empty, empty)
+
+    def add(self, scores: torch.Tensor, nodes: torch.Tensor, slots: torch.Tensor) -> None:
+        """Put (B, W) more behind."""
+        self.scores = torch.cat([self.scores, scores], 1)
+        self.nodes = torch.cat([self.nodes, nodes], 1)
+        self.slots = torch.cat([self.slots, slots], 1)
+
+    def keep_above(self, bar: torch.Tensor) -> bool:
+        """Drop what does not exceed (B, 1); whether anything is left. What is left stands in the order of scores."""
+        hopeful = self.scores > bar
+        most = int(hopeful.sum(1).max())
+        if most == 0:
+            return False
+        self.scores, order = best(self.scores.masked_fill(~hopeful, -torch.inf), most)
+        self.nodes, self.slots = self.nodes.gather(1, order), self.slots.gather(1, order)
+        return True
+
+    def take(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The first `width`, which wait no longer: scores, nodes, slots."""
+        scores, self.scores = self.scores.tensor_split([width], dim=1)
+        nodes, self.nodes = self.nodes.tensor_split([width], dim=1)
+        slots, self.slots = self.slots.tensor_split([width], dim=1)
+        return scores, nodes, slots
+
+
+def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:
+    """Vocabulary ids of nodes of any depth; fillers (the root) get token 0."""
+    return trie.tokens(nodes).clamp(min=0)
+
+
+def exact_prompts(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    *,
+    batch_size: int = 8,
+    normaliser: str = "full",
+    width: int = 32,
+    description: str | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`exact_search` for many prompts, those of similar length together.
+
+    Returns:
+        SID numbers int64 (R, K), -1 behind the end of shorter lists, scores float32 (R, K), and prefixes opened
+        int64 (R,), in prompt order.
+    """
+    sids = np.full((len(prompts), k), -1, dtype=np.int64)
+    scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
+    opened = np.zeros(len(prompts), dtype=np.int64)
+    batches = length_batches(prompts, batch_size)
+    with evaluating(model):
+        for batch in progress(batches, description, unit="rows", size=len) if description else batches:
+            result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
+            sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
+            opened[batch] = result.opened.cpu().numpy()
+    return sids, scores, opened
+
+
+@dataclass(frozen=True)
+class SearchError:
+    """What a search loses against the exact one.
+
+    Attributes:
+        rows: Number of lists compared, R.
+        lists_differ: Share of rows whose ranked lists are not the same.
+        sets_differ: Share of rows whose lists do not hold the same SIDs.
+        missed: Share of the exact lists' SIDs that the search did not find.
+        hr: HR@K of the search less that of the exact lists, by K; empty without targets.
+        ndcg: NDCG@K likewise.
+    """
+
+    rows: int
+    lists_differ: float
+    sets_differ: float
+    missed: float
+    hr: dict[int, float]
+    ndcg: dict[int, float]
+
+
+def search_error(
+    found: np.ndarray, exact: np.ndarray, targets: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
+) -> SearchError:
+    """Compare the lists of a search with the exact ones.
+
+    Args:
+        found: int64 (R, K), SID numbers, best first, -1 behind the end.
+        exact: int64 (R, K), likewise.
+        targets: int64 (R,), SID number of each row's target, for HR and NDCG.
+        ks: Cut-offs.
+
+    Raises:
+        DataError: If the shapes do not match.
+
+    Example:
+        >>> error = search_error(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [4, 5]]), np.array([1, 4]), ks=[1, 2])
+        >>> error.lists_differ, error.missed, error.hr
+        (0.5, 0.25, {1: -0.5, 2: 0.0})
+    """
+    if found.shape != exact.shape or len(found) == 0 or (targets is not None and len(targets) != len(found)):
+        raise DataError(
+            f"lists of shape {found.shape} cannot be compared with lists of shape {exact.shape}"
+            + ("." if targets is None else f" and {len(targets)} targets.")
+        )
+    known = exact >= 0
+    missed = known & ~(found[:, :, None] == exact[:, None, :]).any(1)
+    extra = (found >= 0) & ~(found[:, :, None] == exact[:, None, :]).any(2)
+    hr: dict[int, float] = {}
+    ndcg: dict[int, float] = {}
+    if targets is not None:
+        ours, best_ones = (ranking_metrics(target_ranks(lists, targets), ks) for lists in (found, exact))
+        hr = {k: float(ours[f"HR@{k}"].mean() - best_ones[f"HR@{k}"].mean()) for k in ks}
+        ndcg = {k: float(ours[f"NDCG@{k}"].mean() - best_ones[f"NDCG@{k}"].mean()) for k in ks}
+    return SearchError(
+        rows=len(found),
+        lists_differ=float((found != exact).any(1).mean()),
+        sets_differ=float((missed.any(1) | extra.any(1)).mean()),
+        missed=float(missed.sum() / max(1, known.sum())),
+        hr=hr,
+        ndcg=ndcg,
+    )

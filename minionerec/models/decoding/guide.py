@@ -1,0 +1,144 @@
+"""What steers a search beside the model: which SIDs each prompt may get, and a bonus for some of them.
+
+Both act in the trie, before anything is cut off: a prefix is followed only where an SID that is allowed lies below it,
+and a prefix is worth the largest bonus below it until the search knows which SID it becomes. So a list is as long as
+there are SIDs to fill it, a prefix never scores less than what lies below it (exact search stays exact), and the bonus
+that an SID ends with is its own.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from minionerec.core.errors import ConfigError
+from minionerec.models.decoding.trie import Trie
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What steers a search for a batch of prompts.
+
+    Attributes:
+        nodes: bool (B, M), nodes with an SID that is allowed at or below them; None where everything is allowed.
+        sids: bool (B, S), the SIDs that are allowed; None likewise.
+        bonus: float32 (M,), the largest bonus at or below each node; None without.
+        own: float32 (S,), the bonus of each SID; None without.
+    """
+
+    nodes: torch.Tensor | None = None
+    sids: torch.Tensor | None = None
+    bonus: torch.Tensor | None = None
+    own: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, trie: Trie, allowed: torch.Tensor | None = None, bonus: torch.Tensor | None = None) -> "Guide":
+        """What steers a search over a trie.
+
+        Args:
+            trie: The trie that is searched, S SIDs and M nodes.
+            allowed: bool (B, S), the SIDs that each prompt may get, by their number; all if None.
+            bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
+
+        Raises:
+            ConfigError: If the widths are not S, or a bonus is not finite.
+
+        Example:
+            >>> import numpy as np
+            >>> trie = Trie.build(np.array([[0, 1], [0, 2], [1, 1]]), np.array([[5, 6, 7], [8, 9, 10]]))
+            >>> guide = Guide.of(trie, torch.tensor([[True, False, False]]), torch.tensor([0.0, 2.0, 1.0]))
+            >>> guide.nodes.tolist(), guide.bonus.tolist()
+            ([[True, True, False, True, False, False]], [2.0, 2.0, 1.0, 0.0, 2.0, 1.0])
+        """
+        device = trie.code.device
+        for name, given in (("allowed", allowed), ("bonus", bonus)):
+            if given is not None and given.shape[-1] != trie.n_sids:
+                raise ConfigError(f"{name} speaks of {given.shape[-1]} SIDs, but the trie has {trie.n_sids}.")
+        if bonus is not None and not bool(torch.isfinite(bonus).all()):
+            raise ConfigError("a bonus is not a finite number.")
+        nodes = None if allowed is None else reached(trie, allowed.to(device))
+        sids = None if allowed is None else allowed.to(device)
+        if bonus is None:
+            return cls(nodes, sids)
+        own = bonus.float().to(device)
+        return cls(nodes, sids, largest_below(trie, own), own)
+
+    def start(self, batch: int, device: torch.device) -> torch.Tensor:
+        """Scores of the empty prefix: float32 (B, 1)."""
+        if self.bonus is None:
+            return torch.zeros(batch, 1, device=device)
+        return self.bonus[:1].expand(batch, 1)
+
+    def steps(
+        self, scores: torch.Tensor, nodes: torch.Tensor, children: torch.Tensor, present: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores of steps, with what the bonus changes by, and minus infinity where nothing allowed lies below.
+
+        Args:
+            scores: float32 (B, K, W), log-probabilities of the steps.
+            nodes: int64 (B, K), where they begin; -1 for nowhere.
+            children: int64 (B, K, W), where they lead.
+            present: bool (B, K, W), which exist.
+        """
+        if self.bonus is not None:
+            scores = scores + (self.bonus[children] - self.bonus[nodes.clamp(min=0)].unsqueeze(-1))
+        if self.nodes is not None:
+            scores = scores.masked_fill(~self._at(self.nodes, children), -torch.inf)
+        return scores.masked_fill(~present, -torch.inf)
+
+    def ends(self, totals: torch.Tensor, ends: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores of complete SIDs by their own bonus, and which of them are allowed.
+
+        Args:
+            totals: float32 (B, W), scores of prefixes.
+            ends: int64 (B, W), the SID that ends at each, -1 for none.
+            places: int64 (B, W), its node.
+
+        Returns:
+            Scores float32 (B, W), and `ends` with -1 for SIDs that are not allowed.
+        """
+        safe = ends.clamp(min=0)
+        if self.own is not None and self.bonus is not None:
+            totals = totals + (self.own[safe] - self.bonus[places.clamp(min=0)])
+        if self.sids is not None:
+            ends = ends.masked_fill(~self._at(self.sids, safe), -1)
+        return totals, ends
+
+    def _at(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Entries of a bool (B, M) table at int64 (B, ...)."""
+        return table.gather(1, places.flatten(1)).view_as(places)
+
+
+def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:
+    """Nodes at or below which an SID that is allowed ends: bool (B, M).
+
+    Args:
+        trie: The trie.
+        allowed: bool (B, S).
+    """
+    found = torch.zeros(len(allowed), len(trie.code), dtype=torch.bool, device=allowed.device)
+    found[:, trie.node_of_sid] = allowed
+    for depth in reversed(range(trie.levels)):
+        begin, end = trie.level_start[depth], trie.level_start[depth + 1]
+        bounds = trie.first_child[begin : end + 1].long()
+        first = int(bounds[0])
+        below = found[:, first : int(bounds[-1])].cumsum(1, dtype=torch.int32)
+        below = torch.nn.functional.pad(below, (1, 0))
+        bounds = bounds - first
+        found[:, begin:end] |= below[:, bounds[1:]] > below[:, bounds[:-1]]
+    return found
+
+
+def largest_below(trie: Trie, own: torch.Tensor) -> torch.Tensor:
+    """The largest value of the SIDs that end at or below each node: float32 (..., M).
+
+    Args:
+        trie: The trie.
+        own: float32 (..., S), the value of each SID.
+    """
+    found = torch.full((*own.shape[:-1], len(trie.code)), -torch.inf, device=own.device)
+    found[..., trie.node_of_sid] = own
+    for depth in reversed(range(trie.levels)):
+        begin, end = trie.level_start[depth + 1], trie.level_start[depth + 2]
+        below = found[..., begin:end].clone()
+        found.scatter_reduce_(-1, trie.parent[begin:end].expand_as(below), below, "amax")
+    return found

@@ -1,0 +1,183 @@
+"""Distributions over all leaves of a trie (SIDs, or titles) as what searches grow prefixes on.
+
+A model that gives every leaf a probability at once gives every prefix one too, the sum of the leaves below it, and a
+step from a prefix to one of its children the ratio of the two. The catalogue model speaks to searches in this way, and
+so does whatever ranks items by itself, once the probabilities of the items behind a leaf are summed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.decoding.branches import OpensBranches
+from minionerec.models.decoding.guide import largest_below
+from minionerec.models.decoding.trie import Trie
+
+_FAINT = -80.0  # nats below the most probable leaf, where single precision has little left
+
+
+def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leaves: int) -> torch.Tensor:
+    """Log-probabilities of leaves: of each, the sum over the items behind it.
+
+    Args:
+        item_log_probs: float32 (B, N).
+        leaf_of_item: int64 (N,), every leaf having an item.
+        leaves: Number of leaves, S.
+
+    Returns:
+        float32 (B, S).
+
+    Example:
+        >>> sum_to_leaves(torch.tensor([[0.25, 0.25, 0.5]]).log(), torch.tensor([1, 1, 0]), 2).exp().tolist()
+        [[0.5, 0.5]]
+    """
+    index = leaf_of_item.expand_as(item_log_probs)
+    highest = item_log_probs.new_full((len(item_log_probs), leaves), -torch.inf)
+    highest = _finite(highest.scatter_reduce(1, index, item_log_probs, "amax"))
+    sums = torch.zeros_like(highest).scatter_add(1, index, (item_log_probs - highest.gather(1, index)).exp())
+    return sums.log() + highest
+
+
+def node_log_probs(trie: Trie, leaf_log_probs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of all nodes of a trie: of each, the sum of the leaves at or below it.
+
+    Args:
+        trie: S leaves and M nodes.
+        leaf_log_probs: float32 (B, S), however far apart.
+
+    Returns:
+        float32 (B, M); the root's are 0 where the leaves' sum to 1.
+    """
+    highest = leaf_log_probs.detach().amax(1, keepdim=True).expand(-1, len(trie.code))
+    found = _log_sums(trie, leaf_log_probs, highest)
+    faint = found < highest + _FAINT
+    if bool(faint.any()):
+        below = _finite(largest_below(trie, leaf_log_probs.detach()))
+        found = torch.where(faint, _log_sums(trie, leaf_log_probs, below), found)
+    return found
+
+
+def _log_sums(trie: Trie, leaf_log_probs: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Logarithms of the sums of the leaves at or below each node, reckoned in units of `scale`, float32 (B, M)."""
+    mass = torch.zeros_like(scale)
+    for nodes in trie.paths.unbind(1):
+        there = (nodes >= 0).nonzero()[:, 0]
+        nodes, leaves = (
+            (nodes, leaf_log_probs) if len(there) == len(nodes) else (nodes[there], leaf_log_probs[:, there])
+        )
+        mass.index_add_(1, nodes, (leaves - scale[:, nodes]).exp())
+    return mass.log() + scale
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """Values that others are subtracted from: the lowest number where they are minus infinity."""
+    return values.clamp(min=torch.finfo(values.dtype).min)
+
+
+class LeafBranches:
+    """Prefixes behind a batch of prompts (`minionerec.models.decoding.branches.Branches`).
+
+    Args:
+        trie: The leaves that the distributions are over, M nodes.
+        masses: float32 (B, M), log-probabilities of all nodes behind each prompt (`node_log_probs`).
+
+    Attributes:
+        hidden: int64 (B, 1), the prefix that stands behind each prompt: the root.
+        count: Branch tokens that have been run for each prompt.
+    """
+
+    def __init__(self, trie: Trie, masses: torch.Tensor):
+        self.trie, self.masses = trie, masses
+        self.hidden = torch.zeros(len(masses), 1, dtype=torch.int64, device=masses.device)
+        self.count = 0
+        self._nodes = self.hidden[:, :0]  # (B, slots)
+
+    def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
+        """Put one more code behind each of K prefixes; see `minionerec.models.decoding.branches.Branches.run`.
+
+        Returns:
+            int64 (B, K, 1), the prefixes reached, 0 where there is none.
+        """
+        if self.count:
+            before = self._nodes.gather(1, parents.clamp(min=0)).masked_fill(parents < 0, 0)
+        else:
+            before = torch.zeros_like(tokens)
+        nodes = self.trie.find(before, tokens).clamp(min=0)
+        self._nodes = torch.cat([self._nodes, nodes], 1)
+        self.count += tokens.shape[1]
+        return nodes.unsqueeze(-1)
+
+    def mass(self, nodes: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of nodes int64 (B, K, W) of each prompt: float32 (B, K, W)."""
+        rows = torch.arange(len(nodes), device=nodes.device)[:, None, None]
+        return self.masses[rows, nodes]
+
+    def scores(
+        self,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        present: torch.Tensor,
+        normaliser: str = "full",
+        temperature: float = 1.0,
+    ) -> torch.Tensor:
+        """Log-probabilities of candidate codes; see `minionerec.models.decoding.branches.Branches.scores`.
+
+        Only codes that exist have a probability, so both normalisers agree but where candidates are left out.
+        """
+        node = hidden.expand(tokens.shape)
+        child = self.trie.find(node, tokens)
+        present = present & (child >= 0)
+        steps = (self.mass(child.clamp(min=0)) - self.mass(node)) / temperature
+        steps = steps.masked_fill(~present, -torch.inf)
+        if normaliser != "full" or temperature != 1:
+            steps = (steps - steps.logsumexp(-1, keepdim=True)).masked_fill(~present, -torch.inf)
+        return steps
+
+
+class LeafModel(OpensBranches):
+    """Distributions over all leaves, one for each row of a batch, as a model that is searched.
+
+    Args:
+        leaf_log_probs: float32 (B, S), by the leaves' numbers in the tries that are searched.
+        vocab_size: Tokens of the vocabulary that those tries speak in.
+    """
+
+    row_bound = True
+
+    def __init__(self, leaf_log_probs: torch.Tensor, vocab_size: int):
+        self.leaf_log_probs, self._vocab_size = leaf_log_probs, vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the distributions lie."""
+        return self.leaf_log_probs.device
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary that tries speak in; prompts are not read."""
+        return self._vocab_size
+
+    def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
+        """What searches grow prefixes on; of the prompts only the number counts.
+
+        Raises:
+            ConfigError: If the trie has another number of leaves, or one that stands inside another.
+            DataError: If there are more or fewer prompts than rows.
+        """
+        return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
+
+    def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor:
+        """The distributions themselves; see `branches`."""
+        if trie.n_sids != self.leaf_log_probs.shape[1]:
+            raise ConfigError(
+                f"the distribution is over {self.leaf_log_probs.shape[1]} SIDs, but the trie has {trie.n_sids}."
+            )
+        if trie.mixed_ends:
+            raise ConfigError(
+                "some SIDs begin other SIDs, so a step has no probability of ending there; search over "
+                "trie.with_tail([end token])."
+            )
+        if len(prompts) != len(self.leaf_log_probs):
+            raise DataError(f"{len(prompts)} prompts were asked, but {len(self.leaf_log_probs)} rows are known.")
+        return self.leaf_log_probs

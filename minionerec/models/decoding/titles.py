@@ -1,0 +1,73 @@
+"""A catalogue's titles as the leaves of a trie: what a model that speaks titles is searched over.
+
+Items of one title share a leaf, as items of one SID do; so every figure of such a model has two readings, by title and
+by item. A leaf ends with the tokens that end a completion, so that a title that begins another one can be reached.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import LONGEST_COMPLETION, ExampleBuilder, encode_completion
+from minionerec.models.prompts.wording import NEXT_TITLE
+
+
+@dataclass(frozen=True)
+class Titles:
+    """Distinct titles and the items behind them; groups of items as `candidates.Groups` are.
+
+    Attributes:
+        trie: The distinct titles in the tokens of one tokenizer.
+        sid_numbers: int64 (N,), the leaf of each item.
+        sids: N texts, what the group of each item is called: the title itself.
+    """
+
+    unit: ClassVar[str] = "title"
+
+    trie: Trie
+    sid_numbers: np.ndarray
+    sids: Sequence[str]
+
+    @classmethod
+    def build(cls, tokens: Sequence[Sequence[int]], titles: Sequence[str]) -> "Titles":
+        """The trie of tokenised titles.
+
+        Args:
+            tokens: Token ids of each item's title, N lists, none empty; equal lists share a leaf.
+            titles: The N titles.
+
+        Example:
+            >>> titles = Titles.build([[5, 6, 0], [5, 0], [5, 6, 0]], ["red cup", "red", "red cup"])
+            >>> titles.sid_numbers.tolist(), titles.n_unique, titles.trie.levels
+            ([1, 0, 1], 2, 3)
+        """
+        lengths = np.array([len(ids) for ids in tokens])
+        words, places = np.unique(np.concatenate([np.asarray(ids) for ids in tokens]), return_inverse=True)
+        codes = np.full((len(lengths), int(lengths.max())), -1, dtype=np.int64)
+        codes[np.arange(codes.shape[1]) < lengths[:, None]] = places
+        rows, first, groups = np.unique(codes, axis=0, return_index=True, return_inverse=True)
+        called = [titles[item] if titles[item].strip() else f"(no title: {titles[item]!r})" for item in first]
+        groups = groups.reshape(-1).astype(np.int64)
+        return cls(Trie.build(rows, np.tile(words, (codes.shape[1], 1))), groups, [called[leaf] for leaf in groups])
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> "Titles":
+        """The titles of a catalogue as completions of the task title_history_to_title, cut as in training."""
+        texts = [builder.completion(NEXT_TITLE, item) for item in range(len(builder.titles))]
+        return cls.build([ids[:LONGEST_COMPLETION] for ids in encode_completion(tokenizer, texts)], builder.titles)
+
+    @property
+    def n_unique(self) -> int:
+        """Number of distinct titles."""
+        return self.trie.n_sids
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the items' titles, which says whether two artefacts speak of the same ones."""
+        return hashlib.sha256("\0".join(self.sids).encode()).hexdigest()

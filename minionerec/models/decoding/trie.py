@@ -1,0 +1,253 @@
+"""The trie of a catalogue's SIDs as flat arrays; the children of a batch of nodes are found by gathers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from minionerec.core.errors import ConfigError
+from minionerec.models.decoding.trie_builder import build_arrays
+
+
+@dataclass(frozen=True)
+class Trie:
+    """All SIDs of a catalogue; node 0 is the root, nodes are numbered level by level, siblings side by side.
+
+    Twelve bytes a node: ten million items of three levels take about 120 MB.
+
+    Attributes:
+        first_child: int32 (M + 1,); the children of node n are the nodes first_child[n] to first_child[n + 1] - 1.
+        code: int32 (M,), code of each node, local to its level; -1 at the root.
+        sid: int32 (M,), number of the SID that ends at the node, -1 where none does.
+        code_tokens: int64 (L, C), vocabulary id of each code of each level, -1 where there is none.
+        level_start: L + 2 numbers: the nodes of depth d are level_start[d] to level_start[d + 1] - 1.
+        n_sids: Number of distinct SIDs.
+        levels: Most codes that an SID has, L.
+    """
+
+    first_child: torch.Tensor
+    code: torch.Tensor
+    sid: torch.Tensor
+    code_tokens: torch.Tensor
+    level_start: tuple[int, ...]
+    n_sids: int
+    levels: int
+
+    @classmethod
+    def build(cls, codes: np.ndarray, token_ids: np.ndarray) -> "Trie":
+        """Build the trie of a code table.
+
+        Args:
+            codes: int (N, L), one row an item, -1 filling the end of shorter SIDs; rows may repeat.
+            token_ids: int64 (L, C), vocabulary id of each code
+                (`minionerec.models.backbone.vocabulary.code_token_ids`).
+
+        Returns:
+            The trie. Distinct SIDs are numbered in lexicographic order of their codes, as `numpy.unique` does.
+
+        Raises:
+            DataError: If there is no SID, a row has a gap, or a code has no vocabulary id.
+
+        Example:
+            >>> trie = Trie.build(np.array([[0, 1], [2, 0], [0, 1]]), np.array([[5, 6, 7], [8, 9, 10]]))
+            >>> trie.n_sids, trie.children(torch.tensor([0]))[0].tolist(), trie.token.tolist()
+            (2, [[1, 2]], [-1, 5, 7, 9, 8])
+        """
+        made = build_arrays(np.asarray(codes), np.asarray(token_ids))
+        return cls(
+            first_child=torch.from_numpy(made.first_child),
+            code=torch.from_numpy(made.code),
+            sid=torch.from_numpy(made.sid),
+            code_tokens=torch.from_numpy(made.code_tokens),
+            level_start=made.level_start,
+            n_sids=int((made.sid >= 0).sum()),
+            levels=len(made.level_start) - 2,
+        )
+
+    @cached_property
+    def depth(self) -> torch.Tensor:
+        """Level of each node counted from 1, 0 at the root: int16 (M,)."""
+        counts = torch.tensor(self.level_start).diff()
+        return torch.arange(self.levels + 1, dtype=torch.int16).repeat_interleave(counts).to(self.code.device)
+
+    @cached_property
+    def token(self) -> torch.Tensor:
+        """Vocabulary id of each node, -1 at the root: int64 (M,)."""
+        return torch.cat(
+            [self.code[:1].long()] + [self.tokens(nodes, level + 1) for level, nodes in enumerate(self._level_nodes())]
+        )
+
+    def _level_nodes(self) -> list[torch.Tensor]:
+        bounds = self.level_start[1:]
+        return [torch.arange(a, b, device=self.code.device) for a, b in pairwise(bounds)]
+
+    @cached_property
+    def max_token(self) -> int:
+        """Largest vocabulary id that the trie speaks of."""
+        return int(self.code_tokens.max())
+
+    @cached_property
+    def mixed_ends(self) -> bool:
+        """Whether an SID is the beginning of another one."""
+        return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())
+
+    def check_vocabulary(self, size: int) -> None:
+        """Check that a model with a vocabulary of `size` tokens can speak of every code.
+
+        Raises:
+            ConfigError: If a code's token lies outside of it.
+        """
+        if self.max_token >= size:
+            raise ConfigError(
+                f"the trie speaks of token {self.max_token}, but the model has {size} tokens (0 to {size - 1}): they "
+                "belong to different vocabularies. Build the trie with the tokenizer of the model's own checkpoint."
+            )
+
+    def to(self, device: torch.device | str) -> "Trie":
+        """The same trie on a device."""
+        if self.code.device == torch.device(device):
+            return self
+        return replace(
+            self,
+            first_child=self.first_child.to(device),
+            code=self.code.to(device),
+            sid=self.sid.to(device),
+            code_tokens=self.code_tokens.to(device),
+        )
+
+    def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Children of a batch of nodes.
+
+        Args:
+            nodes: int64 (...), node numbers; -1 stands for no node.
+
+        Returns:
+            Node numbers int64 (..., W) and which of them exist, bool (..., W); W is the largest number of children
+            in the batch, at least 1. Places without a child hold 0.
+        """
+        safe = nodes.clamp(min=0)
+        first = self.first_child[safe]
+        count = (self.first_child[safe + 1] - first).masked_fill(nodes < 0, 0)
+        width = max(1, int(count.max())) if count.numel() else 1
+        offsets = torch.arange(width, device=nodes.device)
+        present = offsets < count.unsqueeze(-1)
+        return (first.unsqueeze(-1) + offsets).masked_fill(~present, 0), present
+
+    def tokens(self, nodes: torch.Tensor, depth: int | None = None) -> torch.Tensor:
+        """Vocabulary ids of nodes.
+
+        Args:
+            nodes: int64 (...), node numbers, none negative.
+            depth: The depth of all of them (the root, as a filler, may be among them); found node by node if None.
+
+        Returns:
+            int64 (...); 0 or another id of the vocabulary for fillers, -1 for the root where `depth` is None.
+        """
+        code = self.code[nodes].long()
+        if depth is not None:
+            return self.code_tokens[depth - 1][code].clamp(min=0)
+        bounds = torch.tensor(self.level_start[1:], device=nodes.device)
+        level = torch.bucketize(nodes, bounds, right=True) - 1
+        return self.code_tokens[level.clamp(min=0), code].masked_fill(level < 0, -1)
+
+    @cached_property
+    def parent(self) -> torch.Tensor:
+        """The node above each node, the root's being itself: int64 (M,)."""
+        nodes = torch.arange(len(self.code), device=self.code.device)
+        return torch.cat([nodes[:1], nodes.repeat_interleave(self.first_child.diff().long())])
+
+    @cached_property
+    def node_of_sid(self) -> torch.Tensor:
+        """The node at which each SID ends: int64 (n_sids,)."""
+        nodes = (self.sid >= 0).nonzero()[:, 0]
+        return torch.empty_like(nodes).index_copy_(0, self.sid[nodes].long(), nodes)
+
+    @cached_property
+    def paths(self) -> torch.Tensor:
+        """Nodes from the root to the end of each SID: int64 (n_sids, L + 1), -1 behind the end of shorter ones."""
+        node, rows = self.node_of_sid, torch.arange(self.n_sids, device=self.code.device)
+        found = torch.full((self.n_sids, self.levels + 1), -1, device=self.code.device)
+        for _ in range(self.levels + 1):
+            found[rows, self.depth[node].long()] = node
+            node = self.parent[node]
+        return found
+
+    @cached_property
+    def below(self) -> torch.Tensor:
+        """Codes between each node and the deepest end below it: int64 (M,)."""
+        found = torch.zeros(len(self.code), dtype=torch.long, device=self.code.device)
+        for begin, end in reversed(list(pairwise(self.level_start[1:]))):
+            found.scatter_reduce_(0, self.parent[begin:end], found[begin:end] + 1, "amax")
+        return found
+
+    @cached_property
+    def single(self) -> torch.Tensor:
+        """Nodes at or below which one SID ends, so that every code behind them is forced: bool (M,)."""
+        ends = (self.sid >= 0).long()
+        for begin, end in reversed(list(pairwise(self.level_start[1:]))):
+            ends.index_add_(0, self.parent[begin:end], ends[begin:end].clone())
+        return ends == 1
+
+    @cached_property
+    def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each node's parent and own token as one ascending number, and the nodes in that order; int64 (M - 1,)."""
+        keys, order = (self.parent[1:] * (self.max_token + 1) + self.token[1:]).sort()
+        return keys, order + 1
+
+    def find(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The child that a token leads to.
+
+        Args:
+            nodes: int64 (...), node numbers, none negative.
+            tokens: int64 (...), vocabulary ids, any number.
+
+        Returns:
+            int64 (...), -1 where the node has no such child.
+
+        Example:
+            >>> trie = Trie.build(np.array([[0, 1], [2, 0]]), np.array([[5, 6, 7], [8, 9, 10]]))
+            >>> trie.find(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 8, 9, -1])).tolist()
+            [2, -1, 3, -1]
+        """
+        keys, order = self._edges
+        known = (tokens >= 0) & (tokens <= self.max_token)
+        wanted = nodes * (self.max_token + 1) + tokens
+        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        return torch.where(known & (keys[place] == wanted), order[place], -1)
+
+    def codes(self) -> np.ndarray:
+        """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
+        parent, code = self.parent.cpu().numpy(), self.code.cpu().numpy()
+        node = self.node_of_sid.cpu().numpy()
+        found = np.full((self.n_sids, self.levels), -1, dtype=np.int32)
+        for level in reversed(range(self.levels)):
+            here = node >= self.level_start[level + 1]  # as deep as this level
+            found[here, level] = code[node[here]]
+            node = np.where(here, parent[node], node)
+        return found
+
+    def with_tail(self, tail: Sequence[int]) -> "Trie":
+        """The trie of the same SIDs, each followed by the same fixed tokens (a newline, an end token).
+
+        Decoding over it scores those tokens as stock `generate` does when a completion goes on behind the SID. Without
+        it they are never run through the model. SIDs keep their numbers; codes are moved up by `len(tail)`.
+
+        Args:
+            tail: Vocabulary ids that follow every SID.
+        """
+        if not tail:
+            return self
+        size, codes = len(tail), self.codes()
+        longer = np.full((len(codes), self.levels + size), -1, dtype=np.int32)
+        longer[:, : self.levels] = np.where(codes >= 0, codes + size, -1)
+        lengths = (codes >= 0).sum(1)
+        for place in range(size):
+            longer[np.arange(len(codes)), lengths + place] = place
+        own = self.code_tokens.cpu().numpy()
+        token_ids = np.full((self.levels + size, own.shape[1] + size), -1, dtype=np.int64)
+        token_ids[:, :size] = np.asarray(tail)
+        token_ids[: self.levels, size:] = own
+        return Trie.build(longer, token_ids).to(self.code.device)

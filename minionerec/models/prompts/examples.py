@@ -1,0 +1,218 @@
+"""Examples: corpus rows and items put into the words of one wording, and tokenised the same way everywhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import SAME, UNKNOWN, row_moments
+from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
+from minionerec.sid.table import SidTable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ITEM_TASKS = (
+    "title_to_sid",
+    "sid_to_title",
+    "description_to_sid",
+    "sid_to_description",
+    "text_to_sid",
+    "sid_to_text",
+)
+LONGEST_COMPLETION = 512
+"""Completions are cut to their first tokens, this many."""
+
+LONGEST_TEXT = 20_000
+"""Of a longer title or description a prompt gets the last characters and a completion the first, this many."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt with its completion.
+
+    Attributes:
+        task: Task name.
+        prompt: Prompt text.
+        completion: Completion text, end marks included.
+        target: Item index of the item that the completion speaks of.
+        others: The prompt in the wording's other ways to ask, of training examples; none where it has one way.
+    """
+
+    task: str
+    prompt: str
+    completion: str
+    target: int
+    others: tuple[str, ...] = ()
+
+
+def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
+    """What `{bos}` and `{eos}` stand for: the tokenizer's own tokens, "" where it has none.
+
+    A tokenizer that puts its own BOS before every text gets no second one.
+    """
+    adds_bos = bool(tokenizer.bos_token) and tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return {"bos": "" if adds_bos else tokenizer.bos_token or "", "eos": tokenizer.eos_token or ""}
+
+
+def _shortened(text: str, longest: int) -> str:
+    """The first characters of a text, to the end of a word; all of them for 0."""
+    if not longest or len(text) <= longest:
+        return text
+    return text[: longest + 1].rpartition(" ")[0].rstrip() or text[:longest]
+
+
+class ExampleBuilder:
+    """Builds examples of every task from one corpus, one SID table and one wording.
+
+    Args:
+        corpus: Items and rows.
+        table: SIDs of the same items.
+        wording: How tasks are put into words.
+        specials: Texts for `{bos}` and `{eos}` (`special_texts`).
+
+    Attributes:
+        cut_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
+
+    Raises:
+        DataError: If corpus and table speak of different items.
+    """
+
+    def __init__(self, corpus: Corpus, table: SidTable, wording: Wording, specials: Mapping[str, str]):
+        table.check_items(corpus.items["item_id"].tolist(), "corpus")
+        self.corpus, self.table, self.wording, self.specials = corpus, table, wording, dict(specials)
+        self.titles = corpus.items["title"].tolist()
+        self.descriptions = [
+            _shortened(text, wording.longest_description) for text in corpus.items["description"].tolist()
+        ]
+        # Prompts are cut to their last tokens: what those are, the last characters decide.
+        self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
+        self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
+
+    @property
+    def tells_moments(self) -> bool:
+        """Whether prompts say of what moment the next item is."""
+        return bool(self.wording.moments)
+
+    def prompt_tells(self, task: str) -> bool:
+        """Whether the prompt of a task that asks what follows a history has a place for the moment."""
+        untold, told = (self.prompt(task, history=[], moment=moment) for moment in (UNKNOWN, SAME))
+        return untold != told
+
+    def history_text(self, history: Sequence[int] | np.ndarray) -> str:
+        """The SIDs of a history in words."""
+        return self.wording.separator.join(self.table.sids[item] for item in history)
+
+    def prompt(
+        self,
+        task: str,
+        history: Sequence[int] | np.ndarray | None = None,
+        item: int | None = None,
+        way: int = 0,
+        moment: int = UNKNOWN,
+    ) -> str:
+        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask.
+
+        Args:
+            task: Its name.
+            history: Item indices, oldest first, of a task that asks for what follows.
+            item: Item index, of any other.
+            way: Which of the wording's ways to ask.
+            moment: Of what moment the next item is, a place in `minionerec.data.moments.MOMENTS`; said only by a
+                wording that tells moments.
+        """
+        values: dict[str, Any] = {**self.specials, "moment": ("", *self.wording.moments)[moment * self.tells_moments]}
+        titles, descriptions = self._last
+        if history is not None:
+            values["history"] = self.history_text(history)
+            values["history_titles"] = self.wording.title_separator.join(titles[place] for place in history)
+            values["closed_titles"] = "".join(titles[place] + self.specials["eos"] for place in history)
+        if item is not None:
+            values.update(sid=self.table.sids[item], title=titles[item], description=descriptions[item])
+        return self.wording.task(task).prompts[way].format_map(values)
+
+    def completion(self, task: str, item: int) -> str:
+        """Completion text of one task for its target item."""
+        title, description = (texts[item][:LONGEST_TEXT] for texts in (self.titles, self.descriptions))
+        values = {**self.specials, "sid": self.table.sids[item], "title": title, "description": description}
+        return self.wording.task(task).completion.format_map(values)
+
+    def build(self, task: str, split: str) -> list[Example]:
+        """All examples of one task.
+
+        Row tasks give one example for each row of the split; item tasks one for each item that has the texts the task
+        needs, whatever the split. The target is always the row's or the item's own, never looked up by text.
+
+        Raises:
+            ConfigError: If the task is unknown, or missing in the wording.
+            DataError: If nothing could be built.
+        """
+        examples = self.some(task, split)
+        if not examples:
+            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
+        return examples
+
+    def some(self, task: str, split: str, items: range | None = None) -> list[Example]:
+        """Examples of one task as `build` gives them, or none; of an item task those of a range of items.
+
+        Raises:
+            ConfigError: If the task is unknown, or missing in the wording.
+        """
+        if task not in TASKS:
+            raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
+        asked: Iterable[tuple[dict[str, Any], int]]
+        if task in ITEM_TASKS:
+            asked = (({"item": item}, item) for item in items or range(self.corpus.n_items))
+        else:
+            rows = self.corpus.rows(split)
+            moments = row_moments(rows.times, len(rows)).tolist()
+            parts = zip(rows.histories, moments, strict=True)
+            histories = ({"history": history, "moment": moment} for history, moment in parts)
+            asked = zip(histories, rows.targets.tolist(), strict=True)
+        texts = {"title": self.titles, "description": self.descriptions}
+        needed = [texts[name] for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]) if name in texts]
+        examples = []
+        for about, target in asked:
+            if all(text[target].strip() for text in needed):
+                prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
+                examples.append(Example(task, prompt, self.completion(task, target), target, tuple(others)))
+        return examples
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenised prompts.
+
+    Attributes:
+        ids: Token ids of each prompt.
+        cut: How many prompts were too long and lost their first tokens; a stage says it in its counts and its log.
+    """
+
+    ids: list[list[int]]
+    cut: int
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> Encoded:
+    """Token ids of prompts, cut to their last `max_length` ids.
+
+    Raises:
+        DataError: If a prompt has no token at all.
+    """
+    encoded: list[list[int]] = tokenizer(list(texts))["input_ids"] if texts else []
+    for place, ids in enumerate(encoded):
+        if not ids:
+            raise DataError(
+                f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
+            )
+    if not max_length:
+        return Encoded(encoded, 0)
+    return Encoded([ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded))
+
+
+def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of completions: tokenised on their own, so that no token straddles prompt and completion."""
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []

@@ -1,0 +1,239 @@
+"""The wording of prompts: one YAML file, saved with every checkpoint and used unchanged in every stage."""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.core.errors import ConfigError, shown
+from minionerec.core.settings import read_yaml
+from minionerec.data.moments import MOMENTS
+
+SPECIALS = ("bos", "eos")
+PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
+    "next_sid": ("history",),
+    "title_to_sid": ("title",),
+    "sid_to_title": ("sid",),
+    "description_to_sid": ("description",),
+    "next_title": ("history",),
+    "title_history_to_sid": ("history_titles",),
+    "title_history_to_title": ("history_titles",),
+    "sid_to_description": ("sid",),
+    "text_to_sid": ("title", "description"),
+    "sid_to_text": ("sid",),
+    "next_description": ("history",),
+}
+OTHERWISE = {"history_titles": "closed_titles"}
+"""Placeholder → one that may stand in its place: titles that each end with the end token, instead of a separator."""
+COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
+    "next_sid": ("sid",),
+    "title_to_sid": ("sid",),
+    "sid_to_title": ("title",),
+    "description_to_sid": ("sid",),
+    "next_title": ("title",),
+    "title_history_to_sid": ("sid",),
+    "title_history_to_title": ("title",),
+    "sid_to_description": ("description",),
+    "text_to_sid": ("sid",),
+    "sid_to_text": ("title", "description"),
+    "next_description": ("description",),
+}
+TASKS = tuple(PROMPT_FIELDS)
+_OF_HISTORIES = [task for task, needed in PROMPT_FIELDS.items() if {"history", "history_titles"} & set(needed)]
+NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
+"""The tasks that ask for the next item: what a checkpoint recommends by."""
+BUILT_IN = ("compact", "prose", "lcrec", "moments")
+LONGEST_DESCRIPTION = "longest_description"
+_MOMENTS = "moments"
+_TOLD = "moment"
+
+
+def asked_task(tasks: Collection[str]) -> str:
+    """The task by which a model that was trained on some tasks recommends.
+
+    Example:
+        >>> asked_task(["next_sid", "title_history_to_title"]), asked_task(["title_history_to_title"])
+        ('next_sid', 'title_history_to_title')
+    """
+    return NEXT_TITLE if NEXT_TITLE in tasks and NEXT_SID not in tasks else NEXT_SID
+
+
+@dataclass(frozen=True)
+class TaskWording:
+    """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing.
+
+    Attributes:
+        prompts: Ways to ask, at least one: training takes them in turn, everything else asks in the first.
+        completion: The answer to any of them.
+    """
+
+    prompts: tuple[str, ...]
+    completion: str
+
+    @property
+    def prompt(self) -> str:
+        """The first way to ask."""
+        return self.prompts[0]
+
+    def content(self) -> dict[str, str | list[str]]:
+        """What a wording's file says about the task."""
+        return {"prompt": self.prompt if len(self.prompts) == 1 else [*self.prompts], "completion": self.completion}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How each task is put into words.
+
+    Attributes:
+        name: Short name, shown in reports.
+        separator: Text between the SIDs of a history.
+        title_separator: Text between the titles of a history.
+        tasks: Task name to its templates.
+        longest_description: Descriptions are cut to so many characters; 0: not cut.
+        moments: What `{moment}` stands for where the next item is of the newest one's moment, and of a later one; it is
+            nothing where nobody knows. Empty in a wording that does not tell moments.
+    """
+
+    name: str
+    separator: str
+    title_separator: str
+    tasks: Mapping[str, TaskWording]
+    longest_description: int = 0
+    moments: tuple[str, ...] = ()
+
+    def task(self, name: str) -> TaskWording:
+        """The templates of one task.
+
+        Raises:
+            ConfigError: If this wording does not have the task.
+        """
+        if name not in self.tasks:
+            raise ConfigError(f"the wording {self.name!r} has no task {name!r}; it has {', '.join(self.tasks)}.")
+        return self.tasks[name]
+
+    def to_yaml(self) -> str:
+        """YAML text that `load_wording` reads back."""
+        content: dict[str, Any] = {
+            "name": self.name,
+            "separator": self.separator,
+            "title_separator": self.title_separator,
+            **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
+            **({_MOMENTS: list(self.moments)} if self.moments else {}),
+            "tasks": {name: task.content() for name, task in self.tasks.items()},
+        }
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the wording as a YAML file."""
+        write_text_atomic(path, self.to_yaml())
+
+
+def _fields(template: str, where: str) -> list[str]:
+    if not isinstance(template, str):
+        raise ConfigError(f"{where}: is {shown(template)}; expected a text.")
+    try:
+        parts = [part for part in Formatter().parse(template) if part[1] is not None]
+        for _, name, format_, conversion in parts:
+            if format_ or conversion:
+                raise ValueError(f"{{{name}}} is given a format")
+        return [str(name) for _, name, _, _ in parts]
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; write {{{{ and }}}} for plain braces.") from None
+
+
+def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
+    """A built-in wording by name, or one from a YAML file of the same form.
+
+    Raises:
+        ConfigError: If the name is unknown, a key or placeholder is unknown, or a needed placeholder is missing.
+
+    Example:
+        >>> load_wording("compact").task("next_sid").completion
+        '{sid}'
+    """
+    name = str(name_or_path)
+    if name in BUILT_IN:
+        content = yaml.safe_load(
+            resources.files("minionerec.models.prompts").joinpath(f"wordings/{name}.yaml").read_text("utf-8")
+        )
+    elif Path(name).is_file():
+        content = read_yaml(name)
+    else:
+        raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
+    wanted = {"name", "separator", "title_separator", "tasks"}
+    if set(content) - {LONGEST_DESCRIPTION, _MOMENTS} != wanted or not isinstance(content["tasks"], dict):
+        raise ConfigError(
+            f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
+        )
+    for key in sorted(wanted - {"tasks"}):
+        if not isinstance(content[key], str):
+            raise ConfigError(f"{name}: {key} is {shown(content[key])}; expected a text.")
+    longest = content.get(LONGEST_DESCRIPTION, 0)
+    if type(longest) is not int or longest < 0:
+        raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
+    moments = _moments(name, content.get(_MOMENTS, []))
+    tasks = {task: _task_wording(name, task, templates, moments) for task, templates in content["tasks"].items()}
+    prompts = [prompt for task in tasks.values() for prompt in task.prompts]
+    if moments and not any(_TOLD in _fields(prompt, name) for prompt in prompts):
+        raise ConfigError(
+            f"{name}: {_MOMENTS} are given, but no prompt has {{{_TOLD}}}. Write it where they are told, or leave "
+            f"{_MOMENTS} out."
+        )
+    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, moments)
+
+
+def _moments(name: str, texts: Any) -> tuple[str, ...]:
+    """The two texts that tell moments, checked.
+
+    Raises:
+        ConfigError: As `load_wording` does.
+    """
+    if not texts and isinstance(texts, list):
+        return ()
+    whole = isinstance(texts, list) and len(texts) == len(MOMENTS) - 1
+    if not whole or not all(isinstance(text, str) and text for text in texts):
+        raise ConfigError(
+            f"{name}: {_MOMENTS} is {shown(texts)}; expected two texts, for the same moment and for a later one."
+        )
+    if texts[0] == texts[1]:
+        raise ConfigError(f"{name}: {_MOMENTS}: both texts are {texts[0]!r}; make them differ.")
+    return tuple(texts)
+
+
+def _task_wording(name: str, task: str, templates: Any, moments: Collection[str] = ()) -> TaskWording:
+    """One task of a wording's file, checked.
+
+    Raises:
+        ConfigError: As `load_wording` does.
+    """
+    if task not in TASKS:
+        raise ConfigError(f"{name}: unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+    if not isinstance(templates, dict) or set(templates) != {"prompt", "completion"}:
+        raise ConfigError(f"{name}: task {task!r} needs exactly the keys prompt and completion.")
+    prompts, completion = templates["prompt"], templates["completion"]
+    if not isinstance(prompts, list):
+        prompts = [prompts]
+    if not prompts:
+        raise ConfigError(f"{name}: task {task!r}, prompt: is an empty list; write at least one prompt.")
+    parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
+    for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
+        found = _fields(template, f"{name}: task {task!r}, {part}")
+        told = (_TOLD,) if moments and part == "prompt" and task in _OF_HISTORIES else ()
+        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *told, *SPECIALS)
+        for field in found:
+            if field not in known:
+                raise ConfigError(
+                    f"{name}: task {task!r}, {part}: unknown placeholder {{{field}}}; allowed: {', '.join(known)}."
+                )
+        for field in needed:
+            if field not in found and OTHERWISE.get(field) not in found:
+                raise ConfigError(f"{name}: task {task!r}, {part}: the placeholder {{{field}}} is missing.")
+    if COMPLETION_FIELDS[task] == ("sid",) and not completion.startswith("{sid}"):
+        raise ConfigError(f"{name}: task {task!r}: the completion must begin with {{sid}}, where decoding begins.")
+    return TaskWording(tuple(prompts), completion)

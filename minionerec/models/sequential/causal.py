@@ -1,0 +1,202 @@
+"""The project's own baseline: a causal transformer with a full softmax; item text, repeats and counts if wanted."""
+
+import math
+
+import torch
+from torch import nn
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.sequences import Side
+from minionerec.data.transitions import Transitions
+from minionerec.models.nn.causal import CausalLayer
+from minionerec.models.nn.dropout import Dropout
+from minionerec.models.nn.history import HistoryScores, PairCounts, Places
+from minionerec.models.nn.layers import check_heads, init_weights
+from minionerec.models.nn.linear import Linear
+from minionerec.models.nn.padding import readout_slots, slot_range
+from minionerec.models.sequential.encoder import CausalEncoder
+
+POSITIONS = ("rotary", "learned", "none")
+
+
+class Causal(CausalEncoder):
+    """A causal pre-norm transformer whose item vectors may have two sources, tied at input and output.
+
+    An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
+    history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
+    the product of the last state, behind a LayerNorm, with their vectors, and, where asked for, by what
+    `minionerec.models.nn.history` adds: a pointer to the history, and counts of what followed its items in training,
+    from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
+
+    Args:
+        num_items: Number of items.
+        max_len: Longest history.
+        padding: Side of the padding.
+        hidden_size: Width D.
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        dropout: Dropout of item vectors at the input, and behind each part of a layer.
+        attention_dropout: Dropout of attention weights.
+        label_smoothing: Share of the target's probability that is spread over all rows of the table.
+        positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
+            padding it counts from the newest item) or "none".
+        text_width: Width T of the text vectors; 0 for none. `set_text` gives them.
+        pointer: Whether items of the history get an additional score by how long ago they came.
+        reach: Items back that counts of pairs are looked up; 0 for no counts. `set_transitions` gives them.
+        decay: Weight of each further step back in the counts.
+        reverse: Weight of a pair in the other direction in the counts.
+        num_transitions: Stored counts.
+
+    Raises:
+        ConfigError: If heads do not divide the width, or `positions` is unknown, or a setting of the counts is out of
+            range.
+    """
+
+    text: torch.Tensor
+
+    def __init__(
+        self,
+        num_items: int,
+        max_len: int,
+        padding: Side = "right",
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        inner_size: int = 512,
+        dropout: float = 0.3,
+        attention_dropout: float = 0.0,
+        label_smoothing: float = 0.0,
+        positions: str = "rotary",
+        text_width: int = 0,
+        pointer: bool = False,
+        reach: int = 0,
+        decay: float = 0.6,
+        reverse: float = 0.3,
+        num_transitions: int = 0,
+    ):
+        super().__init__(num_items, max_len, padding)
+        check_heads(hidden_size, num_heads)
+        if reach < 0 or not 0 < decay <= 1 or reverse < 0:
+            raise ConfigError(
+                f"reach is {reach}, decay {decay} and reverse {reverse}; reach and reverse must be at least 0, decay "
+                "above 0 and at most 1."
+            )
+        if positions not in POSITIONS:
+            raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}.")
+        if positions == "rotary" and hidden_size // num_heads % 2:
+            raise ConfigError(f"rotary positions need an even width a head, not {hidden_size // num_heads}.")
+        self.label_smoothing = label_smoothing
+        self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
+        self.slots = nn.Embedding(max_len, hidden_size) if positions == "learned" else None
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(
+            CausalLayer(hidden_size, num_heads, inner_size, dropout, attention_dropout, positions == "rotary")
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(hidden_size)
+        self.text_map = Linear(text_width, hidden_size, bias=False) if text_width else None
+        if text_width:
+            self.register_buffer("text", torch.zeros(num_items + 1, text_width))
+        self.pairs = PairCounts(num_items, num_transitions, reach, decay, reverse) if reach else None
+        self.history = HistoryScores(hidden_size, max_len if pointer else 0, reach, first=1)
+        self.apply(init_weights)
+        if reach:
+            self.history.start_counts(decay)
+        self.scale_residual_maps()
+
+    def set_text(self, vectors: torch.Tensor) -> None:
+        """Give the items their text vectors.
+
+        They are kept times √T, so that the entries of unit vectors are about 1, and their map outweighs the learned
+        vectors at the start of training.
+
+        Args:
+            vectors: float32 (N, T), row i of item i + 1; of length about 1.
+
+        Raises:
+            ConfigError: If the shape is another.
+        """
+        wanted = (self.num_items, self.text_map.in_features if self.text_map is not None else 0)
+        if tuple(vectors.shape) != wanted:
+            raise ConfigError(
+                f"text vectors have shape {tuple(vectors.shape)}; expected {wanted} (num_items, text_width)."
+            )
+        self.text[1:] = vectors * math.sqrt(vectors.shape[1])
+
+    def set_transitions(self, counted: Transitions) -> None:
+        """Give the model its counts, made by `count_transitions` with the model's own reach, decay and reverse.
+
+        Raises:
+            ConfigError: If the model has none, or was built for another number of them.
+        """
+        wanted = None if self.pairs is None else len(self.pairs.counts)
+        if self.pairs is None or len(counted.counts) != wanted:
+            raise ConfigError(f"there are {len(counted.counts)} counts; the model was built for {wanted or 'none'}.")
+        self.pairs.set(counted)
+
+    def item_matrix(self) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return self.items.weight if self.text_map is None else self.items.weight + self.text_map(self.text)
+
+    def embed(self, histories: torch.Tensor) -> torch.Tensor:
+        """See `CausalEncoder`."""
+        x = self.items(histories)
+        if self.text_map is not None:
+            x = x + self.text_map(self.text[histories])
+        if self.slots is not None:
+            x = x + self.slots.weight[slot_range(histories.shape[1], self.max_len, self.padding)]
+        embedded: torch.Tensor = self.dropout(x)
+        return embedded
+
+    def scores(
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `SequentialModel`; pointer and counts, too, follow the vector by what is told of the moment."""
+        row = torch.arange(len(histories), device=histories.device)
+        vectors = self.asked(self.user_vectors(histories), moments)
+        return self._score(vectors, histories, row, readout_slots(histories, self.padding), None)
+
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See `SequentialModel`; the counts of a row leave out its target."""
+        row, slot = torch.arange(len(histories), device=histories.device), readout_slots(histories, self.padding)
+        labels = torch.zeros_like(histories)
+        labels[row, slot] = targets
+        return self._loss(self.asked(self.user_vectors(histories), moments), histories, row, slot, labels)
+
+    def sequence_loss(
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `SequentialModel`; the counts of a position leave out its own target and later ones."""
+        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        return self._loss(vectors, histories, row, slot, targets)
+
+    def _loss(
+        self,
+        vectors: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> torch.Tensor:
+        scores = self._score(vectors, histories, row, slot, labels)
+        return nn.functional.cross_entropy(scores, labels[row, slot], label_smoothing=self.label_smoothing)
+
+    def _score(
+        self,
+        vectors: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        labels: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
+        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
+        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, places)
+        return scores

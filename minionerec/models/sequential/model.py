@@ -1,0 +1,226 @@
+"""What every sequential recommender is to the trainer and the evaluator."""
+
+import torch
+from torch import nn
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.moments import UNKNOWN
+from minionerec.data.sequences import Side
+from minionerec.data.transitions import Transitions
+from minionerec.models.nn.linear import linear
+from minionerec.models.nn.moments import MomentStates
+from minionerec.models.nn.padding import length_groups
+
+
+class SequentialModel(nn.Module):
+    """A recommender that gives a vector for a history of items, and ranks items by their product with it (`scores`).
+
+    Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
+    item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
+    by a model where that leaves its result unchanged, and only there.
+
+    Attributes:
+        num_items: Number of items N; tables of items have V = N + 1 rows.
+        max_len: Longest history that the model reads.
+        padding: Side on which histories are padded.
+        causal: Whether the state at a position depends on no later position, so that the model may be trained at all
+            positions of a sequence at once (`position_vectors`).
+        masks_padding: Whether a row's vectors stay the same when columns are cut off that are padding in it, so that
+            training at all positions may go by groups of similar length.
+        needs_users: Whether `user_vectors` reads `users`.
+        learns_next: Whether `loss` is that of the next items, so that the model may be told their moments.
+        label_smoothing: Share of the target's probability that the losses spread over all V rows.
+        moment_states: What is made of vectors by the moment that is asked about; None in a model that is not told it.
+    """
+
+    causal = False
+    masks_padding = False
+    needs_users = False
+    learns_next = True
+
+    def __init__(self, num_items: int, max_len: int, padding: Side):
+        super().__init__()
+        self.num_items = num_items
+        self.max_len = max_len
+        self.padding = padding
+        self.label_smoothing = 0.0
+        self.moment_states: MomentStates | None = None
+
+    def tell_moments(self) -> None:
+        """Let the model be told of what moment the next item is; it begins as if that made no difference.
+
+        Raises:
+            ConfigError: If its loss is not that of the next items.
+        """
+        if not self.learns_next:
+            raise ConfigError(
+                f"{type(self).__name__} learns to fill in items of histories, not the next ones, so it cannot be told "
+                "of what moment these are. Leave moments out."
+            )
+        with torch.no_grad():
+            width = self.item_matrix().shape[1]
+        self.moment_states = MomentStates(width)
+
+    def set_text(self, vectors: torch.Tensor) -> None:
+        """Give the items fixed text vectors, where the model reads them.
+
+        Args:
+            vectors: float32 (N, T), row i of item i + 1.
+
+        Raises:
+            ConfigError: If the model reads none, or they do not fit it.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
+
+    def set_transitions(self, counted: Transitions) -> None:
+        """Give the model transition counts of training, where it reads them.
+
+        Raises:
+            ConfigError: If the model reads none, or was built for another number of them.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no counts of pairs.")
+
+    def set_digits(self, digits: torch.Tensor) -> None:
+        """Give the items their digits, where the model reads them.
+
+        Args:
+            digits: int (N, M), row i of item i + 1.
+
+        Raises:
+            ConfigError: If the model reads none, or they do not fit it.
+        """
+        raise ConfigError(f"{type(self).__name__} reads no digits; leave digits out.")
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """Vector of each history, at the position where the next item is predicted.
+
+        Args:
+            histories: int64 (B, L).
+            users: int64 (B,), number of each row's user from 0; only where `needs_users`.
+
+        Returns:
+            float (B, D).
+        """
+        raise NotImplementedError
+
+    def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
+        """Vectors at every position, for training at all positions; only where `causal`.
+
+        Args:
+            histories: int64 (B, L).
+
+        Returns:
+            float (B, L, D); what stands at padding has no meaning.
+        """
+        raise NotImplementedError
+
+    def item_matrix(self) -> torch.Tensor:
+        """Vectors that items are scored with: float (V, D), row 0 for padding."""
+        raise NotImplementedError
+
+    def asked(self, vectors: torch.Tensor, moments: torch.Tensor | None) -> torch.Tensor:
+        """Vectors as they are scored with, by what is told of the moments of the next items.
+
+        Args:
+            vectors: float (K, D), of `user_vectors` or `position_vectors`.
+            moments: int64 (K,), places in `minionerec.data.moments.MOMENTS`; all unknown if None. A model that is not
+                told them makes nothing of them.
+
+        Returns:
+            float (K, D).
+        """
+        if self.moment_states is None:
+            return vectors
+        if moments is None:
+            moments = torch.full((len(vectors),), UNKNOWN, device=vectors.device)
+        told: torch.Tensor = self.moment_states(vectors, moments)
+        return told
+
+    def logits(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Scores of all rows of the item table.
+
+        Args:
+            vectors: float (..., D), of `user_vectors` or `position_vectors`, behind `asked`.
+
+        Returns:
+            float (..., V).
+        """
+        return linear(vectors, self.item_matrix())
+
+    def scores(
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Scores of all rows of the item table after each history, by which items are ranked.
+
+        Args:
+            histories: int64 (B, L).
+            users: int64 (B,), only where `needs_users`.
+            moments: int64 (B,), see `asked`.
+
+        Returns:
+            float (B, V).
+        """
+        return self.logits(self.asked(self.user_vectors(histories, users), moments))
+
+    def loss(
+        self,
+        histories: torch.Tensor,
+        targets: torch.Tensor,
+        users: torch.Tensor | None = None,
+        moments: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Training loss of a batch: mean cross-entropy over all V rows, if the model does not say otherwise.
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B,), the next item of each row.
+            users: int64 (B,), only where `needs_users`.
+            moments: int64 (B,), see `asked`.
+
+        Returns:
+            float, scalar.
+        """
+        return self.cross_entropy(self.asked(self.user_vectors(histories, users), moments), targets)
+
+    def sequence_loss(
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Training loss at all positions: mean cross-entropy over those that have a target.
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B, L), the item after each position; 0 where there is none.
+            moments: int64 (B, L), of each target, see `asked`.
+
+        Returns:
+            float, scalar.
+        """
+        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        return self.cross_entropy(vectors, targets[row, slot])
+
+    def target_vectors(
+        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Vectors at the positions that have a target, behind `asked`: float (K, D), and their rows and columns.
+
+        Args:
+            histories: int64 (B, L).
+            targets: int64 (B, L), the item after each position; 0 where there is none.
+            moments: int64 (B, L), of each target.
+
+        Returns:
+            float (K, D), int64 (K,), int64 (K,).
+        """
+        every = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
+        vectors, rows, slots = [], [], []
+        for places, columns in length_groups(histories, self.padding) if self.masks_padding else [every]:
+            row, slot = (targets[places, columns] > 0).nonzero(as_tuple=True)
+            vectors.append(self.position_vectors(histories[places, columns])[row, slot])
+            rows.append(places[row])
+            slots.append(slot + columns.start)
+        row, slot = torch.cat(rows), torch.cat(slots)
+        return self.asked(torch.cat(vectors), None if moments is None else moments[row, slot]), row, slot
+
+    def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""
+        return nn.functional.cross_entropy(self.logits(vectors), targets, label_smoothing=self.label_smoothing)

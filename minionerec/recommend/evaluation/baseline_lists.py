@@ -1,0 +1,87 @@
+"""The baselines' lists beside an evaluation's own, so that a report need not make them again.
+
+`baselines.parquet`: a line is an example of the split, a column a baseline: the items of its list. Users, targets and
+SIDs are those of the predictions, and a baseline's scores say the rank alone. `baselines.json`: the constants of the
+baselines, and what each reached on the validation examples (`minionerec.recommend.rankers.baselines.Chosen`).
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from minionerec.core.artefacts import read_json
+from minionerec.core.parquet import read_parquet
+from minionerec.metrics.predictions import Predictions
+from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_place
+from minionerec.recommend.rankers.candidates import Groups
+from minionerec.recommend.rankers.lists import Rows, as_predictions
+
+FILE = "baselines.parquet"
+CONSTANTS_FILE = "baselines.json"
+
+
+def write_baseline_lists(place: Path, lists: Mapping[str, Predictions], chosen: Chosen) -> None:
+    """Write the lists of all baselines, and their constants.
+
+    Args:
+        place: Folder of the predictions.
+        lists: Baseline to its lists for the rows of the split.
+        chosen: Their constants.
+    """
+    columns = {name: pa.array(found.items, pa.list_(pa.int32())) for name, found in lists.items()}
+    pq.write_table(pa.table(columns), place / FILE, compression="zstd")
+    (place / CONSTANTS_FILE).write_text(json.dumps(chosen.to_json(), indent=1) + "\n", encoding="utf-8")
+
+
+def read_chosen(place: Path) -> Chosen:
+    """The constants of the baselines of an evaluation.
+
+    Raises:
+        ArtefactError: If the file is missing, or holds something else.
+    """
+    return Chosen.from_json(read_json(place / CONSTANTS_FILE), str(place / CONSTANTS_FILE))
+
+
+def read_baseline_lists(
+    place: Path, rows: Rows, width: int, table: Groups | None
+) -> tuple[dict[str, Predictions], Chosen]:
+    """The baselines' lists of an evaluation, cut to their first candidates, and their constants.
+
+    Args:
+        place: Folder of the predictions, which hold at least as many candidates.
+        rows: The rows of the split that was evaluated.
+        width: Candidates of each list.
+        table: SIDs that the evaluation was made with; without them every item is a candidate.
+
+    Returns:
+        Baseline to its lists, those that it gives when it is asked for `width` candidates; and the constants.
+
+    Raises:
+        ArtefactError: If the file cannot be read, or has columns or items that it should not have.
+    """
+    chosen = read_chosen(place)
+    names = [name for name in NAMES if name != EASE or chosen.ridge is not None]
+    kinds = dict.fromkeys(names, "lists")
+    span = dict.fromkeys(names, (0, rows.n_items - 1))
+    frame = read_parquet(place / FILE, kinds, within=span, only=True)
+    numbers = np.arange(rows.n_items) if table is None else table.sid_numbers
+    lists = {
+        name: as_predictions(by_place([_first(items, numbers, width) for items in frame[name]]), rows, table)
+        for name in names
+    }
+    return lists, chosen
+
+
+def _first(items: np.ndarray, numbers: np.ndarray, width: int) -> list[int]:
+    """The items of a list before the one that begins another candidate than the first `width`."""
+    chosen, known = list[int](), set[int]()
+    for item, number in zip(items.tolist(), numbers[items].tolist(), strict=True):
+        if number not in known and len(known) == width:
+            break
+        known.add(number)
+        chosen.append(item)
+    return chosen

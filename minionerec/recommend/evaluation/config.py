@@ -1,0 +1,148 @@
+"""Settings of the evaluation stage; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.places import function_file
+from minionerec.core.settings import StageConfig, setting
+from minionerec.models.decoding.names import (
+    COMBINATIONS,
+    SCORES,
+    SEARCHES,
+    check_length_penalty,
+    check_scores_of_search,
+)
+
+SPLITS = ("test", "valid")
+SEEN = ("keep", "mask")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass
+class EvalConfig(StageConfig):
+    """Settings of evaluation."""
+
+    kind: ClassVar[str] = "predictions"
+
+    checkpoint: str = setting(
+        "runs/demo/grpo",
+        "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
+        "seed (minionerec train-sequential)",
+        reads="any",
+    )
+    ranker: str = setting(
+        "",
+        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
+        "e.g. my_module.make",
+    )
+    corpus: str = setting(
+        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
+    )
+    sids: str = setting(
+        "",
+        "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "
+        "of another ranker are measured too",
+        reads="sids",
+    )
+    output: str = setting("", "predictions directory to write", required=True, decides=False)
+    split: str = setting("test", "rows to recommend for", known=SPLITS)
+    search: str = setting(
+        "beam",
+        "how a checkpoint searches: beam; exact (the true best of the whole catalogue); stock (beam search of "
+        "transformers, much slower, as a check)",
+        known=SEARCHES,
+    )
+    beams: int = setting(50, "beam width, and length of the ranked lists", least=1)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics; none above the beams")
+    seen: str = setting(
+        "keep",
+        "items of a row's own history: keep (they may be recommended again) or mask (left out; the search is wider by "
+        "as many)",
+        known=SEEN,
+    )
+    scores: str = setting(
+        "full",
+        "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children",
+        known=SCORES,
+    )
+    length_penalty: float = setting(
+        0.0,
+        "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities",
+        least=0,
+        came_later=True,
+    )
+    assistant: str = setting(
+        "",
+        "a second recommender that has a say in a checkpoint's search: the model of a seed (minionerec "
+        "train-sequential), or another checkpoint; none if empty",
+        reads="any",
+    )
+    share: float = setting(
+        0.5,
+        "with an assistant: weight of the checkpoint's log-probabilities, the assistant's having the rest",
+        least=0,
+        most=1,
+        of="assistant",
+    )
+    assistant_temperature: float = setting(
+        1.0, "with an assistant: its scores are divided by it", above=0, of="assistant"
+    )
+    combine: str = setting(
+        "steps",
+        "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
+        "its list is put in the order of both)",
+        known=COMBINATIONS,
+        of="assistant",
+    )
+    batch_size: int = setting(
+        64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
+    )
+    score_end: bool = setting(
+        False, "also score what follows the SID in a completion (newline, end token), as stock search does"
+    )
+    dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
+    slices: bool = setting(
+        False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json", came_later=True
+    )
+    times: str | None = setting(
+        None,
+        "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
+        "own",
+        reads="any",
+        of="slices",
+    )
+    tell_moments: bool = setting(
+        True,
+        "tell a checkpoint that was trained with it whether the target came at the moment of the newest item or later, "
+        "as far as times are known; false: leave it untold",
+    )
+    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
+    seed: int = setting(0, "seed of the bootstrap", least=0)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        if self.ranker:
+            self.checkpoint = ""  # a recipe may name one, which another ranker takes the place of
+        elif not self.checkpoint:
+            raise ConfigError("checkpoint is empty; give --checkpoint a directory, or --ranker your own.")
+        too_large = [k for k in self.ks if k > self.beams or k < 1]
+        if too_large or not self.ks:
+            raise ConfigError(
+                f"ks {self.ks} with {self.beams} beams: each K must be from 1 to the number of beams. "
+                "Give fewer ks or more beams."
+            )
+        check_scores_of_search(self.search, self.scores)
+        check_length_penalty(self.search, self.length_penalty)
+        if self.assistant and self.ranker:
+            raise ConfigError(
+                f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
+            )
+
+    def inputs(self) -> dict[str, Path]:
+        """Everything that is read; of a user's own ranker the file that it is written in."""
+        found = super().inputs()
+        file = function_file(self.ranker, "ranker") if self.ranker else None
+        return found if file is None else {**found, "ranker": file}

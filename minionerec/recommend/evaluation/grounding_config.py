@@ -1,0 +1,123 @@
+"""Settings of the stage that grounds free titles; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import StageConfig, setting
+from minionerec.recommend.evaluation.config import DTYPES, SPLITS
+from minionerec.sid.embed.config import encoder_inputs
+
+OWN, TFIDF = "self", "tfidf"
+WEIGHTS = ("none", "popularity", "sequential")
+_WRITING = ("text_beams", "max_new_tokens", "length_penalty", "dtype")
+
+
+@dataclass
+class GroundingConfig(StageConfig):
+    """Settings of grounding."""
+
+    kind: ClassVar[str] = "predictions"
+
+    checkpoint: str = setting(
+        "runs/demo/titles/sft",
+        "language model over titles (minionerec sft with the task title_history_to_title)",
+        required=True,
+        reads="checkpoint",
+    )
+    corpus: str = setting(
+        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
+    )
+    output: str = setting("", "predictions directory to write", required=True, decides=False)
+    split: str = setting("test", "rows to recommend for", known=SPLITS)
+    text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)
+    max_new_tokens: int = setting(64, "most tokens of a text", least=1)
+    length_penalty: float = setting(
+        0.0,
+        "a text's log-probability is divided by its length to this power; 1 is the default of transformers",
+        least=0,
+    )
+    texts: str = setting(
+        "",
+        "earlier output of this stage, of the same checkpoint, corpus and search: rows that it has a text for are not "
+        "written for again",
+        reads="predictions",
+    )
+    encoder: str = setting(
+        OWN,
+        "what makes vectors of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
+        "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD)",
+        required=True,
+    )
+    dimensions: int = setting(256, "width of TF-IDF vectors; lowered for small catalogues", least=1)
+    weights: str = setting(
+        "none",
+        "what pulls items nearer: none, popularity in training, or the logits of a sequential model",
+        known=WEIGHTS,
+    )
+    sequential: str = setting(
+        "", "with weights sequential: the model of a seed of train-sequential", reads="sequential_model"
+    )
+    gammas: list[float] = setting(
+        [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 99.0],
+        "with weights: exponents of how strongly they pull; of several the one with the best NDCG@10 on validation "
+        "rows is taken, once for all metrics",
+        least=0,
+    )
+    valid_rows: int = setting(0, "validation rows that choose the exponent, drawn by the seed; 0: all of them", least=0)
+    candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics; none above the candidates")
+    batch_size: int = setting(32, "prompts or texts at a time", least=1)
+    dtype: str = setting(
+        "auto", "dtype of the checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
+    )
+    slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
+    times: str | None = setting(
+        None,
+        "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
+        "own",
+        reads="any",
+        of="slices",
+    )
+    tell_moments: bool = setting(
+        True,
+        "with weights sequential: tell a model that was trained with it whether the target came at the moment of the "
+        "newest item or later, as far as times are known; false: leave it untold",
+    )
+    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
+    seed: int = setting(0, "seed of the bootstrap, of TF-IDF's axes and of which validation rows are drawn", least=0)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read.
+
+        Raises:
+            ConfigError: If a K exceeds the list, there is no exponent, or settings contradict one another.
+        """
+        super().__post_init__()
+        too_large = [k for k in self.ks if k > self.candidates or k < 1]
+        if too_large or not self.ks:
+            raise ConfigError(
+                f"ks {self.ks} with {self.candidates} candidates: each K must be from 1 to the number of candidates. "
+                "Give fewer ks or more candidates."
+            )
+        if not self.gammas:
+            raise ConfigError("gammas is empty; give one exponent, or several to choose from.")
+        if (self.weights == "sequential") != bool(self.sequential):
+            raise ConfigError(
+                f"weights is {self.weights!r} and sequential {self.sequential!r}; a model goes with weights "
+                "sequential, and with that alone."
+            )
+        if Path(self.encoder).suffix in (".npy", ".parquet"):
+            raise ConfigError(
+                f"encoder is {self.encoder!r}, a file of vectors, but texts that a model writes need an encoder. Give "
+                "self, tfidf or a Hugging Face model."
+            )
+
+    def inputs(self) -> dict[str, Path]:
+        """Everything that is read; of an encoder in a directory its files."""
+        return {**super().inputs(), **({} if self.encoder == OWN else encoder_inputs(self.encoder))}
+
+    def writing(self) -> dict[str, Any]:
+        """The settings that decide what is written for a row."""
+        return {name: getattr(self, name) for name in _WRITING}

@@ -1,0 +1,450 @@
+"""Grounding (BIGRec): a language model writes the next title in free words, and items are ranked by their distance."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.parquet import read_parquet
+from minionerec.core.processes import is_main_process
+from minionerec.core.refit import require_held_out
+from minionerec.core.stage import Stage, Work
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, row_moments, told_moments
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
+from minionerec.models.backbone.build import reading_dtype
+from minionerec.models.backbone.bundle import Bundle, load_bundle
+from minionerec.models.decoding.branches import evaluating
+from minionerec.models.decoding.decoder import decoding_device
+from minionerec.models.decoding.stock import write_freely
+from minionerec.models.decoding.titles import Titles
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.prompts.wording import NEXT_TITLE
+from minionerec.recommend.evaluation.grounding_config import OWN, TFIDF, GroundingConfig
+from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
+from minionerec.recommend.evaluation.shards import decode_in_shards
+from minionerec.recommend.rankers.candidates import list_items, ranked_items
+from minionerec.recommend.rankers.grounding import (
+    TitleSpace,
+    best_titles,
+    choose_gamma,
+    clean_text,
+    reweight,
+    row_min_max,
+    title_weights,
+)
+from minionerec.recommend.rankers.lists import Rows, as_predictions
+from minionerec.recommend.rankers.load import load_sequential_ranker
+from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.rankers.sequential import SequentialRanker
+from minionerec.sid.embed.hf import HFEncoder, pooled_states
+from minionerec.sid.embed.tfidf import tfidf_svd
+
+# What a language model over titles writes in free words for the rows of splits: in parts, once for equal prompts.
+
+FILE = "texts.parquet"
+_KINDS = {"split": "text", "row": "whole", "text": "text", "tokens": "whole"}
+
+
+def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> list[str]:
+    """The prompts of some rows of a split."""
+    histories = builder.corpus.rows(split).histories
+    return [builder.prompt(NEXT_TITLE, history=histories[row]) for row in rows]
+
+
+def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
+    """Token ids that follow a title in a completion."""
+    template = bundle.wording.task(NEXT_TITLE).completion
+    behind = template.partition("{title}")[2].format_map(builder.specials)
+    return encode_completion(bundle.tokenizer, [behind])[0] if behind else []
+
+
+def write_texts(
+    bundle: Bundle, builder: ExampleBuilder, wanted: Mapping[str, np.ndarray], config: GroundingConfig, work: Work
+) -> tuple[pd.DataFrame, int]:
+    """The text that a model writes for each row, by beam search over the whole vocabulary.
+
+    Under a distributed launch each process writes its share.
+
+    Args:
+        bundle: The checkpoint, its model where it is to run.
+        builder: Makes the prompts.
+        wanted: Split to the rows that texts are wanted for, int64.
+        config: The search, and where earlier texts lie.
+        work: The stage at work, in whose folder finished parts survive a kill.
+
+    Returns:
+        A table of split, row, text and tokens (how many, the end token included), and how many of the prompts were cut.
+
+    Raises:
+        ArtefactError: If the earlier texts are of another model, corpus or search.
+    """
+    keys = [(split, int(row)) for split, rows in wanted.items() for row in rows]
+    asked = [text for split, rows in wanted.items() for text in prompt_texts(builder, split, rows.tolist())]
+    encoded = encode_prompt(bundle.tokenizer, asked, bundle.max_prompt_length)
+    written = _earlier(config, work)
+    prompts = dict(zip(keys, map(tuple, encoded.ids), strict=True))
+    distinct = sorted({ids for key, ids in prompts.items() if key not in written})
+    if distinct:
+        logger.info("%s distinct prompts; texts of %s rows are there.", f"{len(distinct):,}", f"{len(written):,}")
+        made = dict(zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True))
+        written = {key: written.get(key) or made[ids] for key, ids in prompts.items()}
+    frame = pd.DataFrame(keys, columns=["split", "row"]).astype({"row": np.int32})
+    texts = [written[key] for key in keys]
+    frame["text"] = [text for text, _ in texts]
+    frame["tokens"] = np.array([tokens for _, tokens in texts], dtype=np.int32)
+    return frame, encoded.cut
+
+
+def _generate(
+    bundle: Bundle, prompts: Sequence[Sequence[int]], end: Sequence[int], config: GroundingConfig, work: Work
+) -> list[tuple[str, int]]:
+    """Texts for distinct prompts, and how many tokens each took."""
+    last = end[-1] if end else None
+
+    def decode(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        some = [prompts[place] for place in places]
+        with evaluating(bundle.model):
+            tokens = write_freely(
+                bundle.model, some, config.text_beams, config.max_new_tokens, last, config.length_penalty
+            )
+        return tokens.cpu().numpy(), np.zeros((len(some), 0), dtype=np.float32)
+
+    device = torch.device(bundle.model.device)
+    found, _ = decode_in_shards(
+        work.folder, prompts, config.max_new_tokens, lambda: config.batch_size, decode, device, "writing", work
+    )
+    texts = []
+    for row in found:
+        ids = [int(token) for token in row if token >= 0]
+        words = [token for token in ids if token != last]
+        text: Any = bundle.tokenizer.decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        texts.append((str(text), len(ids)))
+    return texts
+
+
+def _earlier(config: GroundingConfig, work: Work) -> dict[tuple[str, int], tuple[str, int]]:
+    """What an earlier run wrote: (split, row) to text and tokens.
+
+    Raises:
+        ArtefactError: If it was another model, corpus or search.
+    """
+    if not config.texts:
+        return {}
+    place = Path(work.read["texts"]["path"])
+    manifest = read_manifest(place)
+    if FILE not in manifest["files"]:
+        raise ArtefactError(
+            f"{place}: holds no {FILE}, so ground-titles did not make it. Give an output of that stage."
+        )
+    settings = manifest["settings"]
+    for name, value in config.writing().items():
+        if settings.get(name) != value:
+            raise ArtefactError(
+                f"{place}: its texts were written with {name} {settings.get(name)!r}, now it is {value!r}. Give the "
+                "same settings, or leave texts out."
+            )
+    for name in ("checkpoint", "corpus"):
+        if manifest["inputs"][name]["sha256"] != work.read[name]["sha256"]:
+            raise ArtefactError(f"{place}: its texts are of another {name}. Leave texts out.")
+    frame = read_parquet(place / FILE, _KINDS)
+    keys = zip(frame["split"].tolist(), frame["row"].tolist(), strict=True)
+    return dict(zip(keys, zip(frame["text"].tolist(), frame["tokens"].tolist(), strict=True), strict=True))
+
+
+logger = get_logger(__name__)
+
+NAME = "grounded titles"
+_DISTANCES_AT_ONCE = 2_000_000
+
+# Takes N texts, none empty, and gives float32 (N, D).
+Encode = Callable[[Sequence[str]], np.ndarray]
+# Takes B histories and the moments of what comes next, and gives what pulls each title nearer: float64 (T,) or (B, T),
+# from 0 to 1.
+Weigh = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Who writes, and about what.
+
+    Attributes:
+        corpus: Items and rows.
+        bundle: The checkpoint.
+        builder: Makes its prompts.
+        titles: Distinct titles.
+        behind: Items of each distinct title, the more popular first.
+        names: Each distinct title as it is compared with what is written.
+    """
+
+    corpus: Corpus
+    bundle: Bundle
+    builder: ExampleBuilder
+    titles: Titles
+    behind: Sequence[Sequence[int]]
+    names: Sequence[str]
+
+    @property
+    def tie_order(self) -> np.ndarray:
+        """Titles by their most popular item, then by its index."""
+        firsts = np.array([items[0] for items in self.behind])
+        return np.lexsort((firsts, -self.corpus.popularity()[firsts]))
+
+
+@dataclass(frozen=True)
+class _Grounded:
+    """Texts among the titles.
+
+    Attributes:
+        space: The titles.
+        vectors: float32 (U, D), of distinct texts.
+        place_of: Distinct text to its row there.
+        weigh: What pulls titles nearer.
+        moments: Of each split with written texts what that is told of its rows: int8 (R,).
+    """
+
+    space: TitleSpace
+    vectors: np.ndarray
+    place_of: Mapping[str, int]
+    weigh: Weigh
+    moments: Mapping[str, np.ndarray]
+
+    def parts(
+        self, histories: Sequence[np.ndarray], moments: np.ndarray, texts: Sequence[str]
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as memory holds at a time."""
+        size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
+        places = np.array([self.place_of[text] for text in texts], dtype=np.int64)
+        for start in range(0, len(texts), size):
+            rows = slice(start, min(start + size, len(texts)))
+            distinct, back = np.unique(places[rows], return_inverse=True)
+            yield rows, self.space.ground(self.vectors[distinct])[back], self.weigh(histories[rows], moments[rows])
+
+
+def run_grounding(config: GroundingConfig) -> EvalResult:
+    """Write a title for every row of a split, ground it, and measure; does nothing if it is done.
+
+    What was written before a kill is not written again. Writes the files of
+    `minionerec.recommend.evaluation.stage.run_eval`, and `texts.parquet`: split, row, text and its number of tokens.
+    Candidates are distinct titles, by name where other recommenders have SIDs. Under a distributed launch each process
+    writes its share; the first one does the rest.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        ArtefactError: If an input is missing or unfit.
+        ConfigError: If there are more candidates than titles, or an unfinished run with other settings lies there.
+        DataError: If there is no title to compare with.
+    """
+    stage = Stage(config)
+    if stage.current() is None:
+        with stage.work() as work:
+            with work.phase("load"):
+                task = _load(config, stage.inputs)
+                wanted = _wanted_rows(task.corpus, config)
+            with work.phase("generate"):
+                written, cut = write_texts(task.bundle, task.builder, wanted, config, work)
+            if is_main_process():
+                with work.phase("ground"):
+                    grounded = _ground(task, written, config, stage.inputs)
+                    gamma, reached = _gamma(task, grounded, written, config)
+                    predictions, said = _rank(task, grounded, written, gamma, config)
+                with work.phase("measure"):
+                    found = measure(_measuring(task, config, stage.inputs), predictions)
+                counts = {**found.counts(), "cut_prompts": cut, **said, "gamma": gamma, "gamma_ndcg@10": reached}
+                with work.finish(seed=config.seed, counts=counts) as place:
+                    title = (
+                        f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
+                        f"({task.corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
+                    )
+                    about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
+                    rows = range(len(predictions))
+                    found.write(place, prompt_texts(task.builder, config.split, rows), title, about)
+                    written.to_parquet(place / FILE, index=False)
+    return EvalResult.load(stage.output)
+
+
+def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _Task:
+    """Corpus, checkpoint and titles."""
+    for name in {"checkpoint", "sequential"} & set(inputs):
+        require_held_out(inputs[name])
+    corpus = Corpus.load(inputs["corpus"])
+    bundle = load_bundle(inputs["checkpoint"], dtype=reading_dtype(config.dtype), titles=True)
+    if bundle.task != NEXT_TITLE:
+        raise ArtefactError(
+            f"{inputs['checkpoint']}: was trained on {bundle.task} and does not write titles. Give a checkpoint that "
+            f"was trained on {NEXT_TITLE}."
+        )
+    torch.nn.Module.to(bundle.model, decoding_device())
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    titles = Titles.of(bundle.tokenizer, builder)
+    if config.candidates > titles.n_unique:
+        raise ConfigError(
+            f"candidates is {config.candidates}, but the catalogue has {titles.n_unique} distinct titles; give "
+            f"--candidates {titles.n_unique} or fewer, and ks to match."
+        )
+    behind = ranked_items(titles.sid_numbers, corpus.popularity())
+    names = [clean_text(builder.titles[items[0]]) for items in behind]
+    return _Task(corpus, bundle, builder, titles, behind, names)
+
+
+def _chooses(config: GroundingConfig) -> bool:
+    return config.weights != "none" and len(set(config.gammas)) > 1
+
+
+def _choosing_rows(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
+    """Validation rows that choose the exponent, int64, in order."""
+    rows = len(corpus.rows("valid"))
+    if not config.valid_rows or config.valid_rows >= rows:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(config.seed).choice(rows, config.valid_rows, replace=False))
+
+
+def _wanted_rows(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarray]:
+    """Split to the rows that texts are wanted for."""
+    wanted = {config.split: np.arange(len(corpus.rows(config.split)))}
+    if _chooses(config):
+        wanted.setdefault("valid", _choosing_rows(corpus, config))
+    return wanted
+
+
+def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
+    """What was written for some rows of a split, cleaned."""
+    found = written[written["split"] == split].set_index("row")["text"]
+    return [clean_text(text) for text in found.loc[rows]]
+
+
+def _ground(task: _Task, written: pd.DataFrame, config: GroundingConfig, inputs: Mapping[str, Path]) -> _Grounded:
+    """Vectors of texts and titles, made together so that equal texts have equal ones."""
+    place_of = {
+        text: place for place, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
+    }
+    filled = [text for text in place_of if text]
+    made = _encoder(task, config)(filled)
+    vectors = np.zeros((len(place_of), made.shape[1]), dtype=np.float32)
+    vectors[[place_of[text] for text in filled]] = made
+    space = TitleSpace(vectors[[place_of[name] for name in task.names]])
+    model = None
+    if config.weights == "sequential":
+        model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
+    told = {split: row_moments(None, len(task.corpus.rows(split))) for split in _wanted_rows(task.corpus, config)}
+    if model is not None and model.tells_moments:
+        times = inputs.get("times")
+        for split, rows in told.items():
+            told[split] = told_moments(task.corpus, split, len(rows), times, tell=config.tell_moments)
+    return _Grounded(space, vectors, place_of, _weigher(task, config, model), told)
+
+
+def _encoder(task: _Task, config: GroundingConfig) -> Encode:
+    """What makes vectors of texts."""
+    if config.encoder == TFIDF:
+        fitted_on = [name for name in dict.fromkeys(task.names) if name]
+        return lambda texts: tfidf_svd(texts, config.dimensions, config.seed, fitted_on)
+    if config.encoder == OWN:
+        return lambda texts: _own_states(task, texts, config.batch_size)
+    encoder = HFEncoder(config.encoder, "last", config.batch_size)
+    return lambda texts: encoder.encode(texts).vectors
+
+
+def _own_states(task: _Task, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
+    bos = task.builder.specials["bos"]
+    ids = encode_completion(task.bundle.tokenizer, [bos + text for text in texts])
+    with evaluating(task.bundle.model):
+        return pooled_states(task.bundle.model.base_model, ids, "last", batch_size)
+
+
+def _weigher(task: _Task, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
+    """What pulls titles nearer; where a sequential model has no history to read, popularity does."""
+    numbers = task.titles.sid_numbers
+    popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
+    if config.weights == "none":
+        return lambda histories, moments: np.zeros_like(popular)
+    if model is None:
+        return lambda histories, moments: popular
+
+    def weigh(histories: Sequence[np.ndarray], moments: np.ndarray) -> np.ndarray:
+        found = np.tile(popular, (len(histories), 1))
+        read = [row for row, history in enumerate(histories) if len(history)]
+        if read:
+            logits = model.scores([histories[row] for row in read], moments[read].tolist()).cpu().numpy()
+            found[read] = title_weights(row_min_max(logits), numbers)
+        return found
+
+    return weigh
+
+
+def _gamma(
+    task: _Task, grounded: _Grounded, written: pd.DataFrame, config: GroundingConfig
+) -> tuple[float, dict[str, float]]:
+    """The exponent, and what each that there was to choose from reached on validation rows."""
+    if config.weights == "none":
+        return 0.0, {}
+    if not _chooses(config):
+        return config.gammas[0], {}
+    rows = _choosing_rows(task.corpus, config)
+    asked = task.corpus.rows("valid").take(rows)
+    histories, targets = asked.histories.tolist(), task.titles.sid_numbers[asked.targets]
+    parts = grounded.parts(histories, grounded.moments["valid"][rows], _texts_of(written, "valid", rows))
+    found, reached = choose_gamma(
+        ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas
+    )
+    logger.info("gamma %g: NDCG@10 %.4f on %d validation rows.", found, reached[found], len(rows))
+    return found, {f"{gamma:g}": value for gamma, value in reached.items()}
+
+
+def _rank(
+    task: _Task, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
+) -> tuple[Predictions, dict[str, Any]]:
+    """The nearest titles' items for every row, and what the manifest says of the texts."""
+    rows = Rows.of(task.corpus, config.split)
+    texts = _texts_of(written, config.split, np.arange(len(rows)))
+    items: list[list[int]] = []
+    scores: list[list[float]] = []
+    nearest: list[float] = []
+    moments = grounded.moments[config.split]
+    for _, distances, weights in grounded.parts(rows.histories, moments, texts):
+        nearest += distances.min(axis=1).tolist()
+        best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
+        for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
+            listed, places = list_items(titles, task.behind, config.candidates)
+            items.append(listed)
+            scores.append([own[place] for place in places])
+    known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
+    said: dict[str, Any] = {
+        "in_catalogue": float(np.mean([text in known for text in texts])),
+        "distinct_texts": len(set(texts)),
+        "empty_texts": texts.count(""),
+        "longest_texts": int((tokens >= config.max_new_tokens).sum()),
+        "told_rows": int((moments != UNKNOWN).sum()),
+        "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
+    }
+    logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])
+    given = (SESSION_CONTEXT,) if said["told_rows"] else ()
+    return as_predictions(Ranking(items, scores), rows, task.titles, given), said
+
+
+def _measuring(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
+    """What is measured, and how."""
+    return Measuring(
+        corpus=task.corpus,
+        split=config.split,
+        rows=Rows.of(task.corpus, config.split),
+        name=NAME,
+        table=task.titles,
+        width=config.candidates,
+        ks=config.ks,
+        baselines=True,
+        slices=config.slices,
+        times=inputs.get("times"),
+        resamples=config.resamples,
+        seed=config.seed,
+    )

@@ -1,0 +1,150 @@
+"""Decoding in shards: dealt to the processes of a launch, written one by one, merged in order, kept over a kill.
+
+Batches are made from the prompts alone, before they are dealt to processes: a batch holds the same prompts however
+many processes there are, so that the results are the same to the last bit. Works under whatever launcher
+`minionerec.core.processes` knows, and without one.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from minionerec.core.artefacts import package_versions, read_json, write_text_atomic
+from minionerec.core.errors import ArtefactError
+from minionerec.core.log import get_logger, progress
+from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
+from minionerec.core.recorder import NOBODY, Clock
+from minionerec.models.decoding.decoder import Decode, length_batches
+
+logger = get_logger(__name__)
+
+BATCHES_FILE = "batches.json"
+MOST_SHARDS = 256
+
+
+def decode_in_shards(
+    folder: Path,
+    prompts: Sequence[Sequence[int]],
+    width: int,
+    batch_size: Callable[[], int],
+    decode: Decode,
+    device: torch.device,
+    description: str = "recommending",
+    clock: Clock = NOBODY,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Decode prompts, each process its share, and merge the shards of all.
+
+    Args:
+        folder: Folder of the unfinished run, whose settings and inputs are those of this one. What is finished there is
+            taken up again, unless another kind of device or another version of a library made it.
+        prompts: R token id lists, none twice.
+        width: Length of the lists, K.
+        batch_size: Prompts decoded at a time, asked of the first process when it begins anew.
+        decode: Ranks SIDs for the prompts at some places.
+        device: Where it decodes.
+        description: Label of the progress bar, which counts this process's prompts.
+        clock: Who hears how many shards are finished: of all processes to begin with, then with this one's.
+
+    Returns:
+        SID numbers int64 (R, K) and scores float32 (R, K), in prompt order; the same in every process.
+    """
+    kept = _open_folder(folder, device, batch_size) if is_main_process() else 0
+    clock.reached(kept)
+    wait_for_everyone()
+    batches = length_batches(prompts, read_json(folder / BATCHES_FILE)["batch_size"])
+    shards = [list(part) for part in np.array_split(np.arange(len(batches)), min(len(batches), MOST_SHARDS))]
+    mine = range(process_rank(), len(shards), world_size())
+    todo = [number for number in mine if not _shard(folder, number).is_file()]
+    mine_left = {number: shards[number] for number in todo}
+    for written in _decode_shards(folder, width, batches, mine_left, decode, description):
+        clock.reached(kept + written)
+    wait_for_everyone()
+    all_sids = np.empty((len(prompts), width), dtype=np.int64)
+    all_scores = np.empty((len(prompts), width), dtype=np.float32)
+    for number, members in enumerate(shards):
+        places = [place for batch in members for place in batches[batch]]
+        part = load_file(_shard(folder, number))
+        all_sids[places], all_scores[places] = part["sids"], part["scores"]
+    return all_sids, all_scores
+
+
+def _decode_shards(
+    folder: Path,
+    width: int,
+    batches: Sequence[Sequence[int]],
+    shards: dict[int, list[int]],
+    decode: Decode,
+    description: str,
+) -> Iterator[int]:
+    """Decode this process's shards one after another, write each when its last batch is done, and count them."""
+    mine = [(number, batch) for number, members in shards.items() for batch in members]
+    left = {number: len(members) for number, members in shards.items()}
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    done, written, start = 0, 0, time.perf_counter()
+    for number, batch in progress(mine, description, unit="rows", size=lambda pair: len(batches[pair[1]])):
+        sids, scores = decode(batches[batch])
+        found.append((_widened(sids, width, -1), _widened(scores, width, -np.inf)))
+        done += len(sids)
+        left[number] -= 1
+        if left[number] == 0:
+            _write_shard(_shard(folder, number), *(np.concatenate(part) for part in zip(*found, strict=True)))
+            found = []
+            written += 1
+            yield written
+    if done:
+        seconds = time.perf_counter() - start
+        logger.info("Decoded %s distinct prompts in %.1f s: %.1f rows/s.", f"{done:,}", seconds, done / seconds)
+
+
+def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> int:
+    """Keep the shards that can be gone on from, say how prompts are batched, and count what is kept."""
+    made_by = {"device": device.type, "versions": package_versions()}
+    try:
+        before = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
+    except ArtefactError:
+        before = None
+    shards = sorted(folder.glob("shard-*.safetensors"))
+    if before is not None and {**before, "batch_size": None} == {**made_by, "batch_size": None}:
+        kept = sum(_is_whole(file) for file in shards)
+        if kept:
+            logger.info("Going on from %d finished shard(s) in %s.", kept, folder)
+        return kept
+    if shards:
+        logger.info("%s holds shards of another device or other versions of libraries; beginning anew.", folder)
+    for file in shards:
+        file.unlink()
+    write_text_atomic(folder / BATCHES_FILE, json.dumps({**made_by, "batch_size": batch_size()}, indent=1) + "\n")
+    return 0
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a shard can be read; one that cannot is removed."""
+    try:
+        load_file(file)
+    except (OSError, SafetensorError):
+        file.unlink()
+        return False
+    return True
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}.safetensors"
+
+
+def _write_shard(path: Path, sids: np.ndarray, scores: np.ndarray) -> None:
+    fresh = path.with_name(f".{path.name}.writing")
+    save_file({"sids": sids, "scores": scores}, fresh)
+    fresh.replace(path)
+
+
+def _widened(values: np.ndarray, width: int, filler: float) -> np.ndarray:
+    """Rows filled up to a width."""
+    filled = np.full((len(values), width), filler, dtype=values.dtype)
+    filled[:, : values.shape[1]] = values
+    return filled

@@ -1,0 +1,254 @@
+"""Evaluation: a ranker's lists for the rows of a split, their metrics, and the baselines beside them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.processes import is_main_process
+from minionerec.core.refit import require_held_out
+from minionerec.core.stage import Stage, Work
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, told_moments
+from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
+from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
+from minionerec.models.decoding.decoder import Decode
+from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
+from minionerec.recommend.evaluation.shards import decode_in_shards
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.candidates import Groups
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.lists import Rows, as_predictions, checked_predictions
+from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker, tells_moments
+from minionerec.recommend.rankers.mixture import Mixing
+from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.sequential import SequentialRanker
+from minionerec.recommend.rankers.titles import TitleRanker
+from minionerec.sid.table import SidTable
+
+logger = get_logger(__name__)
+
+_SEARCH_NAMES = {"beam": "beam search", "exact": "exact search", "stock": "stock beam search"}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is evaluated.
+
+    Attributes:
+        corpus: Items and rows.
+        rows: The rows of the split.
+        ranker: Who ranks.
+        name: What the tables call it.
+        table: SIDs of the items; None where there are none.
+    """
+
+    corpus: Corpus | StoredCorpus
+    rows: Rows
+    ranker: Ranker
+    name: str
+    table: Groups | None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What was recommended.
+
+    Attributes:
+        predictions: The lists.
+        asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
+        cut: Prompts that lost their first tokens; None where there are no prompts.
+        told: Rows that say of what moment their target is; None where the ranker cannot be told.
+    """
+
+    predictions: Predictions
+    asked: Sequence[str]
+    cut: int | None
+    told: int | None = None
+
+
+def run_eval(config: EvalConfig) -> EvalResult:
+    """Recommend for every row of a split and measure; does nothing if it is done, goes on where it was cut off.
+
+    Under a distributed launch each process decodes its share of a checkpoint's prompts; the predictions are the same
+    for any number of processes. Other rankers are asked by the first process alone.
+
+    Writes `predictions.parquet`, `metrics.json` and `metrics.txt`; where items have SIDs `predictions.json` too (the
+    published form).
+
+    Args:
+        config: Settings.
+
+    Raises:
+        ArtefactError: If an input is missing, or the checkpoint was made with another SID table.
+        ConfigError: If there are more beams than candidates, or an unfinished evaluation with other settings lies
+            there.
+        DataError: If a user's own ranker does not give what it should.
+    """
+    stage = Stage(config)
+    if stage.current() is None:
+        with stage.work() as work:
+            with work.phase("load"):
+                task = _load(config, stage.inputs)
+            with work.phase("search"):
+                answer = _answer(task, config, work)
+            if is_main_process() and answer is not None:
+                with work.phase("measure"):
+                    found = measure(_measuring(task, config, stage.inputs), answer.predictions)
+                counts = {**found.counts(), "cut_prompts": answer.cut, **_assisted(task)}
+                counts |= {} if answer.told is None else {"told_rows": answer.told}
+                with work.finish(seed=config.seed, counts=counts) as place:
+                    title = (
+                        f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
+                        f"{config.split} ({task.corpus.split}), {config.beams} beams, mean [95 % interval by user]"
+                    )
+                    found.write(place, answer.asked, title, {"seen": config.seen, "scores": config.scores})
+    return EvalResult.load(stage.output)
+
+
+def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
+    """Corpus, rows, ranker and SIDs."""
+    corpus = read_corpus(inputs["corpus"])
+    rows = Rows.of(corpus, config.split)
+    item_ids = corpus.items["item_id"].tolist()
+    table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
+    if config.ranker:
+        task = _Task(corpus, rows, make_ranker(config.ranker, in_memory(corpus)), config.ranker, table)
+    else:
+        require_held_out(inputs["checkpoint"])
+        search = Search(
+            config.search,
+            config.scores,
+            config.score_end,
+            config.batch_size,
+            length_penalty=config.length_penalty,
+        )
+        ranker = load_ranker(
+            inputs["checkpoint"],
+            corpus,
+            corpus_path=inputs["corpus"],
+            table=table,
+            search=search,
+            dtype=config.dtype,
+        )
+        if config.assistant:
+            _let_assist(ranker, config, inputs, corpus)
+        name, groups = _told(ranker, config, table)
+        task = _Task(corpus, rows, ranker, name, groups)
+    known, what = (
+        (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
+    )
+    if config.beams > known:
+        raise ConfigError(
+            f"beams is {config.beams}, but the catalogue has {known} {what}; "
+            f"give --beams {known} or fewer, and ks to match."
+        )
+    return task
+
+
+def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus | StoredCorpus) -> None:
+    """Give a checkpoint's search its assistant, where that has any weight."""
+    if not isinstance(ranker, LanguageRanker):
+        raise ConfigError(
+            f"assistant is {config.assistant!r}, but {config.checkpoint} is no checkpoint, so nothing is searched; "
+            "leave it out."
+        )
+    require_held_out(inputs["assistant"])
+    assistant = load_assistant(
+        inputs["assistant"],
+        ranker,
+        corpus,
+        corpus_path=inputs["corpus"],
+        temperature=config.assistant_temperature,
+        dtype=config.dtype,
+    )
+    if config.share < 1:
+        ranker.mixing = Mixing(assistant, config.share, config.combine)
+
+
+def _assisted(task: _Task) -> dict[str, int]:
+    """What the manifest says of rows of which an assistant could read nothing."""
+    if not isinstance(task.ranker, LanguageRanker) or task.ranker.mixing is None:
+        return {}
+    return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
+
+
+def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, Groups | None]:
+    """What the tables call a ranker that was trained here, and its SIDs."""
+    if isinstance(ranker, LanguageRanker):
+        name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
+        if isinstance(ranker, TitleRanker):
+            name += " over titles"
+        if mixing is not None:
+            name += f"{' with' if mixing.combine == 'steps' else ', reordered with'} {mixing.assistant.name}"
+        return name, ranker.table
+    return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
+
+
+def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
+    """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
+    rows, ranker = task.rows, task.ranker
+    allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
+    moments = None
+    if tells_moments(ranker):
+        times = work.stage.inputs.get("times")
+        moments = told_moments(task.corpus, config.split, len(rows), times, tell=config.tell_moments)
+    told = None if moments is None else int((moments != UNKNOWN).sum())
+    given = (SESSION_CONTEXT,) if told else ()
+    if isinstance(ranker, LanguageRanker):
+        prompts = ranker.prompts(rows.histories, moments)
+        if prompts.cut:
+            kept = ranker.bundle.max_prompt_length
+            logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
+
+        def decode_all(distinct: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
+            def batch_size() -> int:
+                found = ranker.batch_size(distinct, width)
+                logger.info("%s distinct prompts, %d at a time.", f"{len(distinct):,}", found)
+                return found
+
+            return decode_in_shards(
+                work.folder,
+                distinct,
+                width,
+                batch_size,
+                decode,
+                torch.device(ranker.bundle.model.device),
+                clock=work,
+            )
+
+        ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
+        return _Answer(as_predictions(ranking, rows, task.table, given), prompts.texts, prompts.cut, told)
+    if not is_main_process():
+        return None
+    if isinstance(ranker, SequentialRanker):
+        ranking = ranker.rank(rows.histories, config.beams, allowed, None if moments is None else moments.tolist())
+    else:
+        ranking = ranker.rank(rows.histories, config.beams, allowed)
+    predictions = checked_predictions(ranking, rows, config.beams, table=task.table, allowed=allowed, given=given)
+    sids = [""] * rows.n_items if task.table is None else task.table.sids
+    asked = [", ".join(sids[item] for item in history) for history in rows.histories]
+    return _Answer(predictions, asked, None, told)
+
+
+def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
+    """What is measured; the baselines only where what was seen may be recommended, as they do."""
+    return Measuring(
+        corpus=task.corpus,
+        split=config.split,
+        rows=task.rows,
+        name=task.name,
+        table=task.table,
+        width=config.beams,
+        ks=config.ks,
+        baselines=config.seen == "keep",
+        slices=config.slices,
+        times=inputs.get("times"),
+        resamples=config.resamples,
+        seed=config.seed,
+    )

@@ -1,0 +1,862 @@
+"""Rankers that learn no parameters by gradient: whatever is trained must beat them. Their constants are chosen.
+
+The constants of a corpus are those with the highest NDCG@10 on its validation examples, of a grid; test examples are
+never read. `choose` finds them, `make_baselines` makes the rankers.
+
+References: transition counts: Garcin et al. 2013 and the sequential rules of Ludewig and Jannach 2018, section 3.1;
+EASE: Steck 2019, equation 8.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+from scipy.sparse import csr_array
+
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+from minionerec.data.sequences import Split, Windows
+from minionerec.data.stored import StoredCorpus
+from minionerec.data.stored_windows import padded_windows, sampled_rows, windows_in_parts
+from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
+from minionerec.data.windows import row_windows
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
+from minionerec.recommend.rankers.protocol import Ranker, Ranking
+
+logger = get_logger(__name__)
+
+POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "transition counts", "EASE"
+"""Names of the baselines, in tables and in files."""
+NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE)
+EASE_ITEMS = 20_000
+"""EASE inverts a matrix of all candidates; of more it is left out."""
+METRIC = "NDCG@10"
+"""What constants are chosen by, on validation examples."""
+
+_ROWS_AT_ONCE = 1024
+_PART = 1 << 18  # windows that are counted at a time
+_NEWEST = 10  # items of a history that transition counts read
+_EXAMPLES = 5000  # validation examples that constants are chosen by, of a fixed sample
+_MANY, _FEWER_EXAMPLES = 300_000, 1000  # of more training examples, that many validation examples
+_TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
+_RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
+
+
+@dataclass(frozen=True)
+class TransitionConstants:
+    """Constants of the transition counts.
+
+    The defaults suit Industrial_and_Scientific and are taken where there are no validation examples.
+
+    Attributes:
+        reach: How many items back a pair of training items counts.
+        decay: Weight of each further step between the two, in counting.
+        score_decay: Weight of each further step back in the history, in scoring.
+        reverse: Weight of a pair the other way round.
+        half_life: Age at which a training target counts half, as a share of all training targets by time; None where
+            all count the same.
+        popularity: Share of popularity in the score, from 0 to 1, with the half-life of the popularity baseline.
+        exclude_seen: Whether items of the history are ranked behind all others.
+    """
+
+    reach: int = 10
+    decay: float = 0.6
+    score_decay: float = 0.6
+    reverse: float = 0.3
+    half_life: float | None = None
+    popularity: float = 0.0
+    exclude_seen: bool = False
+
+
+COUNTING = ((1, 0.0), (5, 0.1), (5, 0.3), (10, 0.6), (10, 0.8))
+"""Reach and decay of counting that are tried."""
+REVERSE = (0.0, 0.1, 0.3, 1.0)
+"""Weights of the other direction that are tried."""
+SCORE_DECAY = (0.0, 0.1, 0.3, 0.6, 0.8)
+"""Decays of scoring that are tried."""
+SHARES = (0.0, 0.01, 0.1, 0.3)
+"""Shares of popularity that are tried."""
+HALF_LIVES = (None, 1.0, 0.3, 0.1, 0.03, 0.01)
+"""Half-lives of popularity that are tried, as shares of all training targets; the first without times or an order."""
+COUNT_HALF_LIVES = (None, 0.3, 0.1)
+"""Half-lives of transition counts that are tried."""
+RIDGES = (10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Ridges of EASE that are tried."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The constants of the baselines of one corpus.
+
+    Attributes:
+        popularity_half_life: Age at which a training target counts half, as a share of all training targets by time;
+            None where all count the same.
+        transitions: Constants of the transition counts.
+        ridge: Ridge of EASE; None where EASE is left out, of more than `EASE_ITEMS` candidates.
+        examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
+        valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
+        unit: That unit: "item", or what items share, e.g. "SID".
+    """
+
+    popularity_half_life: float | None = None
+    transitions: TransitionConstants = TransitionConstants()
+    ridge: float | None = 100.0
+    examples: int = 0
+    valid: Mapping[str, float] | None = None
+    unit: str = "item"
+
+    @property
+    def strongest(self) -> str | None:
+        """The baseline that is best on validation; None without validation examples."""
+        return max(self.valid, key=self.valid.__getitem__) if self.valid else None
+
+    def sentences(self) -> list[str]:
+        """One line for each baseline that has constants, and on what they were chosen."""
+        counts = self.transitions
+        texts = {
+            POPULARITY: _half_life(self.popularity_half_life),
+            TRANSITIONS: f"reach {counts.reach}, decay {counts.decay:g} in counting and {counts.score_decay:g} in "
+            f"scoring, reverse {counts.reverse:g}, {_half_life(counts.half_life)}, {counts.popularity:g} of popularity"
+            f"{', seen items behind all others' if counts.exclude_seen else ''}",
+            EASE: f"left out, of more than {EASE_ITEMS:,} candidates"
+            if self.ridge is None
+            else f"ridge {self.ridge:g}",
+        }
+        found = []
+        for name, text in texts.items():
+            value = (self.valid or {}).get(name)
+            found.append(f"{name}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
+        how = f"chosen on {self.examples:,} validation examples, by {self.unit}"
+        found.append(f"constants: {how if self.examples else 'defaults, for there are no validation examples'}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As `baselines.json` holds them."""
+        return {**asdict(self), "metric": METRIC, "strongest": self.strongest}
+
+    @classmethod
+    def from_json(cls, content: Any, where: str) -> "Chosen":
+        """What `to_json` gave.
+
+        Raises:
+            ArtefactError: If it is something else.
+        """
+        try:
+            known = {name: content[name] for name in cls.__dataclass_fields__}
+            return cls(**{**known, "transitions": TransitionConstants(**content["transitions"])})
+        except (TypeError, KeyError) as error:
+            raise ArtefactError(f"{where}: holds no constants of baselines ({error}). Evaluate again.") from None
+
+
+def _half_life(value: float | None) -> str:
+    return "no half-life" if value is None else f"half-life {100 * value:g} % of the training examples"
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What baselines are counted from: training examples alone.
+
+    Attributes:
+        data: The corpus, or the split that a protocol made.
+        numbers: int64 (N,), candidate of each item: the number of its SID, or its own where there are no SIDs.
+        unit: What a candidate is: "item", or what items share, e.g. "SID".
+    """
+
+    data: Corpus | StoredCorpus | Split
+    numbers: np.ndarray
+    unit: str
+
+    @classmethod
+    def of(cls, data: Corpus | StoredCorpus | Split, table: Groups | None = None) -> "TrainingRows":
+        """The training examples of a corpus, or of the split that a protocol made.
+
+        Args:
+            data: The data; a corpus on disk is read a part at a time.
+            table: SIDs of the same items; without them every item is a candidate of its own.
+        """
+        if table is None:
+            n_items = data.num_items if isinstance(data, Split) else data.n_items
+            return cls(data, np.arange(n_items), "item")
+        return cls(data, table.sid_numbers, table.unit)
+
+    @property
+    def what(self) -> str:
+        """What the candidates are, for messages."""
+        return "items" if self.unit == "item" else f"distinct {self.unit}s"
+
+    @cached_property
+    def size(self) -> int:
+        """Number of candidates, C."""
+        return int(self.numbers.max()) + 1
+
+    @cached_property
+    def are_many(self) -> bool:
+        """Whether all pairs of them would be too many to keep."""
+        return self._windows is None or len(self._windows) > _PART
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether it is known which training targets are older: by times, or without them by the order of examples."""
+        return not isinstance(self.data, Split) and (self.data.has_times or "global time" in self.data.split)
+
+    @cached_property
+    def _windows(self) -> Windows | None:
+        """All training windows; None for a corpus on disk."""
+        if isinstance(self.data, Corpus):
+            return padded_windows(
+                row_windows(self.data.train, self.data.max_history)[0], self.data.max_history, "right"
+            )
+        return None if isinstance(self.data, StoredCorpus) else self.data.windows
+
+    @cached_property
+    def _targets(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Item indices of all training targets, int32 (R,), and their times, int64 (R,), where they are known."""
+        assert not isinstance(self.data, Split)
+        if isinstance(self.data, Corpus):
+            times = self.data.train.times
+            return self.data.train.targets, None if times is None else times.time
+        targets = np.zeros(self.data.sizes["train"], dtype=np.int32)
+        found = np.zeros(len(targets), dtype=np.int64) if self.data.has_times else None
+        for numbers, rows in self.data.batches("train"):
+            targets[numbers] = rows.targets
+            if found is not None and rows.times is not None:
+                found[numbers] = rows.times.time
+        return targets, found
+
+    @cached_property
+    def ages(self) -> np.ndarray | None:
+        """Share of the training targets that are newer than each: float32 (R,); None where nobody knows."""
+        if not self.ordered:
+            return None
+        targets, times = self._targets
+        by_time = np.arange(len(targets)) if times is None else np.argsort(times, kind="stable")
+        found = np.empty(len(targets), dtype=np.float32)
+        found[by_time] = np.arange(len(targets) - 1, -1, -1, dtype=np.float32) / max(1, len(targets))
+        return found
+
+    @cached_property
+    def _weights(self) -> dict[float | None, np.ndarray]:
+        """What `item_weights` has given."""
+        return {}
+
+    def item_weights(self, half_life: float | None) -> np.ndarray:
+        """How often each item is a training target, newer targets counting more: float64 (N,)."""
+        if half_life not in self._weights:
+            if half_life is None or self.ages is None:
+                self._weights[half_life] = self.data.popularity().astype(np.float64)
+            else:
+                weights = 0.5 ** (self.ages / half_life)
+                self._weights[half_life] = np.bincount(self._targets[0], weights, len(self.numbers))
+        return self._weights[half_life]
+
+    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Histories, targets and ages of windows, at most about `_PART` at a time: (W, L), candidates from 1."""
+        of_item = np.concatenate([[0], self.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
+        for part in self._window_parts():
+            ages = np.zeros(part.targets.shape, dtype=np.float32)
+            rows = getattr(part, "rows", None)
+            if self.ages is not None and rows is not None:
+                ages = np.where(rows < 0, np.float32(0), self.ages[rows])
+            yield of_item[part.histories], of_item[part.targets], ages
+
+    def _window_parts(self) -> Iterator[Windows]:
+        if isinstance(self.data, StoredCorpus):
+            yield from windows_in_parts(self.data, "train", _PART)
+            return
+        windows = self._windows
+        assert windows is not None
+        for start in range(0, max(1, len(windows)), _PART):
+            part = slice(start, start + _PART)
+            yield replace(
+                windows, **{name: values[part] for name, values in vars(windows).items() if values is not None}
+            )
+
+    def user_sets(self) -> Iterator[csr_array]:
+        """Which candidates each user chose in training: float32 (users, C) of 0 and 1, some users at a time."""
+        if isinstance(self.data, StoredCorpus):
+            batches: Iterable[SplitRows] = (rows for _, rows in self.data.batches("train"))
+            for rows in batches:
+                yield self._sets(rows.user_numbers, *rows.flat_histories(), rows.targets)
+        elif isinstance(self.data, Corpus):
+            rows = self.data.train
+            yield self._sets(rows.user_numbers, *rows.flat_histories(), rows.targets)
+        else:
+            train = self.data.train
+            owners, items = train.seen(slice(None))
+            borders = np.append(0, np.cumsum(np.bincount(owners, minlength=len(train))))
+            yield self._sets(train.users, items - 1, borders, train.targets - 1)
+
+    def _sets(self, users: np.ndarray, items: np.ndarray, borders: np.ndarray, targets: np.ndarray) -> csr_array:
+        owners = np.concatenate([np.repeat(users, np.diff(borders)), users]).astype(np.int64)
+        chosen = self.numbers[np.concatenate([items, targets]).astype(np.int64)]
+        pairs = np.unique(owners * self.size + chosen)
+        owners, chosen = np.divmod(pairs, self.size)
+        shape = (int(owners.max(initial=-1)) + 1, self.size)
+        return csr_array((np.ones(len(pairs), dtype=np.float32), (owners, chosen)), shape=shape)
+
+    def check_k(self, k: int) -> None:
+        """Check the number of candidates that lists are to hold.
+
+        Raises:
+            ConfigError: If there are fewer.
+        """
+        if not 1 <= k <= self.size:
+            raise ConfigError(f"k is {k}; expected 1 to {self.size}, the number of {self.what}. Give a smaller K.")
+
+    def first_candidates(self, items: Iterable[int], k: int, allowed: np.ndarray | None) -> list[int]:
+        """Distinct items in order, those that are allowed, until they bear `k` distinct candidates."""
+        chosen: dict[int, None] = {}
+        seen: set[int] = set()
+        for item in items:
+            if allowed is not None and not allowed[item]:
+                continue
+            number = int(self.numbers[item])
+            if number not in seen and len(seen) == k:
+                break
+            seen.add(number)
+            chosen[item] = None
+        return list(chosen)
+
+
+def by_place(lists: Sequence[Sequence[int]]) -> Ranking:
+    """Lists whose scores say the rank and nothing else."""
+    return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
+
+
+class Popularity:
+    """The same list for everybody: the items that are most often a training target, ties by item index.
+
+    Args:
+        rows: What it is counted from.
+        half_life: See `TransitionConstants`.
+    """
+
+    def __init__(self, rows: TrainingRows, half_life: float | None = None):
+        self.rows = rows
+        self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
+
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        if allowed is None:
+            return by_place([self.rows.first_candidates(self.items, k, None)] * len(histories))
+        return by_place([self.rows.first_candidates(self.items, k, allowed.row(row)) for row in range(len(histories))])
+
+
+@dataclass(frozen=True)
+class MostRecentItems:
+    """Each user's history, most recent first, then the popular items.
+
+    Attributes:
+        popularity: The popular items.
+    """
+
+    popularity: Popularity
+
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        rows, popular = self.popularity.rows, self.popularity.items
+        rows.check_k(k)
+        lists = [
+            rows.first_candidates(
+                chain(reversed(np.asarray(history).tolist()), popular), k, None if allowed is None else allowed.row(row)
+            )
+            for row, history in enumerate(histories)
+        ]
+        return by_place(lists)
+
+
+class _Scored:
+    """Lists by the scores of candidates: of equal scores the more popular first, then the lower number.
+
+    Args:
+        rows: What popularity is counted from.
+        half_life: Half-life of popularity.
+    """
+
+    def __init__(self, rows: TrainingRows, half_life: float | None):
+        self.rows = rows
+        weights = rows.item_weights(half_life)
+        found = np.bincount(rows.numbers, weights, rows.size)
+        self.popularity = found / max(found.sum(), 1e-12)
+        self.by_popularity = np.argsort(-self.popularity, kind="stable")
+        self.position = np.empty(rows.size, dtype=np.int64)
+        self.position[self.by_popularity] = np.arange(rows.size)
+        self.behind = ranked_items(rows.numbers, weights)
+        self.masks = CandidateMasks(rows.numbers)
+
+    def lists(
+        self, scores: Iterable[np.ndarray], histories: Sequence[np.ndarray], k: int, allowed: Allowed | None, last: bool
+    ) -> Ranking:
+        """Lists from the scores (C,) of each history; what was seen stands behind all others if `last`."""
+        lists: list[list[int]] = []
+        for row, own in enumerate(scores):
+            if last:
+                own[self.rows.numbers[histories[row]]] = -1.0
+            mask = None if allowed is None else allowed.row(row)
+            if mask is not None:
+                own[~self.masks(mask[None])[0]] = -np.inf
+            lists.append(list_items(self._best(own, k).tolist(), self.behind, k, mask)[0])
+        return by_place(lists)
+
+    def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
+        """The best candidates of a row, those at -inf left out: int64 (at most k,)."""
+        if k < len(scores):
+            least = np.partition(scores, -k)[-k]
+            above = np.flatnonzero(scores > least)
+            level = self.by_popularity[scores[self.by_popularity] == least][: k - len(above)]
+            found = np.concatenate([above, level])
+        else:
+            found = np.arange(len(scores))
+        found = found[np.lexsort((self.position[found], -scores[found]))]
+        kept: np.ndarray = found[scores[found] > -np.inf]
+        return kept
+
+
+class TransitionCounts(_Scored):
+    """Candidates by how often they came after those of the history, then the popular ones.
+
+    A pair of training items counts 1, times `decay` for each item between them, up to `reach` items back, and `reverse`
+    of that in the other direction. A history's items count 1, times `score_decay` for each step back, ten items at
+    most, and each is divided by the square root of how often it was counted. The sums of a history are made to add up
+    to 1, and `popularity` of them is given to the share of each candidate among the training targets. Of equal scores
+    the candidate with the more popular items comes first.
+
+    Of more than `_PART` windows only those pairs are counted, anew for each question, that begin with an item which is
+    asked about: all pairs of a hundred million choices would not fit into memory.
+
+    Args:
+        rows: What pairs and popularity are counted from.
+        constants: The constants.
+        popularity_half_life: Half-life of popularity.
+    """
+
+    def __init__(self, rows: TrainingRows, constants: TransitionConstants, popularity_half_life: float | None = None):
+        super().__init__(rows, popularity_half_life)
+        self.constants = constants
+        self.counts = None if rows.are_many else self._counted()
+
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        newest = _newest(histories, self.rows.numbers)
+        counts = self._counted(newest) if self.counts is None else self.counts
+        return self.lists(self._scores(newest, counts), histories, k, allowed, self.constants.exclude_seen)
+
+    def _scores(self, newest: Sequence[np.ndarray], counts: csr_array) -> Iterator[np.ndarray]:
+        share = self.constants.popularity
+        for start in range(0, len(newest), _ROWS_AT_ONCE):
+            found = history_scores(newest[start : start + _ROWS_AT_ONCE], counts, self.constants.score_decay)
+            for first, end in zip(found.indptr[:-1], found.indptr[1:], strict=True):
+                own = share * self.popularity
+                own[found.indices[first:end]] += (1 - share) * found.data[first:end]
+                yield own
+
+    def _counted(self, asked: Sequence[np.ndarray] | None = None) -> csr_array:
+        """Counts of pairs: (C, C); of the candidates in histories alone, where they are given."""
+        sources = None
+        if asked is not None:
+            sources = np.zeros(self.rows.size, dtype=bool)
+            sources[np.concatenate([*asked, np.zeros(0, np.int64)])] = True
+        how = self.constants
+        weighted = (
+            (histories, targets, np.ones_like(ages) if how.half_life is None else 0.5 ** (ages / how.half_life))
+            for histories, targets, ages in self.rows.parts()
+        )
+        pairs = count_transitions_in_parts(weighted, self.rows.size, how.reach, how.decay, how.reverse, sources)
+        return csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(self.rows.size, self.rows.size))
+
+
+def _newest(histories: Sequence[np.ndarray], numbers: np.ndarray) -> list[np.ndarray]:
+    """The candidates of each history that are read, newest first."""
+    return [numbers[np.asarray(history, dtype=np.int64)[::-1][:_NEWEST]] for history in histories]
+
+
+def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float) -> csr_array:
+    """What came after the candidates of histories: float64 (R, C), each row adding up to 1 where there is any.
+
+    Args:
+        newest: R histories, newest first, at most `_NEWEST` candidates.
+        counts: (C, C), row i what came after candidate i.
+        decay: Weight of each further step back.
+    """
+    lengths = np.array([len(history) for history in newest])
+    known = np.concatenate([*newest, np.zeros(0, np.int64)])
+    back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
+    row = np.repeat(np.arange(len(newest)), lengths)
+    if not decay:
+        known, row, back = known[back == 0], row[back == 0], back[back == 0]
+    rarity = 1 / np.sqrt(np.asarray(counts.sum(1), dtype=np.float64).ravel() + 1)
+    asked = csr_array((decay**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
+    found = (asked @ counts).tocsc().tocsr()  # in order, in less time than sorting takes
+    sums = np.asarray(found.sum(1)).ravel()
+    found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
+    return found
+
+
+class Ease(_Scored):
+    """EASE: item-to-item weights in closed form, from the sets of candidates that users chose in training.
+
+    The least squares of the sets on themselves with a ridge, a candidate's weight to itself being 0 (Steck 2019,
+    equation 8). A history counts as a set: neither order nor repeats are read.
+
+    Args:
+        rows: What sets and popularity are counted from.
+        ridge: The ridge, more than 0.
+        popularity_half_life: Half-life of popularity, which breaks ties.
+    """
+
+    def __init__(self, rows: TrainingRows, ridge: float, popularity_half_life: float | None = None):
+        super().__init__(rows, popularity_half_life)
+        self.weights = ease_weights(_gram(rows), ridge)
+
+    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        return self.lists(self._scores(histories), histories, k, allowed, last=False)
+
+    def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        for start in range(0, len(histories), _ROWS_AT_ONCE):
+            yield from _history_sets(histories[start : start + _ROWS_AT_ONCE], self.rows.numbers) @ self.weights
+
+
+def _history_sets(histories: Sequence[np.ndarray], numbers: np.ndarray) -> csr_array:
+    """Which candidates histories hold: float32 (R, C) of 0 and 1."""
+    parts = [np.unique(numbers[np.asarray(history, dtype=np.int64)]) for history in histories]
+    row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    found = np.concatenate([*parts, np.zeros(0, np.int64)])
+    return csr_array((np.ones(len(found), np.float32), (row, found)), shape=(len(parts), int(numbers.max()) + 1))
+
+
+def _gram(rows: TrainingRows) -> np.ndarray:
+    """How many users chose both of two candidates: float32 (C, C)."""
+    found = np.zeros((rows.size, rows.size), dtype=np.float32)
+    for sets in rows.user_sets():
+        together = (sets.T @ sets).tocoo()
+        np.add.at(found, (together.row, together.col), together.data)
+    return found
+
+
+def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
+    """Weights of EASE: float32 (C, C), column j what each candidate says of candidate j.
+
+    Args:
+        gram: float (C, C), how many users chose both of two candidates.
+        ridge: Added to the diagonal.
+    """
+    matrix: np.ndarray = np.array(gram, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
+    np.fill_diagonal(matrix, matrix.diagonal().astype(np.float64) + ridge)
+    factor, inverse = lapack.get_lapack_funcs(("potrf", "potri"), (matrix,))
+    upper, failed = factor(matrix, lower=False, overwrite_a=True, clean=True)
+    if failed:
+        raise ConfigError(f"ridge {ridge:g} is too small for {len(gram)} candidates; give a larger one.")
+    half, _ = inverse(upper, lower=False, overwrite_c=True)
+    precision = np.triu(half) + np.triu(half, 1).T
+    weights = -precision / np.diag(precision)
+    np.fill_diagonal(weights, 0)
+    return np.ascontiguousarray(weights, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Validation examples.
+
+    Attributes:
+        histories: R histories of item indices.
+        targets: int64 (R,), the candidate of each target.
+        allowed: What may be listed; everything if None.
+    """
+
+    histories: Sequence[np.ndarray]
+    targets: np.ndarray
+    allowed: Allowed | None
+
+
+def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
+    """The validation examples that constants are chosen by, a fixed sample of many; None where there are none."""
+    data = rows.data
+    if isinstance(data, Split):
+        histories, targets = data.histories("valid"), data.targets("valid")
+        trained = len(data.train)
+    elif isinstance(data, StoredCorpus):
+        if not data.sizes["valid"]:
+            return None
+        found = sampled_rows(data, "valid", _FEWER_EXAMPLES, 0)
+        histories, targets, trained = found.histories.tolist(), found.targets, data.sizes["train"]
+    else:
+        histories, targets, trained = data.valid.histories.tolist(), data.valid.targets, len(data.train)
+    most = _FEWER_EXAMPLES if trained > _MANY else _EXAMPLES
+    if not len(targets):
+        return None
+    if len(targets) > most:
+        drawn = np.sort(np.random.default_rng(0).choice(len(targets), most, replace=False))
+        histories, targets = [histories[row] for row in drawn], np.asarray(targets)[drawn]
+    allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
+    return _Examples(histories, rows.numbers[np.asarray(targets, dtype=np.int64)], allowed)
+
+
+def _ndcg(ranks: np.ndarray) -> float:
+    """Mean NDCG@10 of ranks from 0."""
+    return float(np.where(ranks < 10, 1 / np.log2(ranks + 2.0), 0.0).mean())
+
+
+def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _Examples) -> float:
+    """NDCG@10 of a ranker's lists on validation examples."""
+    k = min(10, rows.size)
+    lists = ranker.rank(examples.histories, k, examples.allowed).items
+    ranks = np.full(len(lists), k)
+    for row, (items, target) in enumerate(zip(lists, examples.targets.tolist(), strict=True)):
+        numbers = list(dict.fromkeys(rows.numbers[np.asarray(items, dtype=np.int64)].tolist()))
+        ranks[row] = numbers.index(target) if target in numbers else 10
+    return _ndcg(ranks)
+
+
+class TransitionGrid:
+    """NDCG@10 of transition counts on validation examples, for any constants of the grid, without making lists.
+
+    Args:
+        rows: What pairs are counted from.
+        examples: The validation examples.
+        popularity_half_life: Half-life of popularity.
+    """
+
+    def __init__(self, rows: TrainingRows, examples: _Examples, popularity_half_life: float | None):
+        self.rows, self.examples, self.scored = rows, examples, _Scored(rows, popularity_half_life)
+        self.newest = _newest(examples.histories, rows.numbers)
+        sources = np.zeros(rows.size, dtype=bool)
+        sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
+        self.pairs = TransitionPairs(self._parts(), rows.size, max(reach for reach, _ in COUNTING), sources)
+        seen = _history_sets(examples.histories, rows.numbers)
+        self.seen = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr)) * rows.size + seen.indices
+        self.known: dict[TransitionConstants, float] = {}
+        self._counted: tuple[Any, csr_array] | None = None
+        self._scores: tuple[Any, csr_array, np.ndarray, np.ndarray] | None = None
+
+    def _parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The training windows; of a corpus on disk the first that hold `_TRAINING` targets."""
+        held = 0
+        for part in self.rows.parts():
+            yield part
+            held += int((part[1] > 0).sum())
+            if isinstance(self.rows.data, StoredCorpus) and held >= _TRAINING:
+                return
+
+    def points(self) -> Iterator[TransitionConstants]:
+        """All points of the grid."""
+        half_lives = COUNT_HALF_LIVES if self.rows.ordered else (None,)
+        for half_life, (reach, decay), reverse, score, share, last in product(
+            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, self._seen_settings()
+        ):
+            yield TransitionConstants(reach, decay, score, reverse, half_life, share, last)
+
+    def _seen_settings(self) -> tuple[bool, ...]:
+        return (False,) if self.examples.allowed is not None else (False, True)
+
+    def best(self) -> TransitionConstants:
+        """The best point by coordinate descent from two points of the grid; the first of several that are level."""
+        starts = (
+            TransitionConstants(5, 0.3, 0.1, 0.1, None, 0.01, False),
+            TransitionConstants(10, 0.6, 0.6, 0.3, None, 0.1, False),
+        )
+        return max((self._descend(start) for start in starts), key=self.value)
+
+    def _descend(self, point: TransitionConstants) -> TransitionConstants:
+        half_lives = COUNT_HALF_LIVES if self.rows.ordered else (None,)
+        moves: list[Callable[[TransitionConstants], list[TransitionConstants]]] = [
+            lambda at: [replace(at, score_decay=value) for value in SCORE_DECAY],
+            lambda at: [
+                replace(at, popularity=share, exclude_seen=last) for share in SHARES for last in self._seen_settings()
+            ],
+            lambda at: [replace(at, reach=reach, decay=decay) for reach, decay in COUNTING],
+            lambda at: [replace(at, reverse=value) for value in REVERSE],
+            lambda at: [replace(at, half_life=value) for value in half_lives],
+        ]
+        value, unchanged = self.value(point), 0
+        while unchanged < len(moves):
+            for move in moves:
+                other = max(move(point), key=self.value)
+                unchanged += 1
+                if self.value(other) > value:
+                    point, value, unchanged = other, self.value(other), 0
+                if unchanged >= len(moves):
+                    break
+        return point
+
+    def value(self, constants: TransitionConstants) -> float:
+        """NDCG@10 with some constants."""
+        if constants not in self.known:
+            self.known[constants] = _ndcg(self.ranks(constants))
+        return self.known[constants]
+
+    def ranks(self, how: TransitionConstants) -> np.ndarray:
+        """Rank of each target, from 0: int64 (R,); as many as there are candidates where it may not be listed."""
+        found, at, seen_at = self._found(how)
+        count, size, share, targets = len(self.newest), self.rows.size, how.popularity, self.examples.targets
+        popular, position = self.scored.popularity, self.scored.position
+        hidden = self.examples.allowed is not None or how.exclude_seen
+        owner = np.repeat(np.arange(count), np.diff(found.indptr))
+        shares = share * popular[found.indices]
+        values = (1 - share) * found.data + shares
+        place, there = _places(at, np.arange(count) * size + targets)
+        own = share * popular[targets]
+        own[there] = values[place[there]]
+
+        def beats(value: np.ndarray, candidate: np.ndarray, row: np.ndarray, to_beat: np.ndarray) -> np.ndarray:
+            won: np.ndarray = value > to_beat
+            level = np.flatnonzero(value == to_beat)
+            won[level] = position[candidate[level]] < position[targets[row[level]]]
+            return won
+
+        to_beat = np.repeat(own, np.diff(found.indptr))
+        # Everyone as if nothing had come after the history, less those who are found, and those who are found.
+        falling = -share * popular[self.scored.by_popularity]
+        more = np.searchsorted(falling, -own, side="left")
+        ranks: np.ndarray = np.where(own == share * popular[targets], position[targets], more)
+        won = beats(values, found.indices, owner, to_beat)
+        if hidden:
+            won[seen_at[seen_at >= 0]] = False
+        ranks = ranks - np.bincount(owner[beats(shares, found.indices, owner, to_beat)], minlength=count)
+        ranks = ranks + np.bincount(owner[won], minlength=count)
+        if hidden:
+            row, candidate = np.divmod(self.seen, size)
+            row, candidate = row[seen_at < 0], candidate[seen_at < 0]
+            ranks = ranks - np.bincount(
+                row[beats(share * popular[candidate], candidate, row, own[row])], minlength=count
+            )
+            ranks[_places(self.seen, np.arange(count) * size + targets)[1]] = size
+        return ranks
+
+    def _found(self, how: TransitionConstants) -> tuple[csr_array, np.ndarray, np.ndarray]:
+        """Scores from what came after, the row and candidate of each as one number, and where what was seen stands."""
+        counting = how.reach, how.decay, how.reverse, how.half_life
+        if self._scores is None or self._scores[0] != (*counting, how.score_decay):
+            if self._counted is None or self._counted[0] != counting:
+                self._counted = counting, self.pairs.counts(*counting)
+            found = history_scores(self.newest, self._counted[1], how.score_decay)
+            at = np.repeat(np.arange(len(self.newest)), np.diff(found.indptr)) * self.rows.size + found.indices
+            place, there = _places(at, self.seen)
+            self._scores = (*counting, how.score_decay), found, at, np.where(there, place, -1)
+        return self._scores[1:]
+
+
+def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where numbers stand among ascending ones, int64 (W,), and whether they are there, bool (W,)."""
+    place = np.searchsorted(ordered, wanted)
+    there = place < len(ordered)
+    there[there] = ordered[place[there]] == wanted[there]
+    return place, there
+
+
+def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored) -> float:
+    """The ridge that is best on validation among the most popular candidates."""
+    kept = scored.by_popularity[:_RIDGE_ITEMS]
+    gram, sets = _gram(rows)[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)
+    place = np.full(rows.size, -1)
+    place[kept] = np.arange(len(kept))
+    targets, count = place[examples.targets], np.arange(len(examples.targets))
+    inside = targets >= 0
+    found = {}
+    for ridge in RIDGES:
+        scores = sets[:, kept] @ ease_weights(gram, ridge)
+        if examples.allowed is not None:
+            scores[sets[:, kept].toarray() > 0] = -np.inf
+        own = scores[count, targets][:, None]
+        above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
+        hit = inside & (own[:, 0] > -np.inf)
+        found[ridge] = _ndcg(np.where(hit, above.sum(1), rows.size))
+    return max(found, key=found.__getitem__)
+
+
+def choose(data: Corpus | StoredCorpus | Split, table: Groups | None = None, *, masked: bool = False) -> Chosen:
+    """The constants of the baselines that are best on the validation examples; test examples are not read.
+
+    Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
+    half-life is that of the popularity in the transition counts, whose other constants are found by coordinate descent
+    over the grid. EASE is left out of more than `EASE_ITEMS` candidates.
+
+    Args:
+        data: A corpus, or the split that a protocol made.
+        table: SIDs of the same items: NDCG@10 is then that of distinct SIDs, without them of items.
+        masked: Whether seen items may not be listed, as some protocols have it.
+
+    Returns:
+        The constants; the defaults where there are no validation examples.
+    """
+    return chosen_baselines(data, table, masked=masked)[0]
+
+
+def chosen_baselines(
+    data: Corpus | StoredCorpus | Split, table: Groups | None = None, *, masked: bool = False
+) -> tuple[Chosen, dict[str, Ranker]]:
+    """The constants of `choose`, and the baselines with them, made once; the arguments are those of `choose`."""
+    rows = TrainingRows.of(data, table)
+    examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
+    if examples is None:
+        chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
+        return chosen, _rankers(rows, chosen)
+    half_lives = HALF_LIVES if rows.ordered else HALF_LIVES[:1]
+    reached = {value: valid_ndcg(Popularity(rows, value), rows, examples) for value in half_lives}
+    half_life = max(reached, key=reached.__getitem__)
+    grid = TransitionGrid(rows, examples, half_life)
+    transitions = grid.best()
+    ridge = _choose_ridge(rows, examples, grid.scored) if with_ease else None
+    chosen = Chosen(half_life, transitions, ridge, len(examples.targets), None, rows.unit)
+    rankers = _rankers(rows, chosen)
+    valid = {
+        name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, examples)
+        for name, ranker in rankers.items()
+        if examples.allowed is None or name != RECENT
+    }
+    chosen = replace(chosen, valid=valid)
+    logger.info("Baselines: %s.", "; ".join(chosen.sentences()))
+    return chosen, rankers
+
+
+def make_baselines(
+    data: Corpus | StoredCorpus | Split, table: Groups | None = None, chosen: Chosen | None = None
+) -> dict[str, Ranker]:
+    """The baselines by name; EASE where it is not left out.
+
+    Args:
+        data: A corpus, or the split that a protocol made: its training examples are counted.
+        table: SIDs of the same items; with them lists hold distinct SIDs, without them items.
+        chosen: The constants; those of `choose` if None.
+    """
+    if chosen is None:
+        return chosen_baselines(data, table)[1]
+    return _rankers(TrainingRows.of(data, table), chosen)
+
+
+def _rankers(rows: TrainingRows, chosen: Chosen) -> dict[str, Ranker]:
+    popularity = Popularity(rows, chosen.popularity_half_life)
+    found: dict[str, Ranker] = {
+        POPULARITY: popularity,
+        RECENT: MostRecentItems(popularity),
+        TRANSITIONS: TransitionCounts(rows, chosen.transitions, chosen.popularity_half_life),
+    }
+    if chosen.ridge is not None:
+        found[EASE] = Ease(rows, chosen.ridge, chosen.popularity_half_life)
+    return found

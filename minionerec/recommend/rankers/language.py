@@ -1,0 +1,313 @@
+"""Checkpoints that speak semantic IDs (language models, the catalogue model) as rankers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN
+from minionerec.data.stored import StoredCorpus
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.decoding.beam import BeamResult, beam_search
+from minionerec.models.decoding.branches import SearchModel, evaluating, vocabulary_size
+from minionerec.models.decoding.decoder import Decode, decode_batches
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.fitting import fitting_batch_size
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.leaves import LeafModel
+from minionerec.models.decoding.mixture import Mixture, rerank
+from minionerec.models.decoding.names import SCORES, SEARCHES, check_length_penalty, check_scores_of_search
+from minionerec.models.decoding.stock import stock_search
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.memory import free_memory
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
+from minionerec.recommend.rankers.mixture import Mixing
+from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.sid.table import code_token
+
+_WIDTH_STEP = 16
+
+# Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
+# places; see `decode_batches`.
+DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How SIDs are searched.
+
+    Attributes:
+        method: "beam"; "exact", the true best of the whole catalogue; or "stock", beam search of transformers.
+        scores: "full" or "renormalised", see `minionerec.models.decoding.scoring.candidate_scores`.
+        score_end: Whether to score what follows the SID in a completion too.
+        batch_size: Prompts searched at a time; 0 finds it from the free memory.
+        beams: Least width of a search; a list of K is cut from one of max(K, beams).
+        length_penalty: Scores are divided by the number of tokens to this power, by beam search alone.
+    """
+
+    method: str = "beam"
+    scores: str = "full"
+    score_end: bool = False
+    batch_size: int = 32
+    beams: int = 1
+    length_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: If a name is unknown, or a search does not know what it is to do.
+        """
+        for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
+        check_scores_of_search(self.method, self.scores)
+        check_length_penalty(self.method, self.length_penalty)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a model is asked for some histories.
+
+    Attributes:
+        texts: The prompt of each history.
+        ids: Its token ids.
+        cut: How many prompts were too long and lost their first tokens.
+        histories: The histories, which an assistant reads.
+        moments: Of what moment each next item is, which an assistant may be told too: places in
+            `minionerec.data.moments.MOMENTS`.
+    """
+
+    texts: Sequence[str]
+    ids: Sequence[Sequence[int]]
+    cut: int
+    histories: Sequence[np.ndarray]
+    moments: Sequence[int]
+
+
+class LanguageRanker:
+    """A checkpoint's search over the SIDs of the catalogue.
+
+    Items that share an SID follow one another, the more popular in training first, then the lower item index.
+
+    Args:
+        bundle: The checkpoint, its model where it is to run.
+        corpus: Items, and training rows for popularity.
+        search: How SIDs are searched.
+        bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
+
+    Attributes:
+        mixing: A second recommender that has a say in the search, and how; None where there is none.
+
+    Raises:
+        DataError: If corpus and checkpoint speak of different items.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        corpus: Corpus | StoredCorpus,
+        search: Search | None = None,
+        bonus: np.ndarray | None = None,
+    ):
+        self.bundle, self.search = bundle, search or Search()
+        items = corpus.without_rows() if isinstance(corpus, StoredCorpus) else corpus
+        self.builder = ExampleBuilder(items, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+        self.behind = ranked_items(self.table.sid_numbers, corpus.popularity())
+        self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
+        self.mixing: Mixing | None = None
+
+    @property
+    def bonus_of_items(self) -> np.ndarray | None:
+        """What is added to the log-probability of each item's SID, float32 (N,); None where nothing is."""
+        return None if self.bonus is None else self.bonus.numpy()[self.table.sid_numbers]
+
+    @cached_property
+    def table(self) -> Groups:
+        """The SIDs that it speaks."""
+        return self.bundle.table
+
+    @cached_property
+    def trie(self) -> Trie:
+        """Their trie, where the model is."""
+        return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
+
+    def spoken(self, trie: Trie, node: int) -> str:
+        """What the model says to reach a node of its trie: a code's token."""
+        return code_token(int(trie.depth[node]) - 1, int(trie.code[node]))
+
+    @cached_property
+    def end(self) -> list[int]:
+        """Token ids that follow an SID in a completion."""
+        completion, sid = self.builder.completion("next_sid", 0), self.table.sids[0]
+        behind = completion[completion.index(sid) + len(sid) :]
+        return encode_completion(self.bundle.tokenizer, [behind])[0] if behind else []
+
+    @cached_property
+    def searched(self) -> Trie:
+        """The trie that is searched: what follows an SID stands behind it where that is scored."""
+        return self.trie.with_tail(self.end) if self.search.score_end else self.trie
+
+    @property
+    def tells_moments(self) -> bool:
+        """Whether the model, or who assists it, can be told of what moment the next item is."""
+        return self._prompts_tell or (self.mixing is not None and self.mixing.assistant.tells_moments)
+
+    @cached_property
+    def _prompts_tell(self) -> bool:
+        return self.builder.prompt_tells(self.bundle.task)
+
+    def prompts(self, histories: Sequence[np.ndarray], moments: Sequence[int] | np.ndarray | None = None) -> Prompts:
+        """What the model is asked for histories.
+
+        Args:
+            histories: For each row its item indices, oldest first.
+            moments: Of what moment each next item is, places in `minionerec.data.moments.MOMENTS`; None: not told.
+        """
+        told = [UNKNOWN] * len(histories) if moments is None else [int(moment) for moment in moments]
+        asked = zip(histories, told, strict=True)
+        texts = [self.builder.prompt(self.bundle.task, history=history, moment=moment) for history, moment in asked]
+        encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
+        return Prompts(texts, encoded.ids, encoded.cut, histories, told)
+
+    @cached_property
+    def _candidates(self) -> CandidateMasks:
+        return CandidateMasks(self.table.sid_numbers)
+
+    def rank(
+        self,
+        histories: Sequence[np.ndarray],
+        k: int,
+        allowed: Allowed | None = None,
+        moments: Sequence[int] | None = None,
+    ) -> Ranking:
+        """See `Ranker`; candidates are distinct SIDs, and `moments` are as in `prompts`."""
+        return self.rank_prompts(self.prompts(histories, moments), k, allowed)
+
+    def rank_prompts(
+        self, prompts: Prompts, k: int, allowed: Allowed | None = None, decode_all: DecodeAll | None = None
+    ) -> Ranking:
+        """The best items for prompts.
+
+        A row's beams are as many more, in steps of 16, as it leaves out items by name: what it leaves out lies where
+        the model looks first. Rows of one width are searched together, so that a list does not depend on what else is
+        asked.
+
+        Args:
+            prompts: R prompts; equal ones that allow the same are searched once, unless an assistant tells their
+                histories or moments apart.
+            k: Distinct SIDs of each list.
+            allowed: What may be listed, row by row; everything if None.
+            decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
+        """
+        if allowed is not None and allowed.unrestricted:
+            allowed = None
+        firsts: dict[object, int] = {}  # the row in which each question stands first
+        keys = [
+            (
+                tuple(ids),
+                None if allowed is None else allowed.key(row),
+                None if self.mixing is None else (tuple(prompts.histories[row]), prompts.moments[row]),
+            )
+            for row, ids in enumerate(prompts.ids)
+        ]
+        for row, key in enumerate(keys):
+            firsts.setdefault(key, row)
+        asked, place_of = list(firsts.values()), {key: place for place, key in enumerate(firsts)}
+        widths = [self.width(k, 0 if allowed is None else len(allowed.without[row])) for row in asked]
+        if decode_all is not None:
+            widths = [max(widths)] * len(widths)
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for width in sorted(set(widths)):
+            places = [place for place, own in enumerate(widths) if own == width]
+            distinct = [prompts.ids[asked[place]] for place in places]
+            decode = self.decode(prompts, width, [asked[place] for place in places], allowed)
+            sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
+            found |= {place: (sids[at], scores[at]) for at, place in enumerate(places)}
+        items: list[list[int]] = []
+        values: list[list[float]] = []
+        for row, key in enumerate(keys):
+            numbers, own_scores = found[place_of[key]]
+            candidates = [number for number in numbers.tolist() if number >= 0]
+            listed, chosen = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
+            items.append(listed)
+            values.append([float(own_scores[at]) for at in chosen])
+        return Ranking(items, values)
+
+    def width(self, k: int, left_out: int) -> int:
+        """SIDs that a search ranks for a list of `k` that leaves items out by name."""
+        wide = max(k, self.search.beams)
+        if left_out:
+            wide = -(-(wide + left_out) // _WIDTH_STEP) * _WIDTH_STEP
+        return min(wide, self.table.n_unique)
+
+    def decode(self, prompts: Prompts, width: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
+        """What searches for some of the prompts, by their places among `rows`.
+
+        Args:
+            prompts: R prompts.
+            width: SIDs of each list.
+            rows: The rows, of prompts and of `allowed`, that are searched.
+            allowed: What may be listed.
+        """
+
+        def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            chosen = [rows[place] for place in places]
+            sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
+            with evaluating(self.bundle.model):
+                found = self._search(prompts, chosen, width, sids)
+            return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
+
+        return search
+
+    def _search(self, asked: Prompts, rows: Sequence[int], width: int, sids: torch.Tensor | None) -> BeamResult:
+        model, prompts = self.bundle.model, [asked.ids[row] for row in rows]
+        if self.mixing is None:
+            return self._search_model(model, prompts, width, sids)
+        histories, moments = [asked.histories[row] for row in rows], [asked.moments[row] for row in rows]
+        log_probs = self.mixing.assistant.log_probs(histories, moments).to(model.device)
+        if self.mixing.combine == "steps":
+            mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
+            return self._search_model(mixture, prompts, width, sids)
+        if self.bonus is not None:
+            log_probs = log_probs + self.bonus.to(model.device)
+        if self.search.length_penalty:
+            lengths = self.searched.depth[self.searched.node_of_sid]
+            log_probs = log_probs / lengths**self.search.length_penalty
+        return rerank(self._search_model(model, prompts, width, sids), log_probs, self.mixing.share)
+
+    def _search_model(
+        self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
+    ) -> BeamResult:
+        how = self.search
+        if how.method == "stock":
+            if sids is not None or self.bonus is not None:
+                raise ConfigError("stock search takes neither filters nor a bonus. Take search beam or exact.")
+            return stock_search(model, prompts, self.trie, width, self.end if how.score_end else ())
+        guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
+        if how.method == "exact":
+            return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)
+        return beam_search(model, prompts, self.searched, width, how.scores, guide, how.length_penalty)
+
+    def decode_all(self, prompts: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
+        """Search for all prompts, those of similar length together.
+
+        Returns:
+            SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K).
+        """
+        return decode_batches(decode, prompts, width, self.batch_size(prompts, width), "recommending")
+
+    def batch_size(self, prompts: Sequence[Sequence[int]], width: int) -> int:
+        """Prompts searched at a time."""
+        found = self.search.batch_size
+        if not found:
+            model = self.bundle.model
+            memory = free_memory(torch.device(model.device))
+            found = fitting_batch_size(model, self.searched, max(map(len, prompts)), width, memory)
+        return found

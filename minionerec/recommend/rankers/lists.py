@@ -1,0 +1,150 @@
+"""What a ranker says of the rows of a split, as `Predictions`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minionerec.core.errors import DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.sequences import Split
+from minionerec.data.stored import StoredCorpus
+from minionerec.metrics.predictions import Predictions
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.candidates import Groups
+from minionerec.recommend.rankers.protocol import Ranker, Ranking
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one split that a ranker is asked about.
+
+    Attributes:
+        users: The R users, one a row.
+        histories: For each row its item indices, int32, oldest first.
+        targets: int32 (R,), item index of each row's target; no ranker sees them.
+        n_items: Number of items, N.
+    """
+
+    users: Sequence[str]
+    histories: Sequence[np.ndarray]
+    targets: np.ndarray
+    n_items: int
+
+    def __len__(self) -> int:
+        """Number of rows, R."""
+        return len(self.users)
+
+    @classmethod
+    def of(cls, data: Corpus | StoredCorpus | Split, split: str) -> "Rows":
+        """The rows of "valid" or "test" of a corpus, or of what a protocol made of the data.
+
+        Raises:
+            DataError: If there is no such split, or it holds no row.
+        """
+        if isinstance(data, Split):
+            return cls(data.users(split), data.histories(split), data.targets(split), data.num_items)
+        rows = data.every_row(split)
+        return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
+
+
+def rank_rows(
+    ranker: Ranker, rows: Rows, k: int, *, table: Groups | None = None, allowed: Allowed | None = None
+) -> Predictions:
+    """Ask a ranker for the rows of a split.
+
+    Args:
+        ranker: Whom to ask.
+        rows: R rows.
+        k: Candidates of each list.
+        table: SIDs of the items; without it SIDs are "".
+        allowed: What may be listed, row by row; everything if None.
+
+    Raises:
+        DataError: If the lists are not what a `Ranker` promises; the message names the row.
+    """
+    return checked_predictions(ranker.rank(rows.histories, k, allowed), rows, k, table=table, allowed=allowed)
+
+
+def checked_predictions(
+    ranking: Ranking,
+    rows: Rows,
+    k: int,
+    *,
+    table: Groups | None = None,
+    allowed: Allowed | None = None,
+    given: tuple[str, ...] = (),
+) -> Predictions:
+    """What a ranker said of rows, where it is what a `Ranker` promises; see `rank_rows` and `as_predictions`."""
+    check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
+    return as_predictions(ranking, rows, table, given)
+
+
+def as_predictions(
+    ranking: Ranking, rows: Rows, table: Groups | None = None, given: tuple[str, ...] = ()
+) -> Predictions:
+    """Ranked items with the rows that they are for, and what the ranker was given; SIDs are "" without a table."""
+    sids = None if table is None else table.sids
+    return Predictions(
+        users=list(rows.users),
+        targets=rows.targets,
+        target_sids=[""] * len(rows) if sids is None else [sids[target] for target in rows.targets],
+        items=ranking.items,
+        sids=[[""] * len(row) if sids is None else [sids[item] for item in row] for row in ranking.items],
+        scores=ranking.scores,
+        given=given,
+    )
+
+
+def check_ranking(
+    ranking: Ranking,
+    rows: int,
+    k: int,
+    n_items: int,
+    table: Groups | None = None,
+    allowed: Allowed | None = None,
+) -> None:
+    """Check that lists are what a `Ranker` promises.
+
+    Args:
+        ranking: The lists.
+        rows: Number of histories that were asked about.
+        k: Candidates that were asked for.
+        n_items: Number of items, N.
+        table: SIDs, whose items may make lists longer than `k`.
+        allowed: What may be listed; everything if None.
+
+    Raises:
+        DataError: Naming the first row that is wrong, and in what.
+    """
+    if len(ranking.items) != rows or len(ranking.scores) != rows:
+        raise DataError(
+            f"the ranker gave {len(ranking.items)} lists and {len(ranking.scores)} lists of scores for {rows} "
+            "histories; expected one of each for every history."
+        )
+    for row, (items, scores) in enumerate(zip(ranking.items, ranking.scores, strict=True)):
+        wrong = _wrong_with(items, scores, n_items)
+        if not wrong and len(items) > k and (table is None or len({table.sids[item] for item in items}) > k):
+            wrong = f"it holds {len(items)} items, but {k} candidates were asked for"
+        if not wrong and allowed is not None:
+            mask = allowed.row(row)
+            listed = [item for item in items if not mask[item]]
+            wrong = f"item {min(listed)} is listed, which was to be left out" if listed else ""
+        if wrong:
+            raise DataError(f"the ranker's list for row {row} (from 0) is wrong: {wrong}.")
+
+
+def _wrong_with(items: Sequence[int], scores: Sequence[float], n_items: int) -> str:
+    """What is wrong with one list by itself; "" for nothing."""
+    if len(items) != len(scores):
+        return f"it holds {len(items)} items and {len(scores)} scores"
+    for item in items:
+        if not 0 <= item < n_items:
+            return f"item {item} is none of the {n_items} items (0 to {n_items - 1})"
+    if len(set(items)) < len(items):
+        return "an item stands there twice"
+    falling = np.diff(np.asarray(scores, dtype=np.float64))
+    if not (falling <= 0).all():
+        place = int(np.flatnonzero(~(falling <= 0))[0])
+        return f"score {scores[place + 1]} stands behind {scores[place]}; scores must not rise"
+    return ""

@@ -1,0 +1,237 @@
+"""A ranker from what a setting names: an artefact's directory, or a user's own function."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeGuard
+
+import numpy as np
+import torch
+
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.places import function_at
+from minionerec.core.refit import refitted_behind
+from minionerec.data.corpus import Corpus
+from minionerec.data.stored import StoredCorpus, in_memory
+from minionerec.models.backbone.build import reading_dtype
+from minionerec.models.backbone.bundle import KIND as CHECKPOINT
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.branches import evaluating
+from minionerec.models.decoding.decoder import decoding_device
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.leaves import sum_to_leaves
+from minionerec.models.prompts.wording import NEXT_TITLE
+from minionerec.models.sequential.saved import MODEL_FILE, MODEL_KIND, load_sequential
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.mixture import Assistant
+from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.sequential import SequentialRanker
+from minionerec.recommend.rankers.titles import TitleRanker
+from minionerec.sid.table import SidTable
+
+# The recommenders that assist in a search: sequential models, and checkpoints other than the one that is searched.
+
+
+class SequentialAssistant:
+    """A sequential model's softmax over items, summed over the items of each candidate.
+
+    A row without history, of which the model could read nothing, gets the items' shares of the training targets, each
+    counted once more than it is one.
+
+    Args:
+        ranker: The model.
+        candidate_of_item: int64 (N,), the candidate of each item (its SID, its title).
+        popularity: int64 (N,), how often each item is a training target.
+        temperature: The model's scores are divided by it.
+    """
+
+    def __init__(
+        self,
+        ranker: SequentialRanker,
+        candidate_of_item: np.ndarray,
+        popularity: np.ndarray,
+        temperature: float = 1.0,
+    ):
+        self.ranker, self.name, self.temperature = ranker, ranker.name, temperature
+        self.tells_moments = ranker.tells_moments
+        counts = torch.from_numpy(popularity + 1.0)
+        self.popular = (counts / counts.sum()).log().float().to(ranker.device)
+        self.candidate_of_item = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
+        self.candidates = int(candidate_of_item.max()) + 1
+
+    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
+        """See `minionerec.recommend.rankers.mixture.Assistant`."""
+        found = (self.ranker.scores(histories, moments).float() / self.temperature).log_softmax(-1)
+        empty = torch.tensor([len(history) == 0 for history in histories], device=found.device)
+        found = torch.where(empty.unsqueeze(1), self.popular, found)
+        return sum_to_leaves(found, self.candidate_of_item, self.candidates)
+
+
+class CheckpointAssistant:
+    """A checkpoint's probabilities of all SIDs, by a search of the whole catalogue where the model has none at once.
+
+    Args:
+        ranker: The checkpoint.
+        name: What tables call it.
+        temperature: Log-probabilities are divided by it and normalised again.
+    """
+
+    def __init__(self, ranker: LanguageRanker, name: str, temperature: float = 1.0):
+        self.ranker, self.name, self.temperature = ranker, name, temperature
+        self.tells_moments = ranker.tells_moments
+
+    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
+        """See `minionerec.recommend.rankers.mixture.Assistant`."""
+        ranker = self.ranker
+        guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
+        with evaluating(ranker.bundle.model):
+            prompts = ranker.prompts(histories, moments).ids
+            found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
+        by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
+        return (by_number / self.temperature).log_softmax(-1)
+
+
+def load_ranker(
+    path: str | os.PathLike[str],
+    corpus: Corpus | StoredCorpus,
+    *,
+    corpus_path: str | os.PathLike[str] | None = None,
+    table: SidTable | None = None,
+    search: Search | None = None,
+    dtype: str = "auto",
+) -> Ranker:
+    """What a training stage left, as a ranker on this process's device.
+
+    Args:
+        path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the model of a seed
+            (`minionerec train-sequential`).
+        corpus: The corpus whose items are recommended; of a checkpoint that was trained on all rows all count.
+        corpus_path: Where it lies; with it a sequential model is held against the corpus that it was trained on.
+        table: SIDs that a checkpoint must have been trained on; its own if None.
+        search: How a checkpoint searches.
+        dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
+
+    Raises:
+        ArtefactError: If there is neither, or it was made for another table or corpus.
+        DataError: If the checkpoint speaks of other items.
+        ConfigError: If the model cannot recommend for histories.
+
+    Example:
+        corpus = Corpus.load("runs/shop/corpus")
+        ranking = load_ranker("runs/shop/sft", corpus).rank([np.array([3, 1])], k=5)
+    """
+    kind = read_manifest(path)["kind"]
+    if kind == CHECKPOINT:
+        bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
+        bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
+        if refitted_behind(path) is not None:
+            corpus = in_memory(corpus).with_every_row()
+        torch.nn.Module.to(bundle.model, decoding_device())
+        if isinstance(bundle.model, CatalogueModel):
+            bundle.model.freeze()
+        if bundle.task == NEXT_TITLE:
+            return TitleRanker(bundle, corpus, search)
+        return LanguageRanker(bundle, corpus, search, lift_of_new_items(path, bundle.table, corpus))
+    if kind == MODEL_KIND:
+        return load_sequential_ranker(Path(path), corpus, corpus_path)
+    raise ArtefactError(
+        f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
+        "train-sequential). Point the setting elsewhere."
+    )
+
+
+def load_assistant(
+    path: str | os.PathLike[str],
+    ranker: LanguageRanker,
+    corpus: Corpus | StoredCorpus,
+    *,
+    corpus_path: str | os.PathLike[str] | None = None,
+    temperature: float = 1.0,
+    dtype: str = "auto",
+) -> Assistant:
+    """What a training stage left, as a second recommender in the search of a checkpoint.
+
+    Args:
+        path: The model of a seed, or another checkpoint, of which everything is as in `load_ranker`.
+        ranker: The checkpoint that is searched.
+        corpus: The corpus whose items are recommended.
+        corpus_path: Where it lies.
+        temperature: Its scores are divided by it.
+        dtype: Weights' dtype of a checkpoint.
+
+    Raises:
+        ArtefactError: Beside what `load_ranker` raises, if its candidates are not those of the search.
+    """
+    found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
+    if isinstance(found, SequentialRanker):
+        return SequentialAssistant(found, ranker.table.sid_numbers, corpus.popularity(), temperature)
+    if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):
+        return CheckpointAssistant(found, Path(path).name, temperature)
+    raise ArtefactError(
+        f"assistant {path}: its candidates (SIDs, or titles) are others than those of the checkpoint. Give one of the "
+        "same SIDs, or the model of a seed (minionerec train-sequential)."
+    )
+
+
+def lift_of_new_items(
+    path: str | os.PathLike[str], table: SidTable, corpus: Corpus | StoredCorpus
+) -> np.ndarray | None:
+    """What a checkpoint adds to the log-probabilities of SIDs whose items no training row ends in.
+
+    Args:
+        path: The checkpoint; `minionerec extend` writes its lift.
+        table: Its SIDs.
+        corpus: The corpus whose training rows count.
+
+    Returns:
+        float32 (S,), natural logarithms; None where it adds nothing.
+    """
+    lift = float(read_manifest(path)["counts"].get("lift", 0.0))
+    if not lift:
+        return None
+    trained = np.bincount(table.sid_numbers, corpus.popularity(), table.n_unique) > 0
+    return np.where(trained, 0.0, lift).astype(np.float32)
+
+
+def tells_moments(ranker: Ranker) -> TypeGuard[LanguageRanker | SequentialRanker]:
+    """Whether a ranker was told in training of what moment the next item is, so that `rank` may be told it too."""
+    return isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
+
+
+def load_sequential_ranker(
+    path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
+) -> SequentialRanker:
+    """The model of a seed of `minionerec train-sequential` as a ranker; arguments and errors as of `load_ranker`."""
+    trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
+    if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
+        raise ArtefactError(
+            f"{path}: was not trained on {corpus_path}, so its items have other numbers. Give the corpus that it was "
+            "trained on; under protocols a and b train-sequential itself writes the predictions."
+        )
+    model = load_sequential(path)
+    if model.num_items != corpus.n_items:
+        raise ArtefactError(f"{path}: has {model.num_items} items, the corpus {corpus.n_items}. Give its own corpus.")
+    name = str(read_json(path / MODEL_FILE)["model"])
+    return SequentialRanker(model.to(decoding_device()), name)
+
+
+def make_ranker(dotted: str, corpus: Corpus) -> Ranker:
+    """A user's own ranker.
+
+    Args:
+        dotted: Dotted path of a function that takes the corpus and gives a `Ranker`, such as `my_module.make`.
+        corpus: The corpus whose items are recommended.
+
+    Raises:
+        ConfigError: If there is no such function, or what it gives is no ranker.
+    """
+    made = function_at(dotted, "ranker")(corpus)
+    if not isinstance(made, Ranker):
+        raise ConfigError(
+            f"ranker is {dotted!r}, which gave a {type(made).__name__} without a method "
+            "rank(histories, k, allowed). See minionerec.recommend.rankers.protocol.Ranker."
+        )
+    return made

@@ -1,0 +1,249 @@
+"""One thread owns the model; requests that come meanwhile are answered together.
+
+While the model works, requests queue up. When it is free it takes what is there, up to a batch. Where fewer wait than
+the batch before held, more are likely on their way, and it waits for them, at most a window; a caller who is alone
+never waits. The queue is bounded by number, and by the time that it would take at the present speed: what could not be
+answered within its time limit is refused at once.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minionerec.core.log import get_logger
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Answer, Request
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.models import Served
+from minionerec.recommend.serve.reading import Refusal
+from minionerec.recommend.serve.writing import answered, to_json
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the model said to one call.
+
+    Attributes:
+        served: The model, one for all of the call.
+        values: For each of its requests the answer as JSON, or the error that it made.
+    """
+
+    served: Served
+    values: list[bytes | Exception]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A call in the queue.
+
+    Attributes:
+        requests: Its requests.
+        future: Where the outcome goes; a future that is done already means that nobody waits any more.
+        deadline: `time.monotonic()` after which nobody waits.
+        work: What to do with the model instead of answering, for calls that are not batched.
+    """
+
+    requests: Sequence[Request]
+    future: "asyncio.Future[Outcome]"
+    deadline: float
+    work: Callable[[Served], bytes] | None = None
+
+
+def answer_each(
+    recommender: Recommender, requests: Sequence[Request], write: Callable[[Answer], bytes]
+) -> list[bytes | Exception]:
+    """Written answers of a batch; a request that makes an error gets the error, and the others their answers.
+
+    The batch is halved where it fails, so that few wrong requests cost few more rounds.
+    """
+    try:
+        return [write(answer) for answer in recommender.answer(requests)]
+    except Exception as error:
+        if len(requests) == 1:
+            return [error]
+    half = len(requests) // 2
+    return answer_each(recommender, requests[:half], write) + answer_each(recommender, requests[half:], write)
+
+
+class Batcher:
+    """The queue, and the thread that empties it.
+
+    Args:
+        current: Gives the model in service.
+        queue: Requests that may wait.
+        batch: Requests answered at once.
+        window_s: Seconds to wait for as many requests as came last time.
+        timeout_s: Seconds until a call is given up.
+        metrics: Where lengths and sizes are counted.
+    """
+
+    def __init__(
+        self,
+        current: Callable[[], Served | None],
+        *,
+        queue: int,
+        batch: int,
+        window_s: float,
+        timeout_s: float,
+        metrics: Metrics,
+    ):
+        self._current = current
+        self._most, self._batch, self._window, self._timeout = queue, batch, window_s, timeout_s
+        self._metrics = metrics
+        self._ready = threading.Condition()
+        self._jobs: deque[Job] = deque()
+        self._rows = 0
+        self._wanted = 1  # requests that must wait before the thread is woken
+        self._last = 1
+        self._row_seconds = 0.0
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop  # from the start on
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; outcomes are delivered on the event loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what was taken, and end the thread."""
+        with self._ready:
+            self._stopping = True
+            self._ready.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return self._rows
+
+    def check_room(self, rows: int = 1) -> None:
+        """Whether so many more requests may come.
+
+        Raises:
+            Refusal: 503, with the seconds after which there should be room.
+        """
+        wait = self._rows * self._row_seconds
+        if self._rows + rows > self._most or (self._rows and wait > 0.8 * self._timeout):
+            self._metrics.refused.labels("queue").inc()
+            raise Refusal(503, "too many requests are waiting; try again later.", retry_after=max(1, round(wait)))
+
+    def submit(self, requests: Sequence[Request], work: Callable[[Served], bytes] | None = None) -> Job:
+        """Put a call into the queue.
+
+        Args:
+            requests: Its requests.
+            work: What to do with the model instead of answering them; it takes the place of as many requests.
+
+        Returns:
+            The job; await its future.
+
+        Raises:
+            Refusal: 503 where the queue is full, the model is not there yet, or the server is stopping.
+        """
+        if self._current() is None or self._stopping:
+            raise Refusal(503, "the model is not ready.", retry_after=1)
+        self.check_room(len(requests))
+        job = Job(requests, self._loop.create_future(), time.monotonic() + self._timeout, work)
+        with self._ready:
+            self._jobs.append(job)
+            self._rows += len(requests)
+            if self._rows >= self._wanted:
+                self._ready.notify()
+        return job
+
+    def _run(self) -> None:
+        while (jobs := self._take()) is not None:
+            if not jobs:
+                continue
+            try:
+                outcomes = self._work(jobs)
+            except Exception as error:  # a defect: those who wait are told, the thread lives on
+                logger.exception("the model's thread failed")
+                outcomes = [(job, error) for job in jobs]
+            self._loop.call_soon_threadsafe(_deliver, outcomes)
+
+    def _take(self) -> list[Job] | None:
+        """The next jobs, those left out that nobody waits for; None at the end."""
+        with self._ready:
+            self._wait_for(1, None)
+            if not self._jobs:
+                return None
+            if self._window:
+                self._wait_for(min(self._last, self._batch), time.monotonic() + self._window)
+            taken: list[Job] = []
+            rows, now = 0, time.monotonic()
+            while self._jobs:
+                job = self._jobs[0]
+                if taken and (job.work or taken[0].work or rows + len(job.requests) > self._batch):
+                    break
+                self._jobs.popleft()
+                self._rows -= len(job.requests)
+                if job.future.done() or now > job.deadline:
+                    self._metrics.abandoned.inc()
+                    continue
+                taken.append(job)
+                rows += len(job.requests)
+            self._last = max(rows, 1)
+            return taken
+
+    def _wait_for(self, rows: int, until: float | None) -> None:
+        """Wait until so many requests are there, the time is over or the end has come."""
+        self._wanted = rows
+        while self._rows < rows and not self._stopping:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self._ready.wait(left)
+        self._wanted = 1
+
+    def _write(self, answer: Answer) -> bytes:
+        if answer.unknown:
+            self._metrics.unknown.inc(len(answer.unknown))
+        return to_json(answered(answer))
+
+    def _work(self, jobs: list[Job]) -> list[tuple[Job, Outcome | Exception]]:
+        served = self._current()
+        if served is None:
+            raise RuntimeError("calls were taken before there was a model")
+        if jobs[0].work is not None:
+            return [(jobs[0], _try(served, jobs[0].work))]
+        begin = time.perf_counter()
+        requests = [request for job in jobs for request in job.requests]
+        values: list[bytes | Exception] = []
+        for start in range(0, len(requests), self._batch):  # a call of more than a batch has one model all the same
+            values += answer_each(served.recommender, requests[start : start + self._batch], self._write)
+        seconds = time.perf_counter() - begin
+        self._metrics.batch_rows.observe(len(requests))
+        self._metrics.batch_seconds.observe(seconds)
+        share = seconds / len(requests)
+        self._row_seconds = share if not self._row_seconds else 0.8 * self._row_seconds + 0.2 * share
+        outcomes: list[tuple[Job, Outcome | Exception]] = []
+        start = 0
+        for job in jobs:
+            outcomes.append((job, Outcome(served, list(values[start : start + len(job.requests)]))))
+            start += len(job.requests)
+        return outcomes
+
+
+def _try(served: Served, work: Callable[[Served], bytes]) -> Outcome:
+    try:
+        return Outcome(served, [work(served)])
+    except Exception as error:
+        return Outcome(served, [error])
+
+
+def _deliver(outcomes: list[tuple[Job, Outcome | Exception]]) -> None:
+    for job, outcome in outcomes:
+        if job.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)

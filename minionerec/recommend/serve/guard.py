@@ -1,0 +1,196 @@
+"""Around every call: keys, refusals that need no reading, headers of safety, counts and log lines."""
+
+import hmac
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.recommend.serve.batching import Batcher
+from minionerec.recommend.serve.config import KEY_VARIABLE
+from minionerec.recommend.serve.logs import REQUESTS
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.reading import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = get_logger(__name__)
+requests_logger = get_logger(REQUESTS)
+
+NOTES = "minionerec.notes"
+GONE = 499  # nobody waits for the answer any more; only logs and metrics say so
+QUEUED = ("/v1/recommend", "/v1/explain")
+OPEN = ("/healthz", "/readyz", "/", "/page")
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFETY = [
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_SHORTEST_KEY = 8
+
+
+def read_keys(file: str) -> list[bytes]:
+    """The keys that callers may show: of a file, one a line, or else of the environment.
+
+    Raises:
+        ConfigError: If the file cannot be read, holds none, or one is too short.
+    """
+    if file:
+        try:
+            text = Path(file).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError):
+            raise ConfigError(f"api_key_file is {file!r}, which cannot be read as a text. Mend its path.") from None
+        keys = [line.strip().encode() for line in text.splitlines() if line.strip()]
+        if not keys:
+            raise ConfigError(f"api_key_file is {file!r}, which holds no key. Write one a line.")
+    else:
+        keys = [key.encode()] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
+    if any(len(key) < _SHORTEST_KEY for key in keys):
+        raise ConfigError(f"an API key has fewer than {_SHORTEST_KEY} characters. Make it of `openssl rand -hex 32`.")
+    return keys
+
+
+def check_key(headers: Sequence[tuple[bytes, bytes]], keys: Collection[bytes]) -> None:
+    """Compare the key that a call shows, in a time that does not tell how much of it is right.
+
+    Raises:
+        Refusal: 401.
+    """
+    shown = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, token = shown.partition(b" ")
+    matches = [hmac.compare_digest(token.strip(), key) for key in keys]
+    if scheme.lower() != b"bearer" or not any(matches):
+        raise Refusal(401, "a key is needed; send the header Authorization: Bearer KEY.")
+
+
+def names_server(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this server: by one of its names, or by an address in digits.
+
+    A page of another site can have a browser call any server under the page's own name, once that name leads to the
+    server's address (DNS rebinding). It cannot do so under another name, nor under an address.
+
+    Example:
+        >>> [names_server(host, {"localhost"}) for host in ("localhost:8000", "10.0.0.7", "[::1]:80", "evil.example")]
+        [True, True, True, False]
+    """
+    name = host.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if name in names or "*" in names:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """An ASGI application around another.
+
+    Args:
+        app: The application within.
+        batcher: Whose queue may be full.
+        metrics: Where calls are counted.
+        keys: API keys; none: everybody may call.
+        paths: Paths that there are, as metrics name them.
+        open_metrics: Whether /metrics needs no key.
+        hosts: Names that calls may come for; "*" for any.
+        crowded: Whether more connections are open than may be.
+    """
+
+    def __init__(
+        self,
+        app: "ASGIApp",
+        batcher: Batcher,
+        metrics: Metrics,
+        keys: Sequence[bytes] = (),
+        paths: Collection[str] = (),
+        open_metrics: bool = False,
+        hosts: Collection[str] = ("*",),
+        crowded: Callable[[], bool] = lambda: False,
+    ):
+        self.app, self._batcher, self._metrics = app, batcher, metrics
+        self._keys, self._hosts, self._crowded = list(keys), frozenset(map(str.lower, hosts)), crowded
+        self._paths = frozenset(paths)
+        self._open = frozenset([*OPEN, "/metrics"] if open_metrics else OPEN)
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one call, or refuse it."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        notes: dict[str, Any] = {}
+        scope[NOTES] = notes
+        path = self._name(scope["path"])
+        status = 0
+
+        async def send_safely(message: "Message") -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *SAFETY]
+            await send(message)
+
+        try:
+            try:
+                self._admit(scope, path)
+                await self.app(scope, receive, send_safely)
+            except Refusal as refusal:
+                await send_refusal(refusal, send_safely)
+            except Exception:
+                if status:  # the answer was on its way: the server ends the connection
+                    raise
+                self._metrics.errors.inc()
+                logger.exception("a call failed")
+                await send_refusal(Refusal(500, "something went wrong on the server."), send_safely)
+        finally:
+            self._note(scope, path, status or GONE, time.perf_counter() - begin, notes)
+
+    def _name(self, path: str) -> str:
+        if path in self._paths:
+            return path
+        return "/page" if path.startswith("/page/") else "other"
+
+    def _admit(self, scope: "Scope", path: str) -> None:
+        if path != "/healthz" and self._crowded():
+            self._metrics.refused.labels("connections").inc()
+            raise Refusal(503, "too many connections are open; try again later.", retry_after=1, close=True)
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        if host and not names_server(host, self._hosts):
+            self._metrics.refused.labels("host").inc()
+            raise Refusal(421, "the Host header names another server; start this one with --hosts NAME.", close=True)
+        if self._keys and path not in self._open:
+            try:
+                check_key(scope["headers"], self._keys)
+            except Refusal:
+                self._metrics.refused.labels("key").inc()
+                raise
+        if path in QUEUED and scope["method"] == "POST":
+            self._batcher.check_room()  # before the body is read: a full queue costs nothing
+
+    def _note(self, scope: "Scope", path: str, status: int, seconds: float, notes: dict[str, Any]) -> None:
+        self._metrics.requests.labels(path, str(status)).inc()
+        self._metrics.seconds.labels(path).observe(seconds)
+        said = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2), **notes}
+        requests_logger.log(40 if status == 500 else 20, "request", extra={"said": said})
+
+
+async def send_refusal(refusal: Refusal, send: "Send") -> None:
+    """Send the answer of a refusal."""
+    body = refusal.body()
+    headers = [*refusal.headers(), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

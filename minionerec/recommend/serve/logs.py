@@ -1,0 +1,102 @@
+"""Log lines of a server: one JSON object each, written by a thread of their own, which nobody waits for."""
+
+import json
+import logging
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any
+
+REQUESTS = "minionerec.recommend.serve.requests"
+_WAITING = 10_000  # lines
+_LAST_SECONDS = 1.0
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON; what `extra={"said": {...}}` holds stands beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {"time": f"{stamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        said = getattr(record, "said", None)
+        line |= {"message": record.getMessage()} if said is None else said
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class Lines(QueueHandler):
+    """Puts lines into a queue; what comes while it is full is dropped and counted.
+
+    Args:
+        lines: The queue.
+        dropped: Called for every line that is dropped.
+    """
+
+    def __init__(self, lines: "queue.Queue[Any]", dropped: Callable[[], None]):
+        super().__init__(lines)
+        self.setFormatter(JsonLines())
+        self._dropped = dropped
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Put a line into the queue, or drop it."""
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self._dropped()
+
+
+class Writer(QueueListener):
+    """Writes lines to a file descriptor; a reader who stops reading holds up this thread alone.
+
+    Args:
+        lines: The queue.
+        descriptor: Where to write.
+    """
+
+    def __init__(self, lines: "queue.Queue[Any]", descriptor: int):
+        super().__init__(lines)
+        self._lines, self._descriptor = lines, descriptor
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Write one line; without a lock, for the end of the process must not wait for one."""
+        left = f"{record.getMessage()}\n".encode()
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:  # nobody can read it any more
+            return
+
+    def finish(self) -> None:
+        """Wait until what was said is written, a second at most; the thread ends with the process."""
+        end = time.monotonic() + _LAST_SECONDS
+        while not self._lines.empty() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def log_json_lines(level: str, dropped: Callable[[], None]) -> Writer:
+    """Send what the server says to standard error, one JSON object a line.
+
+    Args:
+        level: "requests" for a line a call, "errors" for those alone that failed on the server's side.
+        dropped: Called for every line that is dropped, because nobody reads those before it.
+
+    Returns:
+        The writer, which is started; finish it at the end.
+    """
+    lines: queue.Queue[Any] = queue.Queue(_WAITING)
+    writer = Writer(lines, sys.stderr.fileno() if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY))
+    writer.start()
+    handler = Lines(lines, dropped)
+    for name in ("minionerec", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)
+    logging.getLogger("minionerec.recommend").setLevel(logging.INFO)
+    logging.getLogger(REQUESTS).setLevel(logging.INFO if level == "requests" else logging.WARNING)
+    return writer

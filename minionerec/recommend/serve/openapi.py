@@ -1,0 +1,349 @@
+"""The description of the HTTP interface, as an OpenAPI document and as a page.
+
+The fields of a request come from `minionerec.recommend.requests.Request`, its limits from the settings, and the
+examples from the model in service. The page is plain HTML: no script, and nothing from other hosts.
+"""
+
+import html
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from minionerec import __version__
+from minionerec.recommend.serve.config import Limits
+from minionerec.recommend.serve.models import Served
+from minionerec.recommend.serve.reading import limited
+from minionerec.recommend.serve.writing import answered
+
+Schema = dict[str, Any]
+
+TITLE = "minionerec"
+DESCRIPTION = (
+    "Recommends items of a catalogue for histories of its items. Every mistake is answered by "
+    '{"error": {"field": ..., "message": ...}}, the message one line.'
+)
+
+_JSON = "application/json"
+_ERRORS = {
+    400: "the body is no JSON",
+    401: "no key, or not the right one",
+    404: "models are not exchanged here",
+    408: "the body took too long to come",
+    409: "refused; the model in service stays",
+    413: "the body is too large",
+    415: "the body is not announced as JSON",
+    422: "a field is wrong; the error names it",
+    503: "too many requests wait, or the model is not ready; Retry-After says when to come again",
+    504: "no answer within the time limit",
+}
+_ASKING = (400, 401, 408, 413, 415, 422, 503, 504)
+_WRONG = {"error": {"field": "history[1]", "message": "is 7; expected an item id: a text of 1 to 512 characters."}}
+_TEXT: Schema = {"type": "string"}
+_IDS: Schema = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 512}}
+_NO_MODEL = {"name": "catalogue model", "version": "0123456789ab"}
+
+
+def _object(properties: Mapping[str, Schema], required: tuple[str, ...] | None = None) -> Schema:
+    """An object with these fields and no others, all of them required unless told."""
+    names = list(properties if required is None else required)
+    found: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return found | ({"required": names} if names else {})
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(of: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": of, **more}
+
+
+def request_schema(limits: Limits) -> Schema:
+    """The schema of one request, as its declaration has it."""
+    found: Schema = _untitled(TypeAdapter(limited(limits)).json_schema())
+    return found
+
+
+def _untitled(schema: Any) -> Any:
+    """A schema without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _untitled(each) for name, each in schema.items() if name != "title" or not isinstance(each, str)}
+
+
+def schemas(limits: Limits) -> dict[str, Schema]:
+    """The schemas that paths refer to.
+
+    Args:
+        limits: What one call may ask for.
+    """
+    unknown = {**_list(_TEXT), "description": "ids asked with that are of no item"}
+    lists = {"items": _list(_ref("Recommended")), "unknown": unknown}
+    model = {"model": _ref("Model")}
+    recommended: dict[str, Schema] = {
+        "item_id": _TEXT,
+        "title": _TEXT,
+        "sid": {"type": ["string", "null"], "description": "semantic ID, of models that speak them"},
+        "score": {"type": ["number", "null"], "description": "what it was ranked by, higher is better"},
+        "probability": {"type": ["number", "null"], "description": "of the semantic ID, of models that know it"},
+    }
+    tree = "nodes of the tree of semantic IDs: code, probability, children, ids of the items at a leaf"
+    found = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
+    asked = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
+    return {
+        "Request": request_schema(limits),
+        "Requests": _object(asked),
+        "Recommended": _object(recommended),
+        "Model": _object({"name": _TEXT, "version": _TEXT}),
+        "List": _object(lists),
+        "Answer": _object(lists | model),
+        "Answers": _object({"results": _list(_ref("List")), **model}),
+        "Explanation": _object(
+            {
+                "tree": {**_list({"type": "object"}), "description": tree},
+                "reasons": {"type": "object", "description": "item id to what spoke for it"},
+                **model,
+            }
+        ),
+        "Items": _object({"items": _list(found), "unknown": unknown}),
+        "Reload": _object({"checkpoint": _TEXT, "items": _TEXT, "back": {"type": "boolean"}}, ()),
+        "Error": _object({"error": _object({"field": {"type": ["string", "null"]}, "message": _TEXT})}),
+    }
+
+
+def _gives(description: str, schema: Schema | None = None, kind: str = _JSON, **examples: Any) -> Schema:
+    """An answer, or a body, with examples by name."""
+    content: Schema = {"schema": schema or {"type": "object"}}
+    if examples:
+        content["examples"] = {name: {"value": value} for name, value in examples.items()}
+    return {"description": description, "content": {kind: content}}
+
+
+def _errors(*statuses: int) -> dict[str, Schema]:
+    found = {str(status): _gives(_ERRORS[status], _ref("Error")) for status in statuses}
+    return found | ({"422": _gives(_ERRORS[422], _ref("Error"), wrong=_WRONG)} if 422 in statuses else {})
+
+
+def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
+    """(method, path) to its description as OpenAPI has it.
+
+    Args:
+        served: The model that examples are taken from; they are empty where there is none.
+    """
+    request: Schema = {"history": [], "k": 3}
+    one: Schema = {"items": [], "unknown": []}
+    model = _NO_MODEL
+    if served is not None:
+        asked, answer = served.example
+        request = {"history": list(asked.history), "k": asked.k, "exclude_seen": asked.exclude_seen}
+        one, model = answered(answer), served.model
+    return {
+        ("post", "/v1/recommend"): {
+            "summary": "The best items after a history, or after each of several.",
+            "requestBody": _gives(
+                "one request, or several",
+                {"oneOf": [_ref("Request"), _ref("Requests")]},
+                one=request,
+                several={"requests": [request, {"history": []}]},
+            ),
+            "responses": {
+                "200": _gives(
+                    "one list, or one for each request",
+                    {"oneOf": [_ref("Answer"), _ref("Answers")]},
+                    one={**one, "model": model},
+                    several={"results": [one], "model": model},
+                ),
+                **_errors(*_ASKING),
+            },
+        },
+        ("post", "/v1/explain"): {
+            "summary": "Where a list stands in the tree of semantic IDs, and what spoke for its items.",
+            "requestBody": _gives("one request", _ref("Request"), one=request),
+            "responses": {"200": _gives("tree and reasons", _ref("Explanation")), **_errors(*_ASKING)},
+        },
+        **_reading(one, model),
+        **_operating(model),
+    }
+
+
+def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
+    """The paths that read the catalogue."""
+    items = [{"item_id": item["item_id"], "title": item["title"], "columns": {}} for item in one["items"]]
+    number = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
+    parameters = [
+        ("query", {**_TEXT, "maxLength": 200}, "beginnings of words of the title, or an id"),
+        ("ids", {**_IDS, "maxItems": 100}, "instead of a query; given once for each id"),
+        ("limit", number, "most items found by a query"),
+    ]
+    return {
+        ("get", "/v1/items"): {
+            "summary": "Items by words of their titles, or by their ids.",
+            "parameters": [
+                {"name": name, "in": "query", "schema": schema, "description": said}
+                for name, schema, said in parameters
+            ],
+            "responses": {
+                "200": _gives("the items found", _ref("Items"), found={"items": items[:1], "unknown": []}),
+                **_errors(401, 422, 503),
+            },
+        },
+        ("get", "/v1/model"): {
+            "summary": "The model in service, what its items can be filtered by, which moments it knows, and the "
+            "limits of a call.",
+            "responses": {
+                "200": _gives("name, version, items, filters, moments, limits", model={**model, "items": len(items)}),
+                **_errors(401, 503),
+            },
+        },
+    }
+
+
+def _operating(model: Schema) -> dict[tuple[str, str], Schema]:
+    """The paths for whoever runs the server."""
+    reloaded = {"model": model, "before": model, "seconds": 0.8}
+    return {
+        ("post", "/v1/reload"): {
+            "summary": "Bring another model into service, or the one before; where the server allows it.",
+            "requestBody": _gives("what to load", _ref("Reload"), again={}, back={"back": True}),
+            "responses": {
+                "200": _gives("the model in service, and the one before", now=reloaded),
+                **_errors(400, 401, 404, 408, 409, 413, 415, 422),
+            },
+        },
+        ("get", "/healthz"): {
+            "summary": "Whether the process lives.",
+            "responses": {"200": _gives("it does", alive={"status": "ok"})},
+        },
+        ("get", "/readyz"): {
+            "summary": "Whether a model is there and was tried.",
+            "responses": {"200": _gives("it is", ready={"status": "ready", "model": model}), **_errors(503)},
+        },
+        ("get", "/metrics"): {
+            "summary": "Numbers for Prometheus.",
+            "responses": {"200": _gives("text", _TEXT, "text/plain"), **_errors(401)},
+        },
+    }
+
+
+def document(served: Served | None, limits: Limits) -> dict[str, Any]:
+    """The OpenAPI document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for (method, path), operation in operations(served).items():
+        paths.setdefault(path, {})[method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": __version__, "description": DESCRIPTION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas(limits),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
+h2 { border-top: 1px solid #cbd5e1; padding-top: 1.2rem; font-size: 1.1rem; overflow-wrap: anywhere; }
+code, pre { font: 13px/1.45 ui-monospace, monospace; background: #f1f5f9; border-radius: 4px; }
+code { padding: .1em .3em; } pre { padding: .8rem; overflow-x: auto; }
+th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }
+@media (prefers-color-scheme: dark) {
+  body { background: #10161d; color: #dbe4ee; } code, pre { background: #1c2733; } h2 { border-color: #334155; }
+  a { color: #8ec5ff; }
+}
+"""
+
+
+def docs_page(document: dict[str, Any]) -> str:
+    """A page of an OpenAPI document.
+
+    Args:
+        document: The document; its schemas are shown as they are.
+    """
+    parts = [
+        _operation(method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    schemas = "".join(
+        f"<h3 id='{_text(name)}'>{_text(name)}</h3>{_fields(schema)}"
+        for name, schema in document["components"]["schemas"].items()
+    )
+    info = document["info"]
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{_text(info['title'])}</title><link rel='stylesheet' href='docs.css'></head><body>"
+        f"<h1>{_text(info['title'])}</h1><p>{_text(info['description'])}</p>"
+        f"<p>For programs: <a href='openapi.json'>openapi.json</a></p>{''.join(parts)}<h2>Schemas</h2>{schemas}"
+        "</body></html>"
+    )
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    found = [f"<h2>{method.upper()} {_text(path)}</h2><p>{_text(operation['summary'])}</p>"]
+    parameters = operation.get("parameters", [])
+    if parameters:
+        rows = [
+            f"<tr><td><code>{_text(each['name'])}</code></td><td>{_text(_range(each['schema']))}</td>"
+            f"<td>{_text(each.get('description', ''))}</td></tr>"
+            for each in parameters
+        ]
+        found.append(f"<table>{''.join(rows)}</table>")
+    if "requestBody" in operation:
+        found.append(_examples("asks", operation["requestBody"]["content"]))
+    for status, response in operation["responses"].items():
+        if status == "200":
+            found.append(_examples("answers", response["content"]))
+    told = [
+        f"<tr><td><code>{_text(status)}</code></td><td>{_text(response['description'])}</td></tr>"
+        for status, response in operation["responses"].items()
+    ]
+    return "".join([*found, f"<table>{''.join(told)}</table>"])
+
+
+def _examples(word: str, content: dict[str, Any]) -> str:
+    return "".join(
+        f"<p>{_text(f'{word}, {name}')}</p><pre>{_text(json.dumps(example['value'], indent=1))}</pre>"
+        for kind in content.values()
+        for name, example in kind.get("examples", {}).items()
+    )
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    rows = [
+        f"<tr><td><code>{_text(name)}</code></td><td>{_text(_range(each))}</td>"
+        f"<td>{_text(each.get('description', ''))}</td></tr>"
+        for name, each in schema.get("properties", {}).items()
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _range(schema: dict[str, Any]) -> str:
+    """What a value may be, in few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "enum" in schema:
+        return " or ".join(json.dumps(value) for value in schema["enum"])
+    if "anyOf" in schema or "oneOf" in schema:
+        said = " or ".join(dict.fromkeys(_range(each) for each in schema.get("anyOf") or schema["oneOf"]))
+    else:
+        kind = schema.get("type", "")
+        said = " or ".join(kind) if isinstance(kind, list) else str(kind)
+    if "items" in schema:
+        said += f" of {_range(schema['items'])}"
+    bounds = [
+        f"{word} {schema[name]}"
+        for name, word in (("minimum", "from"), ("maximum", "to"), ("minItems", "at least"), ("maxItems", "at most"))
+        if name in schema
+    ]
+    return ", ".join([said, *bounds] + ([f"default {json.dumps(schema['default'])}"] if "default" in schema else []))

@@ -1,0 +1,273 @@
+"""A call's body: read within limits, taken as strict JSON, checked as requests; and what is said of one that is not."""
+
+import asyncio
+import functools
+import json
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
+
+from pydantic import Discriminator, Field, Tag
+from pydantic.dataclasses import dataclass as model
+
+from minionerec.recommend.requests import STRICT, Expected, Request, RequestError, ids_of, name_shown
+from minionerec.recommend.serve.config import Limits
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+_DRAINED = 8  # times the limit that is read and thrown away, so that the caller hears why
+_LONGEST = 512  # characters of an id, and of a column's name and values
+_MOST_CONDITIONS = 32
+_FIELDS = frozenset(Request.names())
+_DIGITS = 18  # of a whole number: what fits into 64 bits
+
+
+class Refusal(Exception):
+    """A call is not answered.
+
+    Args:
+        status: HTTP status.
+        message: One line for the caller: without paths of files, without anything of the server's inside.
+        field: What is wrong, e.g. "history[3]"; None where it is no single field.
+        retry_after: Seconds after which it is worth trying again.
+        close: Whether the connection must not be used again, for the body was not read.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        field: str | None = None,
+        retry_after: int | None = None,
+        close: bool = False,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+        self.close = close
+
+    def body(self) -> bytes:
+        """The answer's body."""
+        return json.dumps({"error": {"field": self.field, "message": self.message}}).encode()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        found = [(b"content-type", b"application/json")]
+        if self.retry_after is not None:
+            found.append((b"retry-after", str(self.retry_after).encode()))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
+        if self.close:
+            found.append((b"connection", b"close"))
+        return found
+
+
+class Gone(Exception):
+    """The caller has hung up."""
+
+
+async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", limits: Limits) -> bytes:
+    """The body of a call.
+
+    Args:
+        headers: Its headers, names in lower case.
+        receive: Where it comes from.
+        limits: Bytes and seconds that it may take.
+
+    Raises:
+        Refusal: 415 where it is not announced as JSON, 413 where it is too large, whether it says so beforehand or
+            comes in pieces, 408 where it takes too long.
+        Gone: If the caller hangs up.
+    """
+    kind, length = b"", b""
+    for name, value in headers:
+        if name == b"content-type":
+            kind = value
+        elif name == b"content-length":
+            length = value
+    if kind.partition(b";")[0].strip().lower() != b"application/json":
+        # A page of another site can send other types from a browser without asking, but not this one.
+        raise Refusal(415, "the body is not announced as JSON; send Content-Type: application/json.", close=True)
+    most = limits.max_body_bytes
+    if len(length) > 18 or int(length or b"0") > most * _DRAINED:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            return await _read(receive, most)
+    except TimeoutError:
+        raise Refusal(408, "the body took too long to come.", close=True) from None
+
+
+async def _read(receive: "Receive", most: int) -> bytes:
+    body = b""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            pieces = []
+            if size > most * _DRAINED:
+                raise _too_large(most)
+        else:
+            pieces.append(piece)
+        if not message.get("more_body", False):
+            break
+    if size > most:
+        raise _too_large(most)
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return bytes(body)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most:,} bytes.", close=True)
+
+
+def read_json(body: bytes) -> Any:
+    """Parse a body, as the standard of JSON has it and no wider.
+
+    Raises:
+        Refusal: 400 where it is no JSON or says something that no program agrees on: a name twice, a number that is
+            none, more nesting or digits than any call needs.
+    """
+    try:
+        return json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_float=_float,
+            parse_int=_int,
+        )
+    except json.JSONDecodeError as error:
+        said = f"the body is no JSON: {error.msg}, line {error.lineno}, column {error.colno}."
+        raise Refusal(400, said if body.strip() else "the body is empty; expected a JSON object.") from None
+    except UnicodeDecodeError as error:
+        raise Refusal(400, f"the body is no UTF-8 text: byte {error.start} is {body[error.start]:#04x}.") from None
+    except RecursionError:
+        raise Refusal(400, "the body is nested too deeply.") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise Refusal(400, "is given twice; give it once.", name_shown(name))
+            seen.add(name)
+    return found
+
+
+def _constant(word: str) -> NoReturn:
+    raise Refusal(400, f"the body is no JSON: {word} is no number.")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise Refusal(400, "the body holds a number that is too large.")
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > _DIGITS + 1:
+        raise Refusal(400, f"the body holds a whole number of more than {_DIGITS} digits.")
+    return int(text)
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: in few words, or short and of plain characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@functools.cache
+def limited(limits: Limits) -> type[Request]:
+    """`Request` as a server takes it: the same fields, of JSON, within its limits."""
+    item_id: Any = Annotated[
+        str,
+        Field(min_length=1, max_length=_LONGEST),
+        Expected(f"an item id: a text of 1 to {_LONGEST} characters"),
+    ]
+    text: Any = Annotated[str, Field(max_length=_LONGEST)]
+    value: Any = Annotated[
+        bool | int | float | text, Expected(f"true, false, a number or a text of at most {_LONGEST} characters")
+    ]
+    bound: Any = Annotated[Literal["at_least", "at_most"], Expected("at_least, at_most")]
+    bounds: Any = Annotated[dict[bound, Annotated[int | float, Expected("a number")]], Field(min_length=1)]
+    values: Any = Annotated[list[value], Field(min_length=1, max_length=limits.max_list)]
+    condition: Any = Annotated[
+        Annotated[bounds, Tag("dict")] | Annotated[values, Tag("list")] | Annotated[value, Tag("value")],
+        Discriminator(lambda given: type(given).__name__ if isinstance(given, dict | list) else "value"),
+    ]
+    columns: Any = dict[Annotated[text, Expected("the name of a column")], condition]
+    narrower: dict[str, Any] = {
+        "history": Annotated[Collection[str], ids_of(item_id, limits.max_history)],
+        "k": Annotated[int, Field(ge=1, le=limits.max_k), Expected(f"a whole number from 1 to {limits.max_k}")],
+        "only": Annotated[Collection[str], ids_of(item_id, limits.max_list)] | None,
+        "without": Annotated[Collection[str], ids_of(item_id, limits.max_list)],
+        "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
+    }
+    own = cast(Any, Request).__pydantic_fields__
+    body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}
+    body["k"].default = limits.usual_k
+    body |= {"__annotations__": narrower, "__doc__": "One question.", "shown": staticmethod(shown)}
+    return cast(type[Request], model(frozen=True, config=STRICT)(type("Request", (Request,), body)))
+
+
+def read_call(value: Any, limits: Limits) -> tuple[list[Request], bool]:
+    """The requests of a call, and whether it was one without a list around it.
+
+    Raises:
+        Refusal: 422, naming the field.
+    """
+    if not isinstance(value, dict) or "requests" not in value:
+        return [read_request(value, limits)], True
+    for name in value:
+        if name != "requests":
+            raise Refusal(422, "is unknown; expected requests.", name_shown(name))
+    requests = value["requests"]
+    if not isinstance(requests, list) or not requests:
+        raise Refusal(422, f"is {shown(requests)}; expected a list of requests, not empty.", "requests")
+    if len(requests) > limits.max_requests:
+        raise Refusal(
+            422, f"holds {len(requests)} requests; at most {limits.max_requests} a call are taken.", "requests"
+        )
+    return [read_request(entry, limits, f"requests[{i}]") for i, entry in enumerate(requests)], False
+
+
+def read_request(value: Any, limits: Limits, place: str = "") -> Request:
+    """One request.
+
+    Args:
+        value: What the JSON holds.
+        limits: What it may ask for.
+        place: Where in the body it stands, e.g. "requests[3]".
+
+    Raises:
+        Refusal: 422, naming the field.
+    """
+    if not isinstance(value, dict):
+        said = "is" if place else "the body is"
+        raise Refusal(422, f"{said} {shown(value)}; expected an object with a history.", place or None)
+    asked = limited(limits)
+    prefix = f"{place}." if place else ""
+    if unknown := value.keys() - _FIELDS:
+        first = next(name for name in value if name in unknown)
+        raise Refusal(422, f"is unknown; expected {', '.join(Request.names())}.", f"{prefix}{name_shown(first)}")
+    try:
+        return asked(**value)
+    except RequestError as error:
+        raise Refusal(422, error.message, f"{prefix}{error.field}") from None

@@ -1,0 +1,476 @@
+"""The process: address, signals, the first model, and an end at which everything taken is answered."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.core.places import find_path, name_or_copy
+from minionerec.recommend.serve.batching import Batcher
+from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, Limits, ServeConfig
+from minionerec.recommend.serve.guard import GONE, Guard
+from minionerec.recommend.serve.logs import log_json_lines
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.models import Shelf
+from minionerec.recommend.serve.openapi import STYLE, docs_page, document, operations
+from minionerec.recommend.serve.reading import Gone, Refusal
+from minionerec.recommend.serve.reloading import Reloader
+from minionerec.recommend.serve.service import Service
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from minionerec.recommend.recommender import Recommender
+    from minionerec.recommend.serve.models import Sources
+
+
+# The application: paths to answers, on Starlette, with the guard around it; the page and its files.
+
+PAGE = Path(__file__).parent / "page"
+INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+}
+_COUNTED = {400: "request", 408: "body", 413: "body", 415: "body", 422: "request"}
+Handler = Callable[["Request"], Awaitable[tuple[int, bytes]]]
+
+
+@dataclass
+class Parts:
+    """What an application is put together from.
+
+    Attributes:
+        shelf: The model in service.
+        batcher: Through which it is asked.
+        reloader: Through which it is exchanged.
+        metrics: What is counted.
+        limits: What one call may ask for.
+        keys: API keys; none: everybody may call.
+        open_metrics: Whether /metrics needs no key.
+        log_histories: Whether the log may hold histories.
+        hosts: Names that calls may come for; "*" for any.
+        connections: Connections that may be open.
+        crowded: Whether more are open.
+        begun: What runs beside, once the event loop does.
+    """
+
+    shelf: Shelf
+    batcher: Batcher
+    reloader: Reloader
+    metrics: Metrics
+    limits: Limits
+    keys: Sequence[bytes] = ()
+    open_metrics: bool = False
+    log_histories: bool = False
+    hosts: Sequence[str] = ("*",)
+    connections: int = 1000
+    crowded: Callable[[], bool] = lambda: False
+    begun: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """One file: its content, its type, and a mark that changes with the content."""
+
+    content: bytes
+    kind: str
+    mark: str
+
+
+def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
+    """Name to file, of all files of a folder whose type is known; none where there is no folder."""
+    found = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_file() and path.suffix in _TYPES:
+            content = path.read_bytes()
+            found[path.name] = StaticFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return found
+
+
+def create_app(parts: Parts) -> Guard:
+    """The application, for any ASGI server."""
+    from starlette.applications import Starlette
+
+    parts.metrics.queue.set_function(lambda: parts.batcher.waiting)
+
+    @asynccontextmanager
+    async def lifespan(app: "Starlette") -> AsyncIterator[None]:
+        parts.batcher.start()
+        beside = asyncio.ensure_future(parts.begun()) if parts.begun else None
+        yield
+        if beside is not None:
+            beside.cancel()
+        await asyncio.to_thread(parts.batcher.stop)
+        parts.reloader.close()
+
+    service = Service(parts.shelf, parts.batcher, parts.reloader, parts.limits, parts.metrics, parts.log_histories)
+    routes = [
+        _json(method, path, getattr(service, path.rpartition("/")[2]), parts.metrics)
+        for method, path in operations(None)
+        if path != "/metrics"
+    ]
+    app = Starlette(
+        routes=[*routes, *_pages(parts)],
+        lifespan=lifespan,
+        exception_handlers={404: _nowhere, 405: _otherwise, Refusal: _refusal},
+    )
+    app.router.redirect_slashes = False
+    paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
+    return Guard(app, parts.batcher, parts.metrics, parts.keys, paths, parts.open_metrics, parts.hosts, parts.crowded)
+
+
+def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    async def endpoint(request: "Request") -> Response:
+        try:
+            status, body = await handler(request)
+        except Gone:
+            return Response(status_code=GONE)
+        except Refusal as refusal:
+            if refusal.status in _COUNTED:
+                metrics.refused.labels(_COUNTED[refusal.status]).inc()
+            return _refused(refusal)
+        except Exception:
+            metrics.errors.inc()
+            logger.exception("a call failed")
+            return _refused(Refusal(500, "something went wrong on the server."))
+        return Response(body, status, media_type="application/json")
+
+    return Route(path, endpoint, methods=[method.upper()])
+
+
+def _pages(parts: Parts) -> "list[Route]":
+    """What is not JSON: metrics, the description, and the page."""
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    files = read_files()
+
+    def send(request: "Request", file: StaticFile | None) -> Response:
+        if file is None:
+            raise Refusal(404, "there is no such file.")
+        headers = {"etag": file.mark, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == file.mark:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.kind, headers=headers)
+
+    def described() -> dict[str, Any]:
+        return document(parts.shelf.current, parts.limits)
+
+    def page(path: str, answer: "Callable[[Request], Response]") -> Route:
+        async def endpoint(request: "Request") -> Response:
+            return answer(request)
+
+        return Route(path, endpoint, methods=["GET"])
+
+    return [
+        page("/metrics", lambda request: Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")),
+        page("/openapi.json", lambda request: JSONResponse(described())),
+        page("/docs", lambda request: Response(docs_page(described()), media_type="text/html")),
+        page("/docs.css", lambda request: Response(STYLE, media_type="text/css")),
+        page("/", lambda request: send(request, files.get(INDEX))),
+        page("/page/{name}", lambda request: send(request, files.get(request.path_params["name"]))),
+    ]
+
+
+def _nowhere(request: "Request", error: Exception) -> "Response":
+    return _refused(Refusal(404, "there is no such path; GET /docs shows those there are."))
+
+
+def _otherwise(request: "Request", error: Exception) -> "Response":
+    return _refused(Refusal(405, f"this path does not take {request.method[:20]}."))
+
+
+def _refusal(request: "Request", error: Exception) -> "Response":
+    return _refused(cast(Refusal, error))
+
+
+def _refused(refusal: Refusal) -> "Response":
+    from starlette.responses import Response
+
+    headers = {name.decode(): value.decode() for name, value in refusal.headers()}
+    return Response(refusal.body(), refusal.status, headers=headers)
+
+
+logger = get_logger(__name__)
+
+_ABSENT = "minionerec serve needs {name!r}, which is not installed. Install it with: pip install 'minionerec[serve]'"
+
+
+def check_extra() -> None:
+    """Whether the libraries of the server are there.
+
+    Raises:
+        ConfigError: If one is missing; it says how to install it.
+    """
+    try:
+        for name in ("starlette", "uvicorn", "prometheus_client"):
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(_ABSENT.format(name=error.name)) from None
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at an address, before anything is loaded.
+
+    Raises:
+        ConfigError: If the address cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)  # asyncio sends at once (TCP_NODELAY) where it knows the protocol
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {host}:{port} ({error.strerror}). Give another --host or --port (0: any free one)."
+        ) from None
+    return found
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address of a socket, as a browser takes it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def sources_of(config: ServeConfig) -> "Sources":
+    """Where the first model comes from."""
+    from minionerec.recommend.serve.models import Sources
+
+    corpus, items = (find_path(path) if path else None for path in (config.corpus, config.items))
+    return Sources(find_path(config.checkpoint), corpus, items)
+
+
+def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
+    """What loads a model."""
+
+    def load(sources: "Sources") -> "Recommender":
+        from minionerec.recommend.recommender import Recommender
+
+        return Recommender.load(sources.checkpoint, corpus=sources.corpus, items=sources.items, dtype=config.dtype)
+
+    return load
+
+
+def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources], Recommender]") -> "Parts":
+    """The parts of an application, as the settings say."""
+    from minionerec.recommend.serve.batching import Batcher
+    from minionerec.recommend.serve.metrics import Metrics
+    from minionerec.recommend.serve.models import Shelf
+    from minionerec.recommend.serve.reloading import Reloader
+    from minionerec.recommend.serve.server import Parts
+
+    metrics = Metrics()
+    shelf = Shelf(load, config.batch, metrics.in_service)
+    batcher = Batcher(
+        lambda: shelf.current,
+        queue=config.queue,
+        batch=config.batch,
+        window_s=config.window_ms / 1000,
+        timeout_s=config.timeout_s,
+        metrics=metrics,
+    )
+    root = Path(config.reload_root) if config.reload_root else None
+    reloader = Reloader(shelf, metrics, sources_of(config), config.reload != "off", root)
+    return Parts(
+        shelf,
+        batcher,
+        reloader,
+        metrics,
+        config.limits(),
+        keys,
+        config.open_metrics,
+        config.log_histories,
+        hosts=["localhost", config.host, *config.hosts],
+        connections=config.connections,
+    )
+
+
+def make_server(parts: "Parts") -> "uvicorn.Server":
+    """The HTTP server of an application: what uvicorn refuses by itself is answered as everything else is."""
+    import uvicorn
+
+    from minionerec.recommend.serve.server import create_app
+
+    parts.crowded = lambda: len(server.server_state.connections) > parts.connections
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(parts),
+            http=_protocol(parts),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            ws="none",
+            lifespan="on",
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(parts.limits.timeout_s) + 5,
+        )
+    )
+    return server
+
+
+def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
+    """Uvicorn's protocol with a time limit on the heads of requests, which uvicorn has none for."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    from minionerec.recommend.serve.guard import SAFETY
+    from minionerec.recommend.serve.reading import Refusal
+
+    metrics, seconds = parts.metrics, parts.limits.timeout_s
+    base: Any = AutoHTTPProtocol
+
+    class Protocol(base):  # type: ignore[misc]
+        """Closes a connection on which no whole head came in time, and speaks JSON where there is no request."""
+
+        _timer: asyncio.TimerHandle | None = None
+        _heard = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._time_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._heard = True
+            self._time_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def send_400_response(self, msg: str) -> None:
+            refusal = Refusal(400, "the request is no HTTP/1.1; ask as GET /docs shows.", close=True)
+            metrics.requests.labels("other", "400").inc()
+            metrics.refused.labels("request").inc()
+            body = refusal.body()
+            headers = [*refusal.headers(), *SAFETY, (b"content-length", str(len(body)).encode())]
+            lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % header for header in headers)]
+            self.transport.write(b"\r\n".join([*lines, b"", body]))
+            self.transport.close()
+
+        def _time_head(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+                self._stop_timer()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self._end)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._heard = None, False
+
+        def _end(self) -> None:
+            if self._heard:
+                metrics.refused.labels("head").inc()
+            self.transport.close()
+
+    return Protocol
+
+
+def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT comes; then answer what was taken.
+
+    Args:
+        config: The settings.
+        announce: Called with one line once the model is there.
+
+    Raises:
+        ConfigError: If the settings, a key or the address cannot be used.
+        MinioneRecError: If the model cannot be loaded.
+    """
+    if config.reload != "off" and hasattr(signal, "SIGHUP"):  # until the event loop takes it: a reload then has no use
+        signal.signal(signal.SIGHUP, _ignore)
+    check_extra()
+    from minionerec.recommend.serve.guard import read_keys
+
+    # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
+    keys = read_keys(name_or_copy(config.api_key_file))
+    if config.reload != "off" and config.host not in LOOPBACK and not keys:
+        raise ConfigError(
+            f"reload is {config.reload!r} at {config.host} without a key: everybody could exchange the model. Give "
+            f"--api_key_file or {KEY_VARIABLE}."
+        )
+    if config.reload_root and not Path(config.reload_root).is_dir():
+        raise ConfigError(f"reload_root is {config.reload_root!r}, which is no folder. Make it, or mend its path.")
+    listening = bind(config.host, config.port)
+    parts = make_parts(config, keys, loader_of(config))
+    writer = log_json_lines(config.log, parts.metrics.dropped_lines.inc)
+    if not keys and config.host not in LOOPBACK:
+        logger.warning("everybody who reaches %s may call; give --api_key_file to change that", config.host)
+    try:
+        _Process(config, parts, listening, announce).run()
+    finally:
+        listening.close()
+        writer.finish()
+
+
+class _Process:
+    """One run of the server."""
+
+    def __init__(self, config: ServeConfig, parts: "Parts", listening: socket.socket, announce: Callable[[str], None]):
+        self._config, self._parts, self._listening, self._announce = config, parts, listening, announce
+        self._failed: MinioneRecError | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        parts.begun = self._begin
+        self._server = make_server(parts)
+
+    def run(self) -> None:
+        # uvicorn raises a signal again when it has ended; the end that was asked for is no failure
+        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._server.run(sockets=[self._listening])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._failed is not None:
+            raise self._failed
+
+    async def _begin(self) -> None:
+        """Bring the first model, then watch; the end where it cannot be had."""
+        if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        try:
+            served = await self._parts.reloader.start()
+        except MinioneRecError as error:
+            self._failed = error
+            self._server.should_exit = True
+            return
+        name, count = served.recommender.name, len(served.recommender.items)
+        try:
+            self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
+        except (OSError, ValueError) as error:  # who read standard output has gone; callers have not
+            logger.warning("the address cannot be printed: %s", error)
+        if self._config.reload == "watch":
+            await self._parts.reloader.watch(self._config.watch_s)
+
+    def _reload(self) -> None:
+        task = asyncio.ensure_future(self._parts.reloader.reload_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Leave a signal alone."""

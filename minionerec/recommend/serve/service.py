@@ -1,0 +1,209 @@
+"""What each path answers."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minionerec.core.errors import MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.data.moments import MOMENTS
+from minionerec.recommend.explain import explain
+from minionerec.recommend.requests import Request, RequestError, name_shown
+from minionerec.recommend.serve.batching import Batcher, Outcome
+from minionerec.recommend.serve.config import Limits
+from minionerec.recommend.serve.guard import NOTES
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.models import Served, Shelf, without_paths
+from minionerec.recommend.serve.reading import Gone, Refusal, read_body, read_call, read_json, read_request, shown
+from minionerec.recommend.serve.reloading import Reloader
+from minionerec.recommend.serve.writing import described, finite, to_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as Call
+
+logger = get_logger(__name__)
+
+_MOST_SEARCHES = 8
+_MOST_FOUND = 100
+_LONGEST_QUERY = 200
+
+
+class Service:
+    """The answers to calls; each method gives a status and a body of JSON.
+
+    Args:
+        shelf: The model in service.
+        batcher: Through which it is asked.
+        reloader: Through which it is exchanged.
+        limits: What one call may ask for.
+        metrics: Where things are counted.
+        log_histories: Whether the log may hold histories.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        batcher: Batcher,
+        reloader: Reloader,
+        limits: Limits,
+        metrics: Metrics,
+        log_histories: bool = False,
+    ):
+        self.shelf, self.limits, self.metrics = shelf, limits, metrics
+        self._batcher, self._reloader, self._log_histories = batcher, reloader, log_histories
+        self._searches = asyncio.Semaphore(_MOST_SEARCHES)
+
+    async def recommend(self, call: "Call") -> tuple[int, bytes]:
+        """`POST /v1/recommend`."""
+        body = await read_body(call.scope["headers"], call.receive, self.limits)
+        requests, single = read_call(read_json(body), self.limits)
+        self._remember(call, requests)
+        outcome = await self._ask(call, requests)
+        lists: list[bytes] = []
+        for place, value in enumerate(outcome.values):
+            if isinstance(value, Exception):
+                raise self._told(value, "" if single else f"requests[{place}].")
+            lists.append(value)
+        self.metrics.rows.inc(len(lists))
+        model = to_json(outcome.served.model)
+        if single:
+            return 200, b'%b,"model":%b}' % (lists[0][:-1], model)
+        return 200, b'{"results":[%b],"model":%b}' % (b",".join(lists), model)
+
+    async def explain(self, call: "Call") -> tuple[int, bytes]:
+        """`POST /v1/explain`."""
+        body = await read_body(call.scope["headers"], call.receive, self.limits)
+        request = read_request(read_json(body), self.limits)
+        self._remember(call, [request])
+        outcome = await self._ask(call, [request], functools.partial(_explained, request=request))
+        value = outcome.values[0]
+        if isinstance(value, Exception):
+            raise self._told(value)
+        return 200, b'%b,"model":%b}' % (value[:-1], to_json(outcome.served.model))
+
+    async def items(self, call: "Call") -> tuple[int, bytes]:
+        """`GET /v1/items`."""
+        query, ids, limit = _read_search(call.query_params.multi_items())
+        items = self._served().recommender.items
+        if ids:
+            places = [items.index(item_id) for item_id in ids]
+            unknown = [item_id for item_id, place in zip(ids, places, strict=True) if place is None]
+            found = [place for place in places if place is not None]
+            return 200, to_json({"items": described(items, found), "unknown": unknown})
+        if self._searches.locked():
+            self.metrics.refused.labels("queue").inc()
+            raise Refusal(503, "too many searches at once; try again later.", retry_after=1)
+        async with self._searches:
+            found = await asyncio.to_thread(items.search, query, limit)
+        return 200, to_json({"items": described(items, found), "unknown": []})
+
+    async def model(self, call: "Call") -> tuple[int, bytes]:
+        """`GET /v1/model`."""
+        served = self._served()
+        told = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
+        moments = MOMENTS if served.recommender.tells_moments else MOMENTS[:1]
+        return 200, to_json({**told, "moments": moments, "limits": self.limits.shown()})
+
+    async def reload(self, call: "Call") -> tuple[int, bytes]:
+        """`POST /v1/reload`."""
+        if not self._reloader.allowed:
+            raise Refusal(404, "models are not exchanged here; start the server with --reload request.", close=True)
+        body = await read_body(call.scope["headers"], call.receive, self.limits)
+        asked = self._reloader.read(read_json(body))
+        before = self.shelf.current
+        known = [*self._reloader.paths(), asked.checkpoint, asked.items]
+        begin = time.perf_counter()
+        try:
+            served = await asyncio.shield(self._reloader.run(asked))
+        except MinioneRecError as error:
+            raise Refusal(409, f"refused; the model in service stays: {without_paths(str(error), known)}") from None
+        told = {
+            "model": served.model,
+            "before": None if before is None else before.model,
+            "seconds": round(time.perf_counter() - begin, 3),
+        }
+        return 200, to_json(told)
+
+    async def healthz(self, call: "Call") -> tuple[int, bytes]:
+        """`GET /healthz`: the process lives."""
+        return 200, b'{"status":"ok"}'
+
+    async def readyz(self, call: "Call") -> tuple[int, bytes]:
+        """`GET /readyz`: a model is there and was tried."""
+        return 200, to_json({"status": "ready", "model": self._served().model})
+
+    def _served(self) -> Served:
+        served = self.shelf.current
+        if served is None:
+            raise Refusal(503, "the model is not ready.", retry_after=1)
+        return served
+
+    def _remember(self, call: "Call", requests: Sequence[Request]) -> None:
+        notes: dict[str, Any] = call.scope[NOTES]
+        notes["rows"] = len(requests)
+        notes["k"] = max(request.k for request in requests)
+        if self._log_histories:
+            notes["histories"] = [list(request.history) for request in requests]
+
+    async def _ask(self, call: "Call", requests: Sequence[Request], work: Any = None) -> Outcome:
+        """Put requests to the model, as long as the caller listens and time is left.
+
+        Raises:
+            Refusal: 503 or 504.
+            Gone: If the caller hangs up.
+        """
+        job = self._batcher.submit(requests, work)
+        gone = asyncio.ensure_future(call.receive())  # after the body there comes nothing but the end
+        try:
+            await asyncio.wait((job.future, gone), timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if job.future.done():
+                return job.future.result()
+            if gone.done():
+                raise Gone
+            self.metrics.refused.labels("time").inc()
+            raise Refusal(504, f"no answer within {self.limits.timeout_s:g} seconds; try again later.")
+        finally:
+            gone.cancel()
+            job.future.cancel()
+
+    def _told(self, error: Exception, prefix: str = "") -> Exception:
+        """What the model says of a request, as the caller is told; a defect as it is."""
+        if isinstance(error, RequestError):
+            return Refusal(422, error.message, f"{prefix}{error.field}")
+        if isinstance(error, MinioneRecError):
+            return Refusal(422, without_paths(str(error), self._reloader.paths()))
+        return error
+
+
+def _explained(served: Served, request: Request) -> bytes:
+    found = explain(served.recommender, request)
+    return to_json(finite({"tree": found.tree, "reasons": found.reasons}))
+
+
+def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]:
+    """Query, ids and limit of a search.
+
+    Raises:
+        Refusal: 422, naming the parameter.
+    """
+    query, ids, limit = "", [], 20
+    for name, value in given:
+        if name == "query":
+            query = value
+            if len(query) > _LONGEST_QUERY:
+                raise Refusal(422, f"has {len(query)} characters; at most {_LONGEST_QUERY} are taken.", "query")
+        elif name == "ids":
+            ids.append(value)
+        elif name == "limit":
+            if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= _MOST_FOUND):
+                raise Refusal(422, f"is {shown(value)}; expected a whole number from 1 to {_MOST_FOUND}.", "limit")
+            limit = int(value)
+        else:
+            raise Refusal(422, "is unknown; expected query, ids or limit.", name_shown(name))
+    if ids and query:
+        raise Refusal(422, "are given beside a query; give one of them.", "ids")
+    if len(ids) > _MOST_FOUND:
+        raise Refusal(422, f"holds {len(ids)} ids; at most {_MOST_FOUND} are taken.", "ids")
+    return query, ids, limit

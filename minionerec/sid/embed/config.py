@@ -1,0 +1,101 @@
+"""Settings of encoders, and of the stage that turns item texts into vectors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.errors import DataError
+from minionerec.core.places import find_path, name_or_copy
+from minionerec.core.settings import StageConfig, check_settings, setting
+from minionerec.core.urls import is_remote
+from minionerec.sid.embed.hf import DTYPES, POOLINGS
+
+_READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
+_MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
+
+
+@dataclass
+class EncoderSettings:
+    """Where item vectors come from."""
+
+    encoder: str = setting(
+        "tfidf",
+        "source of item vectors: 'tfidf' (TF-IDF + truncated SVD, offline), the path of a .npy file with one row per "
+        "item in item order, of a .parquet file with columns item_id and vector in any order, the output of "
+        "embed-items, or a Hugging Face model by name or directory",
+        required=True,
+    )
+    dimensions: int = setting(64, "width of TF-IDF vectors; lowered for small catalogues", least=1)
+    pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
+    prefix: str = setting("", "text put before each item's text for a Hugging Face model")
+    max_length: int = setting(512, "most tokens of a text that a Hugging Face model reads", least=1)
+    batch_size: int = setting(32, "texts per forward pass of a Hugging Face model", least=1)
+    dtype: str = setting("float32", "type of a Hugging Face model's weights", known=DTYPES)
+    normalise: bool = setting(True, "scale vectors of a Hugging Face model to length 1 (TF-IDF vectors always are)")
+    device: str = setting("auto", "where a Hugging Face model runs: auto (GPU where there is one), cpu, cuda, ...")
+    processes: int = setting(
+        1,
+        "processes that run a Hugging Face model, each with a copy of it; they share out the GPUs",
+        least=1,
+        decides=False,
+    )
+    cache: str | None = setting(
+        None,
+        "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
+        "encoded and a killed run goes on; embed-items takes its output's name with .cache by default",
+        decides=False,
+        writes=True,
+    )
+    seed: int = setting(42, "seed of everything random in this stage", least=0)
+
+    def __post_init__(self) -> None:
+        """Check the settings alone.
+
+        Raises:
+            ConfigError: Naming the setting, its value and what is allowed.
+        """
+        check_settings(self)
+
+
+@dataclass
+class EncoderConfig(EncoderSettings, StageConfig):
+    """What every stage asks for that makes vectors of a corpus's items."""
+
+    corpus: str = setting("runs/demo/corpus", "directory of the corpus whose items are encoded", reads="corpus")
+
+    def inputs(self) -> dict[str, Path]:
+        """Name to path of everything that is read: what the settings name, and what the encoder reads."""
+        return StageConfig.inputs(self) | encoder_inputs(self.encoder)
+
+
+@dataclass
+class EmbedConfig(EncoderConfig):
+    """Settings of the stage that turns item texts into vectors."""
+
+    kind: ClassVar[str] = "vectors"
+
+    output: str = setting(
+        "runs/demo/vectors", "directory to write vectors.npy and manifest into", required=True, decides=False
+    )
+
+
+def encoder_inputs(encoder: str) -> dict[str, Path]:
+    """Files and artefacts that an encoder reads, by name; a model of the hub has none.
+
+    Raises:
+        DataError: If the encoder is a `.npy` or `.parquet` file that does not exist.
+    """
+    given = Path(name_or_copy(encoder)).expanduser()
+    path = find_path(given)
+    if path.suffix in _READY:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
+        return {"vectors": path}
+    if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
+        return {"vectors": path}
+    if is_remote(encoder):
+        raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
+    if encoder != "tfidf" and given.is_dir():
+        return {f"encoder/{file.name}": file for file in sorted(given.iterdir()) if file.suffix in _MODEL_FILES}
+    return {}

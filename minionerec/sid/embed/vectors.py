@@ -1,0 +1,285 @@
+"""Item vectors of a corpus, from any encoder."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from minionerec.core.artefacts import file_sha256
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.log import get_logger, progress
+from minionerec.sid.embed.config import EncoderSettings, encoder_inputs
+from minionerec.sid.embed.hf import Encoded, HFEncoder, hub_commit
+from minionerec.sid.embed.items import HasItems
+from minionerec.sid.embed.mapped import Rows, is_large
+from minionerec.sid.embed.ready import (
+    VECTORS_FILE,
+    check_vectors,
+    load_vector_artefact,
+    load_vector_table,
+    load_vectors,
+    open_vector_artefact,
+    open_vectors,
+)
+from minionerec.sid.embed.texts import count_texts, item_texts
+from minionerec.sid.embed.tfidf import l2_normalise, tfidf_svd
+
+# Vectors of texts, kept by the hash of their content, so that no text is encoded twice by the same encoder.
+
+PART_BATCHES = 16
+"""Batches of a part, the unit that is written at once and that a killed run loses at most."""
+
+
+def text_key(text: str) -> bytes:
+    """SHA-256 of a text, 32 bytes."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+class VectorCache:
+    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written in one piece.
+
+    Several processes may write into it at the same time.
+
+    Args:
+        folder: Made when the first part is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def write(self, texts: Sequence[str], encoded: Encoded) -> None:
+        """Add the vectors of texts.
+
+        Raises:
+            ArtefactError: If the folder cannot be written.
+        """
+        keys = b"".join(map(text_key, texts))
+        name = hashlib.sha256(keys).hexdigest()[:32]
+        content = {
+            "keys": np.frombuffer(keys, dtype=np.uint8).reshape(len(texts), 32),
+            "vectors": encoded.vectors,
+            "tokens": encoded.tokens,
+            "truncated": encoded.truncated,
+        }
+        fresh = self.folder / f".{name}.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file(content, fresh)
+            fresh.replace(self.folder / f"{name}.safetensors")
+        except OSError as error:
+            raise ArtefactError(
+                f"{self.folder}: cannot be written ({error.strerror}). Choose another cache or mend its permissions."
+            ) from None
+
+    def _parts(self) -> Iterator[dict[str, np.ndarray]]:
+        for path in sorted(self.folder.glob("*.safetensors")):
+            yield load_file(path)
+
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """Those texts, each once, whose vector is not here, in the order given."""
+        known = {row.tobytes() for part in self._parts() for row in part["keys"]}
+        return [text for text in dict.fromkeys(texts) if text_key(text) not in known]
+
+    def read(self, texts: Sequence[str]) -> Encoded:
+        """The vectors of texts that are all here.
+
+        Raises:
+            ArtefactError: If one is not.
+        """
+        rows: dict[bytes, list[int]] = {}
+        for row, text in enumerate(texts):
+            rows.setdefault(text_key(text), []).append(row)
+        tokens, truncated = np.zeros(len(texts), dtype=np.int32), np.zeros(len(texts), dtype=bool)
+        vectors: np.ndarray | None = None
+        for part in self._parts():
+            if vectors is None:
+                vectors = np.zeros((len(texts), part["vectors"].shape[1]), dtype=np.float32)
+            for place, key in enumerate(part["keys"]):
+                for row in rows.pop(key.tobytes(), ()):
+                    vectors[row], tokens[row] = part["vectors"][place], part["tokens"][place]
+                    truncated[row] = part["truncated"][place]
+        if rows or vectors is None:
+            raise ArtefactError(f"{self.folder}: lacks {len(rows)} vectors. Was it changed meanwhile? Run again.")
+        return Encoded(vectors, tokens, truncated)
+
+
+def encode_cached(
+    texts: Sequence[str], cache: VectorCache, processes: int = 1, *, device: str = "auto", **encoder: Any
+) -> Encoded:
+    """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
+
+    A run that was killed goes on where it was. Since batches hold what is missing, a vector may differ in its last
+    bits from that of a run in one go, as it may with another batch size.
+
+    Args:
+        texts: N texts.
+        cache: The vectors of this encoder with these settings, and of no other.
+        processes: Processes that encode, each with its own model; with "auto" they share out the GPUs.
+        device: As in `HFEncoder`.
+        encoder: The other arguments of `HFEncoder`.
+
+    Raises:
+        ConfigError: As in `HFEncoder`.
+        DataError: As in `HFEncoder.encode`.
+        ArtefactError: If the cache cannot be written.
+    """
+    missing = sorted(cache.missing(texts), key=len, reverse=True)  # of like lengths, so that little padding is read
+    size = PART_BATCHES * int(encoder["batch_size"])
+    parts = [missing[start : start + size] for start in range(0, len(missing), size)]
+    processes = min(processes, len(parts))
+    if processes > 1:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            work = [
+                pool.submit(_encode_parts, parts[place::processes], cache, place, processes, device, encoder)
+                for place in range(processes)
+            ]
+            for done in progress(as_completed(work), "encoding texts", total=processes, unit="process"):
+                done.result()
+    elif parts:
+        model = HFEncoder(device=device, **encoder)
+        for part in progress(parts, "encoding texts", unit="part"):
+            cache.write(part, model.encode(part))
+    return cache.read(texts)
+
+
+def _encode_parts(
+    parts: list[list[str]], cache: VectorCache, place: int, processes: int, device: str, encoder: dict[str, Any]
+) -> None:
+    """What one of several processes does."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    if device == "auto" and torch.cuda.is_available():
+        device = f"cuda:{place % torch.cuda.device_count()}"
+    model = HFEncoder(device=device, **encoder)
+    for part in parts:
+        cache.write(part, model.encode(part))
+
+
+logger = get_logger(__name__)
+
+
+def make_vectors(
+    corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
+) -> np.ndarray:
+    """Vectors of a corpus's items from the encoder that the settings name.
+
+    Args:
+        corpus: The corpus.
+        settings: Which encoder, and how.
+        counts: Gets the number of items and dimensions, and what the encoder counts.
+        fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
+
+    Returns:
+        float32 (N, D), row i of item index i, all finite.
+
+    Raises:
+        DataError: If there is no text, or ready vectors do not fit the corpus.
+        ConfigError: If the encoder is unknown.
+    """
+    encoder, item_ids = settings.encoder, corpus.items["item_id"].astype(str).tolist()
+    ready = encoder_inputs(encoder).get("vectors")
+    if ready is not None:
+        if ready.suffix == ".parquet":
+            vectors = load_vector_table(ready, item_ids)
+        elif ready.is_file():
+            vectors = load_vectors(ready, len(item_ids))
+        else:
+            vectors = load_vector_artefact(ready, item_ids)
+    else:
+        texts = item_texts(corpus)
+        texts_found = count_texts(texts)
+        counts.update({"empty_texts": texts_found.empty, "duplicate_texts": texts_found.duplicate})
+        if texts_found.empty:
+            logger.warning("%d of %d items have no text; each gets the zero vector.", texts_found.empty, len(texts))
+        if texts_found.duplicate:
+            logger.info(
+                "%d of %d items have the text of an earlier item, and so its vector.", texts_found.duplicate, len(texts)
+            )
+        if encoder == "tfidf":
+            vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
+        else:
+            vectors = _encode(texts, settings, counts)
+        vectors = check_vectors(vectors, len(item_ids), f"encoder {encoder}")
+    counts.update(items=len(item_ids), dimensions=vectors.shape[1])
+    return vectors
+
+
+def large_vectors(encoder: str) -> Path | None:
+    """The `.npy` file that an encoder reads, on its own or in an artefact, if it is large enough to stay there."""
+    ready = encoder_inputs(encoder).get("vectors")
+    if ready is None or ready.suffix == ".parquet":
+        return None
+    file = ready if ready.is_file() else ready / VECTORS_FILE
+    return file if is_large(file) else None
+
+
+def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> Rows:
+    """As `make_vectors`, for those who can do with some rows at a time: large `.npy` files stay where they are.
+
+    Args:
+        corpus: The corpus.
+        settings: Which encoder, and how.
+        counts: As there.
+
+    Returns:
+        An array, or a `minionerec.sid.embed.mapped.VectorFile` from `STREAMED_FROM` bytes on, whose values are checked
+        when they are read.
+
+    Raises:
+        DataError: As there.
+        ConfigError: As there.
+    """
+    if large_vectors(settings.encoder) is None:
+        return make_vectors(corpus, settings, counts)
+    ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
+    vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
+    counts.update(items=len(ids), dimensions=vectors.shape[1])
+    logger.info("%s: %d vectors, %d wide, stay in their file and are read in blocks.", ready, *vectors.shape)
+    return vectors
+
+
+def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any]) -> np.ndarray:
+    filled = [place for place, text in enumerate(texts) if text]
+    with tempfile.TemporaryDirectory() as scratch:
+        encoded = encode_cached(
+            [texts[place] for place in filled],
+            VectorCache(Path(settings.cache or scratch) / _encoder_key(settings)),
+            settings.processes,
+            model_name_or_path=settings.encoder,
+            pooling=settings.pooling,
+            batch_size=settings.batch_size,
+            max_length=settings.max_length,
+            device=settings.device,
+            prefix=settings.prefix,
+            dtype=settings.dtype,
+        )
+    counts.update(encoded.counts())
+    if not counts["tokens"]:
+        raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
+    if counts["truncated"]:
+        logger.warning(
+            "%d of %d texts were cut at %d tokens; raise max_length to keep more.",
+            counts["truncated"],
+            len(texts),
+            int(encoded.tokens.max()),
+        )
+    vectors = np.zeros((len(texts), encoded.vectors.shape[1]), dtype=np.float32)
+    vectors[filled] = l2_normalise(encoded.vectors) if settings.normalise else encoded.vectors
+    return vectors
+
+
+def _encoder_key(settings: EncoderSettings) -> str:
+    """Name of the cache folder of one model and manner of reading, of all that decides what a vector is."""
+    files = {name: file_sha256(path) for name, path in encoder_inputs(settings.encoder).items()}
+    model = files or [settings.encoder, hub_commit(settings.encoder)]
+    manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
+    return hashlib.sha256(json.dumps(manner, sort_keys=True).encode()).hexdigest()[:16]

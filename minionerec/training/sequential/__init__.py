@@ -1,0 +1,1 @@
+"""Training of sequential recommenders, and their evaluation."""

@@ -1,0 +1,150 @@
+"""Settings of sequential recommenders; light to import, so that `--help` answers at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from minionerec.core.errors import ConfigError
+from minionerec.core.settings import StageConfig, setting
+
+SHUFFLED = 65_536
+PROTOCOL_NAMES = ("a", "b", "rows")
+SEEN = ("mask", "zero", "keep")
+MONITORS = ("NDCG@10", "NDCG@20")
+
+
+@dataclass
+class SequentialConfig(StageConfig):
+    """Settings of `run_sequential`; None takes what the protocol says."""
+
+    kind: ClassVar[str] = "sequential_summary"
+
+    model: str = setting("sasrec", "which recommender; an unknown name lists the known ones", required=True)
+    corpus: str = setting(
+        "",
+        "corpus directory (protocol rows), or a 'user item item ...' file (protocols a and b; may begin with "
+        "$MINIONEREC_DATA)",
+        required=True,
+        reads="any",
+    )
+    protocol: str = setting(
+        "a",
+        "a: last two out, seen items masked; b: 5-core, last two out, seen items compete; rows: the corpus's own rows",
+        known=PROTOCOL_NAMES,
+    )
+    output: str = setting("", "directory for one folder a seed, and the summary", required=True, decides=False)
+    seeds: int = setting(1, "how many seeds, one after another", least=1)
+    seed: int | None = setting(None, "first seed; the others follow by one (default: the protocol's)", least=0)
+    hyper: dict[str, Any] = setting({}, "hyper-parameters of the model, e.g. hidden_size=128 num_layers=2")
+    items: str = setting("", "JSON of item id → title for a file of sequences", reads="any")
+    vectors: str = setting(
+        "",
+        "text vectors for models with text_width: tfidf (of the titles), a .npy file with one row an item, or the "
+        "output of `minionerec embed-items`; empty: none",
+    )
+    vector_width: int = setting(64, "width of tfidf vectors", least=1)
+    digits: str = setting(
+        "",
+        "digits of the items for models that read them: an SID directory (`minionerec build-sids --method opq`)",
+        reads="sids",
+    )
+    sids: str = setting(
+        "", "SID directory (`minionerec build-sids`), to measure at SID level too; rows only", reads="sids"
+    )
+    max_len: int | None = setting(
+        None, "most items of a history that the model reads (default: the protocol's)", least=1
+    )
+    epochs: int = setting(200, "most epochs", least=1)
+    stop_after: int | None = setting(
+        None, "stop after this many epochs in a row without improvement (default: the protocol's)", least=1
+    )
+    batch_size: int | None = setting(None, "rows (or windows) a step (default: the protocol's)", least=1)
+    learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
+    beta2: float = setting(0.999, "second beta of Adam", least=0, below=1)
+    weight_decay: float = setting(0.0, "decoupled weight decay of matrices and tables", least=0)
+    all_positions: bool = setting(
+        False, "train at all positions of user windows instead of on rows: another recipe; causal models"
+    )
+    moments: bool = setting(
+        False,
+        "rows: tell the model whether the next item is of the newest one's moment or of a later one, where the corpus "
+        "has times",
+        came_later=True,
+    )
+    seen: str | None = setting(
+        None,
+        "scores of seen items: mask (never recommended), zero (set to 0.0, as published under a) or keep (default: the "
+        "protocol's)",
+        known=SEEN,
+    )
+    monitor: str | None = setting(
+        None, "validation metric that decides (default: the protocol's, NDCG@10)", known=MONITORS
+    )
+    list_length: int = setting(50, "items of each row in the predictions file", least=1)
+    stream: bool = setting(
+        False,
+        "rows: hold no more than a few thousand training rows; they are written into files of the unfinished seed, and "
+        "read from there in blocks",
+        came_later=True,
+    )
+    shuffle_rows: int = setting(
+        SHUFFLED,
+        "stream: rows (or windows) that are shuffled together, of blocks in random order",
+        least=1,
+        of="stream",
+    )
+    eval_rows: int = setting(
+        -1,
+        "stream: rows of valid and of test that are measured, a random sample; -1: all, held in memory",
+        least=-1,
+        of="stream",
+    )
+    device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
+    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before anything is read."""
+        super().__post_init__()
+        if self.sids and self.protocol != "rows":
+            raise ConfigError(
+                f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
+                "or take protocol rows."
+            )
+        if self.items and self.protocol == "rows":
+            raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
+        if self.monitor == "NDCG@20" and self.protocol == "b":
+            raise ConfigError("monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out.")
+
+        if self.moments and self.protocol != "rows":
+            raise ConfigError(
+                f"moments is true, but protocol is {self.protocol!r}, whose sequences have no times; take protocol "
+                "rows, or leave moments out."
+            )
+        self._check_stream()
+
+    def _check_stream(self) -> None:
+        """Check that only rows of a corpus are streamed."""
+        if self.stream and self.protocol != "rows":
+            raise ConfigError(
+                f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
+                "protocol rows, or leave stream out."
+            )
+        if self.stream and self.moments:
+            raise ConfigError("moments is true, but rows that are streamed tell none; leave stream or moments out.")
+        if self.eval_rows == 0:
+            raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
+
+    def inputs(self) -> dict[str, Path]:
+        """Everything that is read; of the text vectors what their source reads."""
+        found = super().inputs()
+        if self.vectors:
+            from minionerec.sid.embed.config import encoder_inputs
+
+            found |= encoder_inputs(self.vectors)
+        return found
+
+    def up_to_date(self) -> bool:
+        """Whether models and predictions of all seeds stand, and their summary."""
+        from minionerec.training.sequential.seeds import is_up_to_date
+
+        return is_up_to_date(self)

@@ -1,0 +1,221 @@
+"""The catalogue model by parts: scores of some SIDs, the sampled loss, and everything that is done block by block."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.decoding import token_ids
+
+from minionerec.data.transitions import count_transitions
+from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
+from minionerec.models.backbone.catalogue.sampled import Sample
+from minionerec.models.backbone.catalogue.tower import Part
+from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.fitting import fitting_batch_size
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.sampling import sample_search
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.rows import Columns, take_rows
+
+RNG = np.random.default_rng(0)
+CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(40, 3)), axis=0)
+N = len(CODES)
+TOKENS = token_ids(3, 6)
+VOCABULARY = int(TOKENS.max()) + 1
+OFF = ("learned_vectors", "code_vectors", "vectors", "pointer", "transitions")
+SEEN = RNG.integers(1, N + 1, size=(12, 5))
+FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(12, 1))], axis=1)
+SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
+LABELS = torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
+HISTORIES = torch.from_numpy(SEEN)
+
+
+def built(off=(), towers=2):
+    torch.manual_seed(0)
+    config = CatalogueConfig(
+        vocab_size=VOCABULARY,
+        max_history=6,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=24,
+        towers=towers,
+        reach=4,
+        reverse=0.3,
+        **{name: False for name in off if name not in ("vectors", "transitions")},
+    )
+    text = None if "vectors" in off else RNG.normal(size=(N, 5)).astype(np.float32)
+    counts = None if "transitions" in off else count_transitions(SEEN, FOLLOWED, N, 4, 0.6, 0.3)
+    model = build_catalogue(config, CODES, TOKENS, text, counts)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return built()
+
+
+def positions(labels=LABELS):
+    return (labels > 0).nonzero(as_tuple=True)
+
+
+@pytest.mark.parametrize("off", [(), *((name,) for name in OFF)])
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(off, leave_out):
+    model = built(off)
+    row, slot = positions()
+    counted = LABELS if leave_out else None
+    dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted))
+    for numbers in ([0, 1, 5, 9, N - 1], list(range(N)), [7], (SEEN[0] - 1).tolist()):
+        columns = Columns(torch.tensor(numbers).unique())
+        part = Part.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted))
+        for whole, tower in zip(dense, model.each_tower(), strict=True):
+            found = tower.scores_at(part, *model.given())
+            assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, N), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.sets(st.integers(0, N - 1), min_size=1),
+)
+def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
+    model = built(("learned_vectors", "code_vectors"), towers=1)
+    width = max(map(len, rows))
+    histories = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    row, slot = (histories > 0).nonzero(as_tuple=True)
+    columns = Columns(torch.tensor(sorted(numbers)))
+    part = Part.of(histories, columns, model.places_at(histories, row, slot, columns))
+    (whole,) = model._scores(histories, model._places(histories, row, slot))
+    (tower,) = model.each_tower()
+    assert torch.allclose(tower.scores_at(part, *model.given()), whole[:, columns.numbers], atol=1e-5)
+
+
+def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(model):
+    sample = Sample(Columns(torch.arange(N)), torch.zeros(len(LABELS), N))
+    for weights in (None, torch.rand(LABELS.shape)):
+        both = []
+        for given_sample in (None, sample):
+            model.zero_grad()
+            loss = model(histories=HISTORIES, labels=LABELS, weights=weights, leave_out=True, sample=given_sample).loss
+            loss.backward()
+            both.append((loss.detach(), {name: each.grad.to_dense() for name, each in model.named_parameters()}))
+        (exact, wanted), (sampled, found) = both
+        assert sampled.item() == pytest.approx(exact.item(), rel=1e-5)
+        for name in wanted:
+            assert torch.allclose(found[name], wanted[name], atol=1e-5), name
+
+
+def test_a_sampled_step_has_gradients_of_the_rows_that_it_read(model):
+    columns = Columns(torch.unique(torch.cat([LABELS[:2][LABELS[:2] > 0] - 1, torch.tensor([0, N - 1])])))
+    model.zero_grad()
+    model(
+        histories=HISTORIES[:2], labels=LABELS[:2], sample=Sample(columns, torch.zeros(2, len(columns)))
+    ).loss.backward()
+    rows = torch.cat([columns.numbers, HISTORIES[:2].flatten() - 1]).unique()
+    read = {id(table): of_table.unique() for table, of_table in model.row_tables(rows, columns.numbers)}
+    sparse = [each for each in model.parameters() if each.grad.is_sparse]
+    assert {id(each) for each in sparse} == set(read)
+    assert len(sparse) == 2 * 5  # of each tower: SIDs, biases, and codes of three levels
+    for each in sparse:
+        assert torch.equal(each.grad.coalesce().indices()[0], read[id(each)])
+
+
+def test_rows_are_taken_with_the_gradient_of_an_index():
+    table = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor([4, 0, 4])
+    factors = torch.randn(3, 3, dtype=torch.float64)
+    (found,) = torch.autograd.grad((take_rows(table, rows) * factors).sum(), table)
+    (wanted,) = torch.autograd.grad((table[rows] * factors).sum(), table)
+    assert found.is_sparse and torch.equal(found.to_dense(), wanted)
+
+
+def prompt(history):
+    return [int(TOKENS[level, code]) for sid in history for level, code in enumerate(CODES[sid - 1])] or [1]
+
+
+PROMPTS = [prompt(history) for history in ([1, 2, 3], [9], [], [5, 5, 2, 8], [N, 1])]
+
+
+def trie(codes=CODES):
+    return Trie.build(codes, TOKENS)
+
+
+@pytest.fixture(params=[1, 7, N - 1])
+def small_blocks(request, monkeypatch):
+    monkeypatch.setattr(blocks, "SIDS_AT_ONCE", request.param)
+
+
+@pytest.fixture
+def dense(model):
+    """What the searches gave before anything was done by blocks."""
+    assert not model.by_blocks
+    bonus = torch.linspace(-1, 1, N)
+    allowed = torch.rand(len(PROMPTS), N, generator=torch.Generator().manual_seed(0)) < 0.4
+    guides = (None, Guide.of(trie(), bonus=bonus), Guide.of(trie(), allowed), Guide.of(trie(), allowed, bonus))
+    found = [search(model, PROMPTS, trie(), k, guide=guide) for search, k, guide in asked(guides)]
+    return guides, found
+
+
+def asked(guides):
+    return [(search, k, guide) for search in (beam_search, exact_search) for k in (3, N) for guide in guides]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_searches_by_blocks_give_the_same_lists(model, dense, small_blocks, frozen):
+    guides, wanted = dense
+    assert model.by_blocks
+    if frozen:
+        model.freeze()
+    try:
+        for (search, k, guide), before in zip(asked(guides), wanted, strict=True):
+            found = search(model, PROMPTS, trie(), k, guide=guide)
+            assert torch.equal(found.sids, before.sids)
+            assert torch.allclose(found.scores, before.scores, atol=1e-5)
+    finally:
+        model.train().eval()
+
+
+def test_nothing_dense_is_made_by_blocks(model, small_blocks, monkeypatch):
+    monkeypatch.setattr(type(model), "leaf_log_probs", None)
+    monkeypatch.setattr(type(model), "node_log_probs", None)
+    assert model.sid_log_probs(PROMPTS, trie()) is None
+    beam_search(model, PROMPTS, trie(), 4)
+    exact_search(model, PROMPTS, trie(), 4)
+
+
+def test_some_of_the_sids_are_searched_by_blocks(model, small_blocks, monkeypatch):
+    some = trie(CODES[::3])
+    found = exact_search(model, PROMPTS, some, 5), beam_search(model, PROMPTS, some, 5, "renormalised")
+    monkeypatch.setattr(blocks, "SIDS_AT_ONCE", N)
+    wanted = exact_search(model, PROMPTS, some, 5), beam_search(model, PROMPTS, some, 5, "renormalised")
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.sids, other.sids)
+        assert torch.allclose(one.scores, other.scores, atol=1e-5)
+
+
+def test_samples_by_blocks_have_the_models_probabilities(model, small_blocks):
+    found = sample_search(model, PROMPTS[:2], trie(), 4, generator=torch.Generator().manual_seed(0))
+    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]))
+    assert torch.allclose(found.log_probs.float(), log_probs.gather(1, found.sids), atol=1e-4)
+
+
+def test_the_loss_of_validation_is_the_same_by_blocks(model, small_blocks, monkeypatch):
+    with torch.no_grad():
+        found = model(histories=HISTORIES, labels=LABELS).loss
+        monkeypatch.setattr(blocks, "SIDS_AT_ONCE", N)
+        wanted = model(histories=HISTORIES, labels=LABELS).loss
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_prompts_that_fit_are_reckoned_with_the_scores_of_all_sids(model):
+    values = model.values_at_once(trie())
+    assert values > 3 * N
+    assert fitting_batch_size(model, trie(), 9, 5, 2**40) == 64
+    assert fitting_batch_size(model, trie(), 9, 5, 2 * 4 * (values + 200)) == 1
+    large = blocks.most_values((10**6, 10**6 + 70_000, 2))
+    assert 2 * 65_536 < large < 10**6

@@ -1,0 +1,241 @@
+"""Models for a catalogue that has grown: known SIDs keep what they had, new ones begin where their neighbours are."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.decoding import token_ids
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.transitions import count_transitions
+from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, places_among
+from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
+from minionerec.sid.table import SidTable
+
+KNOWN = np.array([[0, 0, 0], [0, 0, 3], [0, 2, 2], [1, 0, 1], [1, 2, 0], [3, 1, 1]])
+NEW = np.array([[0, 0, 1], [0, 1, 4], [2, 0, 0], [3, 1, 0], [4, 4, 4]])
+ALL = np.concatenate([NEW[:2], KNOWN[::-1], NEW[2:]])  # not in their order
+TOKENS = token_ids(3, 5)
+HISTORIES = torch.tensor([[1, 4, 2], [6, 0, 0], [3, 3, 5], [0, 0, 0]])  # numbers of KNOWN from 1
+FOLLOWED = torch.tensor([[4, 2, 6], [1, 0, 0], [3, 5, 2], [0, 0, 0]])
+
+
+def number_of(codes):
+    """Number of each of KNOWN among the distinct SIDs of codes."""
+    return places_among(np.unique(codes, axis=0), KNOWN)
+
+
+def counted(codes):
+    number = np.concatenate([[0], number_of(codes) + 1])
+    size = len(np.unique(codes, axis=0))
+    return count_transitions(number[HISTORIES.numpy()], number[FOLLOWED.numpy()], size, 3, 0.6, 0.3)
+
+
+def texts(rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, 5)).astype(np.float32)
+
+
+def trained(towers=2, **off):
+    """A small model of KNOWN whose weights are all drawn at random."""
+    torch.manual_seed(0)
+    config = CatalogueConfig(
+        vocab_size=40,
+        max_history=4,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=24,
+        towers=towers,
+        reach=3,
+        reverse=0.3,
+        **off,
+    )
+    model = build_catalogue(config, KNOWN, TOKENS, texts(len(KNOWN)), counted(KNOWN))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+def extended(model, start="neighbours"):
+    return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL), start)
+
+
+def said(model, codes):
+    """Log-probabilities of KNOWN after histories, float (4, 6)."""
+    number = torch.from_numpy(np.concatenate([[0], number_of(codes) + 1]))
+    with torch.no_grad():
+        return model.leaf_log_probs(number[HISTORIES])[:, number[1:] - 1]
+
+
+@pytest.mark.parametrize("start", ["neighbours", "zero"])
+@pytest.mark.parametrize("off", [{}, {"learned_vectors": False}, {"code_vectors": False}, {"pointer": False}])
+def test_known_sids_keep_their_ratios(off, start):
+    """A tower's log-probabilities of them all fall by the same number; each tower of several has its own."""
+    model = trained(towers=1, **off)
+    grown = extended(model, start)
+    difference = said(grown, ALL) - said(model, KNOWN)
+    assert (difference < -1e-3).all()  # new SIDs took some probability
+    torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
+    assert grown.config.vocab_size == 45 and grown.config.num_sids == len(ALL) and model.config.num_sids == len(KNOWN)
+    kept = number_of(ALL)
+    assert torch.equal(grown.text[kept], model.text)
+    others = np.setdiff1d(np.arange(len(ALL)), kept)
+    assert torch.equal(grown.text[others], torch.from_numpy(texts(len(ALL), 1))[others])
+
+
+def test_each_of_several_towers_keeps_its_scores():
+    model = trained(towers=2)
+    grown, kept = extended(model), number_of(ALL)
+    number, row, slot = torch.from_numpy(np.concatenate([[0], kept + 1])), torch.arange(3), torch.tensor([2, 0, 2])
+    with torch.no_grad():
+        before = model._scores(HISTORIES[:3], model._places(HISTORIES[:3], row, slot))
+        now = number[HISTORIES[:3]]
+        after = grown._scores(now, grown._places(now, row, slot))
+    assert len(before) == len(after) == 2
+    for old, new in zip(before, after, strict=True):
+        torch.testing.assert_close(new[:, kept], old, atol=2e-6, rtol=0)
+    for old, new in zip(model.each_tower(), grown.each_tower(), strict=True):
+        assert torch.equal(new.bias[kept], old.bias) and torch.equal(new.items.weight[kept], old.items.weight)
+        weights = new.state_dict()
+        for name, value in old.state_dict().items():
+            assert name in ("bias", "items.weight") or name.startswith("codes.") or torch.equal(weights[name], value)
+
+
+@pytest.mark.parametrize("start", ["neighbours", "zero"])
+def test_moments_and_popularity_go_along(start):
+    """Known SIDs keep their ratios at every moment; a new one is as popular as its neighbours, or never was."""
+    model = trained(towers=1, moment_tokens=[1, 2])
+    torch.manual_seed(1)
+    model.popularity.set(torch.randn(3, len(KNOWN)), torch.tensor([0.5, 1.5, 0.8]))
+    grown, kept = extended(model, start), number_of(ALL)
+    assert torch.equal(grown.popularity.logs[:, kept], model.popularity.logs)
+    assert torch.equal(grown.popularity.weights, model.popularity.weights)
+    old, new = next(model.each_tower()).moments.state_dict(), next(grown.each_tower()).moments.state_dict()
+    assert old["scale"].any() and all(torch.equal(new[name], value) for name, value in old.items())
+    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    for sid, rows in {(0, 0, 1): [0, 1], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
+        near = model.popularity.logs[:, list(rows)].mean(1)
+        wanted = near if start == "neighbours" else torch.full((3,), float(np.log(0.2)))
+        torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
+    now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
+    for moment in range(3):
+        told = torch.full((len(HISTORIES),), moment)
+        with torch.no_grad():
+            after = grown.leaf_log_probs(now[HISTORIES], told)[:, kept]
+            difference = after - model.leaf_log_probs(HISTORIES, told)
+        assert (difference < -1e-3).all()
+        torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
+        falls.append(difference[:, 0])
+    assert not torch.allclose(falls[0], falls[1], atol=1e-3)
+    assert extended(trained(), start).popularity is None
+
+
+def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
+    model = trained()
+    grown, zero = extended(model), extended(model, "zero")
+    old, new = next(model.each_tower()), next(grown.each_tower())
+    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    # SID → rows of KNOWN that share its longest prefix.
+    for sid, rows in {(0, 0, 1): [0, 1], (0, 1, 4): [0, 1, 2], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
+        torch.testing.assert_close(new.bias[number[sid]], old.bias[list(rows)].mean())
+        torch.testing.assert_close(new.items.weight[number[sid]], old.items.weight[list(rows)].mean(0))
+    # Vectors of first codes (0, 1, 3 are known), of prefixes of two, and of last codes (0 to 3 are known).
+    torch.testing.assert_close(new.codes[0].weight[2], old.codes[0].weight.mean(0))
+    torch.testing.assert_close(new.codes[1].weight[1], old.codes[1].weight[:2].mean(0))  # (0, 1) beside (0, 0), (0, 2)
+    torch.testing.assert_close(new.codes[2].weight[4], old.codes[2].weight.mean(0))
+    zeros = next(zero.each_tower())
+    assert not zeros.items.weight[number[0, 0, 1]].any() and zeros.bias[number[4, 4, 4]] == 0
+    assert not zeros.codes[2].weight[4].any()
+    assert not torch.equal(said(grown, ALL), said(zero, ALL))
+
+
+def test_a_number_that_no_known_sid_ends_in_is_new():
+    """The table of last codes has a row for every number; one that was never used holds noise."""
+    model = trained()
+    codes = np.concatenate([ALL, [[0, 0, 2]]])[np.lexsort(np.arange(12)[None])]
+    values = torch.arange(6.0)
+    assert grown_rows(values, KNOWN, np.array([[0, 0, 2], [1, 0, 1]]), "neighbours").tolist() == [0.5, 3.0]
+    old = next(model.each_tower()).codes[2].weight
+    without = KNOWN[KNOWN[:, 2] != 2]
+    torch.manual_seed(0)
+    small = build_catalogue(CatalogueConfig(vocab_size=40, hidden_size=16, intermediate_size=8), without, TOKENS)
+    table = next(extended_catalogue(small, codes, TOKENS, 40, None, None, "neighbours").each_tower()).codes[2].weight
+    trained_rows = next(small.each_tower()).codes[2].weight
+    torch.testing.assert_close(table[2], trained_rows[[0, 1, 3]].mean(0))
+    assert len(old) == len(trained_rows) == 4 and torch.equal(table[3], trained_rows[3])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_grown_rows_are_those_of_a_plain_search(data):
+    levels = data.draw(st.integers(1, 3))
+    code = st.tuples(*[st.integers(0, 3)] * levels)
+    known = np.array(data.draw(st.lists(code, min_size=1, max_size=8, unique=True)))
+    wanted = np.array(data.draw(st.lists(code, min_size=1, max_size=8, unique=True)))
+    values = torch.from_numpy(np.random.default_rng(0).normal(size=(len(known), 2)))
+    found = grown_rows(values, known, wanted, "neighbours")
+    for row, sid in zip(found, wanted.tolist(), strict=True):
+        shared = [next((d for d in range(levels) if sid[d] != other[d]), levels) for other in known.tolist()]
+        nearest = [place for place, depth in enumerate(shared) if depth == max(shared)]
+        torch.testing.assert_close(row, values[nearest].mean(0))
+
+
+def test_sids_of_another_length_are_refused():
+    codes = np.concatenate([np.c_[KNOWN, -np.ones(6, int)], [[0, 0, 0, 1]]])
+    with pytest.raises(ConfigError, match="speaks SIDs of 3 codes, but one of the new table has 4"):
+        extended_catalogue(trained(), codes, token_ids(4, 5), 40, texts(7), None)
+
+
+def language_model(tied):
+    table = SidTable(KNOWN, [f"i{place}" for place in range(6)])
+    tokenizer = train_tokenizer(["red lamp", "blue chair"], 300)
+    add_code_tokens(tokenizer, table)
+    shape = ScratchShape(32, 2, 2, 1, 48, 300, 64, tied)
+    return table, tokenizer, scratch_model(tokenizer, shape, 0).eval()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_language_model_gets_rows_for_new_codes_alone(tied):
+    before, tokenizer, model = language_model(tied)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = tokenizer("<a_0><b_0><c_3><a_3>")["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits
+    table = SidTable(np.concatenate([KNOWN, NEW]), [*before.item_ids, *"vwxyz"])
+    size = len(tokenizer)
+    assert extend_code_rows(model, tokenizer, before, table) == 4  # <a_2>, <a_4>, <b_4>, <c_4>
+    assert len(tokenizer) == size + 4 == model.config.vocab_size
+    assert tokenizer("<a_0><b_0><c_3><a_3>")["input_ids"] == ids
+    for name, value in model.state_dict().items():
+        assert torch.equal(value[: len(weights[name])], weights[name])
+    with torch.no_grad():
+        now = model(torch.tensor([ids])).logits
+    torch.testing.assert_close(now[..., :size], logits, atol=1e-6, rtol=0)
+    known, codes = code_token_ids(tokenizer, before), code_token_ids(tokenizer, table)
+    for level, code in ((0, 2), (0, 4), (1, 4), (2, 4)):
+        mine = known[level][known[level] >= 0]
+        for matrix in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            torch.testing.assert_close(matrix[codes[level, code]], matrix[mine].mean(0))
+        torch.testing.assert_close(now[..., codes[level, code]], logits[..., mine].mean(-1), atol=1e-5, rtol=0)
+    assert (model.get_input_embeddings().weight is model.get_output_embeddings().weight) == tied
+
+
+def test_a_level_that_the_model_never_met_begins_at_all_codes():
+    before, tokenizer, model = language_model(True)
+    codes = np.concatenate([np.c_[KNOWN, -np.ones(6, int)], [[0, 0, 0, 0]]])
+    table = SidTable(codes, [*before.item_ids, "z"])
+    assert extend_code_rows(model, tokenizer, before, table) == 1
+    rows = model.get_input_embeddings().weight
+    known = tokenizer.convert_tokens_to_ids(before.tokens)
+    torch.testing.assert_close(rows[tokenizer.convert_tokens_to_ids("<d_0>")], rows[known].mean(0))
+
+
+def test_no_new_code_changes_nothing():
+    before, tokenizer, model = language_model(True)
+    weights = model.get_input_embeddings().weight.clone()
+    table = SidTable(np.concatenate([KNOWN, [[0, 2, 0]]]), [*before.item_ids, "z"])
+    assert extend_code_rows(model, tokenizer, before, table) == 0
+    assert torch.equal(model.get_input_embeddings().weight, weights)

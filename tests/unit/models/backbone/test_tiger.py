@@ -1,0 +1,242 @@
+"""TIGER's model and branches, held against T5 of transformers: shapes, scores, searches, stock generation."""
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import random_trie, token_ids
+from transformers import T5Config, T5ForConditionalGeneration
+
+from minionerec.models.backbone.tiger import TigerConfig, TigerModel, sid_tokenizer
+from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.fitting import fitting_batch_size
+from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.sampling import sample_search
+from minionerec.models.decoding.stock import stock_search
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.dropout import Dropout, replace_dropout
+from minionerec.sid.table import SidTable
+
+SHAPE = {"vocab_size": 64, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+PROMPTS = [[5, 6, 7, 1], [9, 1], [*range(8, 40), 1], [5, 6, 7, 1]]
+
+
+def tiny(seed=0, **changes):
+    torch.manual_seed(seed)
+    return TigerModel(TigerConfig(**{**SHAPE, "initializer_factor": 2.0, **changes})).eval()
+
+
+def trie_of(levels, n=60, seed=0):
+    """A random trie of 3 or 4 levels, or "mixed": some SIDs are shorter, none begins another."""
+    if levels != "mixed":
+        return random_trie(np.random.default_rng(seed), levels=levels, size=6, n=n)[0]
+    codes = np.unique(np.random.default_rng(seed).integers(0, 6, (n, 4)), axis=0)
+    codes[codes[:, 0] < 3, 3] = -1
+    return Trie.build(codes, token_ids(4, 6))
+
+
+def tokens_of(trie):
+    """The tokens of each SID."""
+    return [
+        [int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0]
+        for row in trie.codes().tolist()
+    ]
+
+
+def brute_force(model, prompt, trie):
+    """Each SID's log-probability by the whole model of transformers, as often as there are SIDs: float64 (S,)."""
+    sids = tokens_of(trie)
+    said = torch.tensor([[0, *tokens[:-1]] + [0] * (trie.levels - len(tokens)) for tokens in sids])
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt] * len(sids)), decoder_input_ids=said).logits
+    steps = logits.double().log_softmax(-1)
+    return np.array(
+        [
+            sum(float(row[place, token]) for place, token in enumerate(tokens))
+            for row, tokens in zip(steps, sids, strict=True)
+        ]
+    )
+
+
+def test_the_published_shape_is_the_default():
+    config = TigerConfig()
+    shape = (config.d_model, config.d_kv, config.d_ff, config.num_layers, config.num_decoder_layers, config.num_heads)
+    assert shape == (128, 64, 1024, 4, 4, 6)
+    assert (config.feed_forward_proj, config.dropout_rate, config.decoder_start_token_id) == ("relu", 0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "width", "parameters"),
+    [
+        (562, 128, 4_531_584),
+        (1_025, 128, 4_590_848),
+        (1_027, 128, 4_591_104),
+        (3_026, 128, 4_846_976),
+        (3_026, 384, 14_540_160),
+        (1_025, 384, 13_771_776),
+        (33_093, 128, 8_695_552),
+    ],
+)
+def test_numbers_of_parameters(vocabulary, width, parameters):
+    with torch.device("meta"):
+        model = TigerModel(TigerConfig(vocab_size=vocabulary, d_model=width))
+    assert model.num_parameters() == parameters
+    if width == 128:
+        sizes = [
+            sum(p.numel() for name, p in stack.named_parameters() if "embed" not in name)
+            for stack in (model.encoder, model.decoder)
+        ]
+        assert sizes == [1_836_352, 2_623_296]
+
+
+def test_the_vocabulary_is_pad_end_and_the_codes():
+    tokenizer = sid_tokenizer(SidTable(np.array([[0, 1, 0], [2, 1, 5], [2, 0, 5]]), list("xyz")))
+    assert len(tokenizer) == 2 + 2 + 2 + 2
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token) == (0, 1, None)
+    assert tokenizer("<a_2><b_0><c_5><|eos|>")["input_ids"] == [3, 4, 7, 1]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_scores_along_a_path_are_those_of_t5(scaled):
+    model = tiny(tie_word_embeddings=scaled, initializer_factor=1.0)
+    assert model.config.scale_decoder_outputs == scaled
+    plain = T5ForConditionalGeneration(T5Config(**SHAPE, decoder_start_token_id=0, tie_word_embeddings=scaled)).eval()
+    plain.load_state_dict(model.state_dict())
+    trie = trie_of(4)
+    path = torch.tensor([[5, 12, 20, 27]] * len(PROMPTS))
+    with torch.no_grad():
+        branches = model.branches(PROMPTS, trie)
+        states = [branches.hidden.unsqueeze(1)]
+        for depth in range(3):
+            # A second branch beside it, which ends where it began, moves the slots apart.
+            tokens = torch.stack([torch.full((len(PROMPTS),), 33), path[:, depth]], 1)
+            parents = torch.full_like(tokens, -1) if depth == 0 else tokens.new_tensor([[-1, 2 * depth - 1]] * 4)
+            states.append(branches.run(tokens, parents, torch.tensor([[0, depth]] * len(PROMPTS)))[:, 1:])
+        everything = torch.arange(64).expand(len(PROMPTS), 1, 64)
+        ours = torch.cat(
+            [branches.scores(state, everything, torch.ones_like(everything).bool()) for state in states], 1
+        )
+        for row, prompt in enumerate(PROMPTS):
+            asked = {"input_ids": torch.tensor([prompt]), "decoder_input_ids": torch.tensor([[0, *path[row, :3]]])}
+            wanted = plain(**asked).logits[0].log_softmax(-1)
+            assert torch.allclose(ours[row], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("levels", [3, 4, "mixed"])
+def test_searches_find_what_enumeration_finds(levels):
+    model, trie = tiny(seed=1), trie_of(levels)
+    beam = beam_search(model, PROMPTS, trie, trie.n_sids)
+    exact = exact_search(model, PROMPTS, trie, 9, width=3)
+    shares = beam_search(model, PROMPTS, trie, trie.n_sids, "renormalised").scores.double().exp().sum(1)
+    assert shares.tolist() == pytest.approx([1.0] * len(PROMPTS), abs=1e-5)
+    for row, prompt in enumerate(PROMPTS):
+        wanted = brute_force(model, prompt, trie)
+        order = np.argsort(-wanted, kind="stable")
+        assert beam.sids[row].tolist() == order.tolist()
+        assert beam.scores[row].numpy() == pytest.approx(wanted[order], abs=1e-4)
+        assert exact.sids[row].tolist() == order[:9].tolist()
+
+
+@pytest.mark.parametrize("levels", [3, 4, "mixed"])
+@pytest.mark.parametrize("beams", [4, 25])
+def test_beams_are_those_of_stock_generate(levels, beams):
+    model, trie, end = tiny(seed=beams), trie_of(levels), 60
+    ended = [[*tokens, end] for tokens in tokens_of(trie)]
+    allowed: dict[tuple[int, ...], set[int]] = {}
+    for tokens in ended:
+        for depth, token in enumerate(tokens):
+            allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
+
+    def may_follow(_, ids):
+        said = tuple(ids[1:].tolist())
+        return sorted(allowed.get(said, {end} if end in said else {0}))  # 0 where stock search fills up its beams
+
+    ours = beam_search(model, PROMPTS, trie.with_tail([end]), beams)
+    stock = stock_search(model, PROMPTS, trie, beams, [end])
+    width = max(map(len, PROMPTS))
+    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in PROMPTS])
+    output = model.generate(
+        ids,
+        attention_mask=(ids > 0).long(),
+        num_beams=beams,
+        num_return_sequences=beams,
+        max_new_tokens=5,
+        length_penalty=0.0,
+        early_stopping="never",
+        eos_token_id=end,
+        prefix_allowed_tokens_fn=may_follow,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    for row in range(len(PROMPTS)):
+        rows = slice(row * beams, (row + 1) * beams)
+        found = [
+            (ended.index(tokens), score)
+            for sequence, score in zip(
+                output.sequences[rows].tolist(), output.sequences_scores[rows].tolist(), strict=True
+            )
+            if (tokens := sequence[1 : sequence.index(end) + 1] if end in sequence else []) in ended
+        ]
+        assert ours.sids[row].tolist() == stock.sids[row].tolist() == [number for number, _ in found]
+        scores = [score for _, score in found]
+        assert ours.scores[row].tolist() == pytest.approx(scores, abs=1e-4)
+        assert stock.scores[row].tolist() == pytest.approx(scores, abs=1e-4)
+
+
+def test_the_encoder_reads_each_distinct_prompt_once():
+    model, trie = tiny(), trie_of(3)
+    read = []
+    model.encoder.register_forward_hook(
+        lambda module, args, kwargs, out: read.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    plain = beam_search(model, PROMPTS, trie, 10)
+    allowed = torch.ones(len(PROMPTS), trie.n_sids, dtype=torch.bool)
+    allowed[3, plain.sids[3, 0]] = False
+    guided = beam_search(model, PROMPTS, trie, 10, guide=Guide.of(trie, allowed))
+    assert read == [3, 3]
+    assert guided.sids[0].tolist() == plain.sids[0].tolist()
+    assert guided.sids[3, :8].tolist() == plain.sids[3, 1:9].tolist()
+
+
+def test_batches_and_paddings_change_nothing():
+    model, trie = tiny(), trie_of(4)
+    together = decode_prompts(model, PROMPTS, trie, 12, batch_size=4)
+    alone = decode_prompts(model, PROMPTS, trie, 12, batch_size=1)
+    assert (together[0] == alone[0]).all()
+    assert together[1] == pytest.approx(alone[1], abs=1e-4)
+
+
+def test_it_is_sampled_like_any_model():
+    model, trie = tiny(), trie_of("mixed")
+    drawn = sample_search(model, PROMPTS[:1], trie, trie.n_sids, generator=torch.Generator().manual_seed(0))
+    assert sorted(drawn.sids[0].tolist()) == list(range(trie.n_sids))
+    assert float(drawn.log_probs.exp().sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_how_many_prompts_fit():
+    model, trie = tiny(), trie_of(3)
+    span, tokens, fan = 30 + 20 * 2, 30, int(trie.first_child.diff().max())
+    values = 2 * 2 * 4 * 8 * span + 4 * 4 * 8 * span + tokens * (6 * 24 + 4 * 40) + 4 * tokens * span + 12 * 20 * fan
+    assert fitting_batch_size(model, trie, 30, 20, 2 * 4 * values * 8) == 8
+    assert fitting_batch_size(model, trie, 30, 20, 2 * 4 * values * 8 - 1) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pad_token_id": 64}, "pad_token_id is 64, but there are 64 tokens"),
+        ({"pad_token_id": None}, "pad_token_id is None"),
+        ({"relative_attention_max_distance": 16}, "relative_attention_num_buckets is 32, expected from 4 to less"),
+    ],
+)
+def test_shapes_that_cannot_work_are_said(changes, words):
+    with pytest.raises(ValueError, match=words):
+        TigerConfig(**{**SHAPE, **changes})
+
+
+def test_dropout_is_put_in_the_place_of_torchs():
+    model = replace_dropout(tiny(dropout_rate=0.25).train())
+    found = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    assert {type(module) for module in found} == {Dropout} and {module.p for module in found} == {0.25}
+    assert all(module.training for module in found) and not any(m.training for m in model.eval().modules())

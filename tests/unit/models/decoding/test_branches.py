@@ -1,0 +1,175 @@
+"""The shared prefix: head in slices, prompts of all lengths, forced tails, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import lists
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.decoding import causal as prefill_module
+from minionerec.models.decoding import scoring
+from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.causal import prefill, prefill_groups
+from minionerec.models.decoding.scoring import candidate_scores
+from minionerec.models.decoding.trie import Trie
+
+VOCABULARY = 64
+
+
+def tiny(seed=0, **settings):
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        initializer_range=0.4,
+        **settings,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+def ids(levels, size):
+    return np.arange(levels * size).reshape(levels, size) + 5
+
+
+def prompts_of(rng, lengths):
+    return [rng.integers(0, VOCABULARY, length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("normaliser", ["full", "renormalised"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_head_in_slices_equals_the_whole_head(monkeypatch, normaliser, biased, temperature):
+    model = tiny()
+    if biased:
+        model.lm_head = torch.nn.Linear(32, VOCABULARY)
+    rng = np.random.default_rng(0)
+    hidden = torch.randn(700, 32)
+    tokens = torch.from_numpy(rng.integers(0, VOCABULARY, (700, 9)))
+    present = torch.from_numpy(rng.random((700, 9)) < 0.7)
+    present[:, 0] = True
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 1000})
+    with torch.no_grad():
+        got = candidate_scores(model, hidden, tokens, present, normaliser, temperature)
+        logits = model.lm_head(hidden).double() / temperature
+    wanted = logits.gather(1, tokens)
+    over = logits if normaliser == "full" else wanted.masked_fill(~present, -torch.inf)
+    wanted = (wanted - over.logsumexp(1, keepdim=True)).masked_fill(~present, -torch.inf)
+    assert torch.equal(torch.isinf(got), ~present)
+    assert torch.allclose(got[present].double(), wanted[present], atol=1e-4)
+
+
+class WrappedHead(torch.nn.Module):
+    """A head that is no plain linear layer."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden):
+        return self.inner(hidden)
+
+
+def test_a_head_that_is_no_linear_layer_is_called(monkeypatch):
+    model = tiny()
+    rng = np.random.default_rng(1)
+    trie = Trie.build(rng.integers(0, 8, (40, 3)), ids(3, 8))
+    wanted = beam_search(model, [[1, 2], [3]], trie, 10)
+    model.lm_head = WrappedHead(model.lm_head)
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 100})
+    got = beam_search(model, [[1, 2], [3]], trie, 10)
+    assert torch.equal(got.sids, wanted.sids)
+
+
+@pytest.mark.parametrize("full_pass", [0, 60])
+def test_prefill_groups_hold_every_prompt_and_little_padding(full_pass):
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        lengths = rng.integers(1, 200, int(rng.integers(1, 30))).tolist()
+        groups = prefill_groups(lengths, full_pass)
+        assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+        for group in groups:
+            real, padded = sum(lengths[i] for i in group), max(lengths[i] for i in group) * len(group)
+            assert padded <= max(1.1 * real, full_pass)
+
+
+def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
+    model = tiny()
+    prompts = prompts_of(np.random.default_rng(3), [3, 40, 1, 17, 40, 39, 16])
+    with torch.no_grad():
+        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 10_000})
+        one = prefill(model, prompts)
+        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 0})
+        several = prefill(model, prompts)
+    assert torch.equal(one.mask, several.mask)
+    assert one.lengths.tolist() == several.lengths.tolist() == [len(prompt) for prompt in prompts]
+    assert torch.allclose(one.hidden, several.hidden, atol=1e-4)
+    for a, b in zip(one.cache.layers, several.cache.layers, strict=True):
+        seen = one.mask[:, None, :, None]
+        assert torch.allclose(a.keys * seen, b.keys * seen, atol=1e-4)
+        assert torch.allclose(a.values * seen, b.values * seen, atol=1e-4)
+
+
+def test_equal_prompts_are_run_once():
+    model = tiny()
+    trie = Trie.build(np.random.default_rng(4).integers(0, 8, (40, 3)), ids(3, 8))
+    seen = []
+    hook = model.get_decoder().embed_tokens.register_forward_pre_hook(lambda _, args: seen.append(args[0].numel()))
+    result = beam_search(model, [[1, 2], [3, 4, 5], [1, 2], [1, 2]], trie, 5)
+    hook.remove()
+    assert sum(seen) == 2 * 3 + 2 * (5 + 5)  # prompts padded to 3, two levels of five beams; never the last code
+    alone = beam_search(model, [[1, 2]], trie, 5)
+    for row in (0, 2, 3):
+        assert torch.equal(result.sids[row], alone.sids[0])
+
+
+def test_no_prompts_give_no_lists():
+    result = beam_search(tiny(), [], Trie.build(np.array([[0]]), ids(1, 2)), 3)
+    assert result.sids.shape == result.scores.shape == (0, 3)
+
+
+def test_a_scored_tail_adds_its_log_probability():
+    model = tiny(seed=1)
+    codes = np.array([[0, 1, 2], [0, 1, -1], [3, 0, 0], [2, -1, -1]])
+    trie, tail = Trie.build(codes, ids(3, 4)), [60, 61]
+    listed = dict(lists(beam_search(model, [[7, 8]], trie.with_tail(tail), 20))[0])
+    wanted = {}
+    for number, row in enumerate(trie.codes().tolist()):
+        tokens = [int(ids(3, 4)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
+        with torch.no_grad():
+            logps = model(torch.tensor([[7, 8, *tokens]])).logits[0].double().log_softmax(-1)
+        wanted[number] = sum(float(logps[1 + place, token]) for place, token in enumerate(tokens))
+    assert listed == pytest.approx(wanted, abs=1e-4)
+
+
+def test_foreign_prompts_tries_and_models_are_refused():
+    model = tiny()
+    trie = Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 3))
+    with pytest.raises(DataError, match="prompt 1 of the batch is empty"):
+        beam_search(model, [[1], []], trie, 2)
+    with pytest.raises(DataError, match="prompt 2 of the batch holds token 64, but the model has 64 tokens"):
+        beam_search(model, [[1], [2], [3, 64]], trie, 2)
+    with pytest.raises(ConfigError, match="the trie speaks of token 70, but the model has 64 tokens"):
+        beam_search(model, [[1]], Trie.build(np.array([[0, 1]]), ids(2, 3) + 60), 2)
+    sliding = tiny(use_sliding_window=True, max_window_layers=0, sliding_window=8)
+    with pytest.raises(ConfigError, match="uses sliding-window attention"):
+        beam_search(sliding, [[1]], trie, 2)
+    capped = LlamaForCausalLM(
+        LlamaConfig(vocab_size=64, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    capped.config.logit_scale = 2.0
+    with pytest.raises(ConfigError, match="LlamaForCausalLM sets logit_scale"):
+        beam_search(capped, [[1]], trie, 2)
+
+
+def test_not_a_number_names_the_row_of_the_first_prompt_that_has_it():
+    model = tiny()
+    trie = Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 3))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[50] = float("nan")
+    with pytest.raises(DataError, match="scores for prompt 3 of the batch are not numbers"):
+        beam_search(model, [[1], [2], [1], [50, 1], [50, 1]], trie, 2)

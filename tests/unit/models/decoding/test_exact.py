@@ -1,0 +1,148 @@
+"""Exact search against enumeration, and the comparison of lists against counting by hand."""
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import lists
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.exact import exact_prompts, exact_search, search_error
+from minionerec.models.decoding.trie import Trie
+
+VOCABULARY = 64
+
+
+def tiny(seed=0, spread=0.4):
+    torch.manual_seed(seed)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=48,
+            initializer_range=spread,
+        )
+    ).eval()
+
+
+def ids(levels, size):
+    return np.arange(levels * size).reshape(levels, size) + 5
+
+
+def random_codes(rng, n, size=7, ragged=False):
+    codes = rng.integers(0, size, (n, 3))
+    if ragged:
+        codes[rng.random(n) < 0.3, 2] = -1
+        codes[rng.random(n) < 0.1, 1:] = -1
+    return codes
+
+
+def enumerate_all(model, prompt, trie, table):
+    """Score of every SID, each sequence run on its own."""
+    scores = []
+    for row in trie.codes().tolist():
+        tokens = [int(table[level, code]) for level, code in enumerate(row) if code >= 0]
+        with torch.no_grad():
+            logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].double().log_softmax(-1)
+        scores.append(sum(float(logps[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens)))
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_exact_search_equals_enumeration(seed, ragged):
+    rng = np.random.default_rng(seed)
+    model, table = tiny(seed), ids(3, 7)
+    trie = Trie.build(random_codes(rng, int(rng.integers(1, 120)), ragged=ragged), table)
+    prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (1, 9, 4)]
+    wanted = [enumerate_all(model, prompt, trie, table) for prompt in prompts]
+    for k, width in ((1, 1), (5, 3), (200, 64)):
+        result = exact_search(model, prompts, trie, k, width=width)
+        for listed, scores in zip(lists(result), wanted, strict=True):
+            assert [sid for sid, _ in listed] == np.argsort(-scores)[:k].tolist()
+            assert [score for _, score in listed] == pytest.approx(np.sort(scores)[::-1][:k], abs=1e-4)
+
+
+def test_few_prefixes_are_opened_and_none_beyond_what_the_bounds_ask():
+    rng = np.random.default_rng(7)
+    model, table = tiny(1, spread=1.0), ids(3, 7)
+    trie = Trie.build(random_codes(rng, 300), table)
+    inner = int((trie.first_child[1:] > trie.first_child[:-1]).sum())
+    prompts = [rng.integers(0, VOCABULARY, 5).tolist() for _ in range(6)]
+    one = exact_search(model, prompts, trie, 3, width=1)
+    many = exact_search(model, prompts, trie, 3, width=50)
+    assert torch.equal(one.sids, many.sids)
+    assert (one.opened <= many.opened).all() and (many.opened <= inner).all()
+    for prompt, opened, scores in zip(prompts, one.opened.tolist(), one.scores, strict=True):
+        # Opened one at a time, best first: exactly the prefixes that score above the last of the list.
+        must, stack = 1, [(0, ())]
+        while stack:
+            node, path = stack.pop()
+            children, present = trie.children(torch.tensor([node]))
+            for child in children[0][present[0]].tolist():
+                if trie.sid[child] >= 0:
+                    continue
+                tokens = [*path, int(trie.token[child])]
+                with torch.no_grad():
+                    logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(-1)
+                score = sum(float(logps[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens))
+                must += score > float(scores[-1])
+                stack.append((child, tuple(tokens)))
+        assert opened == must
+        assert opened < inner
+
+
+def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
+    rng = np.random.default_rng(3)
+    model = tiny(2)
+    trie = Trie.build(random_codes(rng, 80), ids(3, 7))
+    prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (2, 6)]
+    wide = beam_search(model, prompts, trie, 200, "renormalised")
+    exact = exact_search(model, prompts, trie, 20, "renormalised", width=4)
+    assert torch.equal(exact.sids, wide.sids[:, :20])
+    assert torch.allclose(exact.scores, wide.scores[:, :20], atol=1e-4)
+
+
+def test_many_prompts_keep_their_order():
+    rng = np.random.default_rng(4)
+    model = tiny(3)
+    trie = Trie.build(random_codes(rng, 60), ids(3, 7))
+    prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 20))).tolist() for _ in range(11)]
+    model.train()
+    sids, scores, opened = exact_prompts(model, prompts, trie, 5, batch_size=4)
+    assert model.training
+    model.eval()
+    for place, prompt in enumerate(prompts):
+        alone = exact_search(model, [prompt], trie, 5)
+        assert alone.sids[0].tolist() == sids[place].tolist()
+        assert scores[place] == pytest.approx(alone.scores[0].numpy(), abs=1e-4)
+    assert (opened > 1).all()
+
+
+def test_search_error_counts():
+    exact = np.array([[1, 2, 3], [4, 5, 6], [7, 8, -1], [9, 1, 2]])
+    found = np.array([[1, 2, 3], [5, 4, 6], [7, -1, -1], [9, 1, 3]])
+    error = search_error(found, exact, np.array([3, 4, 8, 2]), ks=(1, 2, 3))
+    assert (error.rows, error.lists_differ, error.sets_differ) == (4, 0.75, 0.5)
+    assert error.missed == pytest.approx(2 / 11)
+    assert error.hr == pytest.approx({1: -0.25, 2: -0.25, 3: -0.5})
+    assert error.ndcg[3] == pytest.approx((1 / np.log2(3) - 1 - 1 / np.log2(3) - 1 / 2) / 4)
+    assert search_error(exact, exact).hr == {}
+
+
+def test_bad_settings_are_named():
+    model, trie = tiny(), Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 7))
+    with pytest.raises(ConfigError, match="k is 0 and width 32; both must be at least 1"):
+        exact_search(model, [[1]], trie, 0)
+    with pytest.raises(ConfigError, match="unknown scores 'fancy'"):
+        exact_search(model, [[1]], trie, 1, "fancy")
+    with pytest.raises(DataError, match=r"shape \(1, 2\) cannot be compared with lists of shape \(2, 2\)"):
+        search_error(np.zeros((1, 2), int), np.zeros((2, 2), int))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9] = float("nan")
+    with pytest.raises(DataError, match="scores for prompt 1 of the batch are not numbers"):
+        exact_search(model, [[1], [9]], trie, 1)

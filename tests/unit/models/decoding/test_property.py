@@ -1,0 +1,156 @@
+"""Random models, tries, prompts and beams: ours against stock `generate`, exact search against enumeration."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import AllowedTokens, lists
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessorList,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.exact import exact_search
+from minionerec.models.decoding.trie import Trie
+
+VOCABULARY, TAIL = 320, [3, 1]
+FAMILIES = [(Qwen2Config, Qwen2ForCausalLM), (Qwen3Config, Qwen3ForCausalLM), (LlamaConfig, LlamaForCausalLM)]
+
+
+@cache
+def tiny(family, tied, attention, seed):
+    torch.manual_seed(seed)
+    config_class, model_class = FAMILIES[family]
+    config = config_class(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        initializer_range=0.4,
+        tie_word_embeddings=tied,
+    )
+    config._attn_implementation = attention
+    return model_class(config).eval()
+
+
+def case(seed):
+    """Model, SIDs as tokens (in the order of their numbers), trie, prompts and beam width of one random case."""
+    rng = np.random.default_rng(seed)
+    model = tiny(int(rng.integers(3)), bool(rng.integers(2)), ("sdpa", "eager")[int(rng.integers(2))], seed % 4)
+    levels = int(rng.integers(1, 5))
+    size = int(rng.integers(1, 300 // levels))
+    n = int(np.exp(rng.uniform(0, np.log(5000))))
+    codes = rng.integers(0, size, (n, levels))
+    uneven = levels > 1 and rng.random() < 0.3
+    if uneven:
+        codes[rng.random(n) < 0.4, -1] = -1
+    ids = rng.permutation(np.arange(4, VOCABULARY))[: levels * size].reshape(levels, size)
+    trie = Trie.build(codes, ids)
+    tail = TAIL if uneven else []
+    sequences = [[int(ids[level, code]) for level, code in enumerate(row) if code >= 0] + tail for row in trie.codes()]
+    prompts = [rng.integers(4, VOCABULARY, int(rng.integers(1, 81))).tolist() for _ in range(int(rng.integers(1, 4)))]
+    return model, sequences, trie.with_tail(tail), prompts, int(rng.integers(1, 65))
+
+
+def stock(model, sequences, prompts, beams):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    ended = sequences[0][-1] == TAIL[-1]
+    output = model.generate(
+        ids,
+        attention_mask=mask,
+        generation_config=GenerationConfig(
+            num_beams=beams,
+            num_return_sequences=beams,
+            max_new_tokens=max(map(len, sequences)),
+            do_sample=False,
+            length_penalty=0.0,
+            eos_token_id=TAIL[-1] if ended else None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_scores=True,
+        ),
+        logits_processor=LogitsProcessorList([AllowedTokens(sequences, width)]),
+    )
+    if beams == 1:
+        scores = torch.stack(output.scores, 1).amax(-1) * 0  # greedy search tells no score
+        scores = scores.sum(1).tolist()
+    else:
+        scores = output.sequences_scores.tolist()
+    found = [
+        (tokens[: tokens.index(TAIL[-1]) + 1] if TAIL[-1] in tokens else tokens, score)  # padding behind the end
+        for tokens, score in zip(output.sequences[:, width:].tolist(), scores, strict=True)
+    ]
+    groups = [found[row * beams : (row + 1) * beams] for row in range(len(prompts))]
+    return [[(tokens, score) for tokens, score in group if score > -1e8] for group in groups]
+
+
+def check_beam(seed):
+    """Whether the lists are the same; fails where they differ by more than the order of rounding-equal scores."""
+    model, sequences, trie, prompts, beams = case(seed)
+    same = True
+    for prompt, listed, wanted in zip(
+        prompts, lists(beam_search(model, prompts, trie, beams)), stock(model, sequences, prompts, beams), strict=True
+    ):
+        got = [(sequences[sid], score) for sid, score in listed]
+        assert len(got) == len(wanted) == min(beams, len(sequences)), (seed, prompt)
+        if beams == 1:
+            assert got[0][0] == wanted[0][0], seed
+            continue
+        assert [score for _, score in got] == pytest.approx([score for _, score in wanted], abs=1e-4), seed
+        for (ours, score), (theirs, their_score) in zip(got, wanted, strict=True):
+            if ours != theirs:
+                same = False
+                rivals = [other for tokens, other in wanted if tokens == ours] or [wanted[-1][1]]
+                assert abs(rivals[0] - their_score) < 1e-5 and abs(score - their_score) < 1e-5, seed
+    return same
+
+
+def check_exact(seed):
+    model, sequences, trie, prompts, k = case(seed)
+    if len(sequences) > 400:
+        return
+    result = exact_search(model, prompts, trie, k, width=1 + seed % 40)
+    for prompt, listed in zip(prompts, lists(result), strict=True):
+        longest = max(map(len, sequences))
+        rows = torch.tensor([prompt + tokens + [0] * (longest - len(tokens)) for tokens in sequences])
+        with torch.no_grad():
+            logps = model(rows).logits[:, len(prompt) - 1 : -1].double().log_softmax(-1)
+        targets = rows[:, len(prompt) :]
+        steps = logps.gather(2, targets.unsqueeze(-1)).squeeze(-1)
+        scores = steps.masked_fill(targets == 0, 0).sum(1).numpy()
+        order = np.argsort(-scores)[:k]
+        assert [score for _, score in listed] == pytest.approx(scores[order], abs=1e-4), seed
+        for (sid, _), wanted in zip(listed, order, strict=True):
+            assert sid == wanted or abs(scores[sid] - scores[wanted]) < 1e-5, seed
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_eighty_random_cases(first):
+    same = [check_beam(seed) for seed in range(first, first + 20)]
+    assert np.mean(same) >= 0.9
+    for seed in range(first, first + 20):
+        check_exact(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6000)
+@pytest.mark.parametrize("first", range(1000, 2100, 100))
+def test_eleven_hundred_random_cases(first):
+    same = [check_beam(seed) for seed in range(first, first + 100)]
+    print(f"cases {first} to {first + 99}: {int(np.sum(same))} of 100 identical in every place")
+    assert np.mean(same) >= 0.95
+    for seed in range(first, first + 100):
+        check_exact(seed)

@@ -1,0 +1,308 @@
+"""Wordings, examples and user windows."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, SAME
+from minionerec.data.published import default_root, read_published
+from minionerec.data.rows import SplitRows
+from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.windows import user_windows
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.prompts.wording import BUILT_IN, TASKS, load_wording
+from minionerec.sid.table import SidTable
+from minionerec.training.rows import check_all_positions
+
+SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
+
+
+def rows(*triples):
+    return SplitRows.of(
+        [user for user, _, _ in triples],
+        [history for _, history, _ in triples],
+        [target for _, _, target in triples],
+    )
+
+
+def small_corpus(train=(("u", [0], 1), ("u", [0, 1], 2)), max_history=10):
+    items = pd.DataFrame(
+        {"item_id": ["x", "y", "z"], "title": ["Red {cup}", "Blue cup", ""], "description": ["for tea", "", "nothing"]}
+    )
+    one = rows(("v", [1], 0))
+    return Corpus(items, rows(*train), one, one, "leave-last-out", max_history)
+
+
+def small_table():
+    return SidTable(np.array([[0, 3], [0, 4], [12, 3]]), ["x", "y", "z"])
+
+
+def build(wording="compact", corpus=None):
+    return ExampleBuilder(corpus or small_corpus(), small_table(), load_wording(wording), SPECIALS)
+
+
+GOLDEN = {
+    "compact": {
+        "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
+        "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
+        "sid_to_title": ("<|bos|>item <a_0><b_3> title ", "Red {cup}<|eos|>"),
+        "description_to_sid": ("<|bos|>about for tea item ", "<a_0><b_3><|eos|>"),
+        "title_history_to_sid": ("<|bos|>titles Red {cup} ; Blue cup item ", "<a_12><b_3>"),
+        "title_history_to_title": ("<|bos|>Red {cup}<|eos|>", "Blue cup<|eos|>"),
+    },
+    "prose": {
+        "next_sid": (
+            "<|bos|>You recommend items from a shop.\nA customer chose these items, oldest first: "
+            "<a_0><b_3>, <a_0><b_4>.\nName the code of the item this customer will choose next.\nNext item: ",
+            "<a_12><b_3>\n<|eos|>",
+        ),
+        "sid_to_title": (
+            "<|bos|>You know every item of a shop by its title and by its code.\nCode: <a_0><b_3>\n"
+            "Say the title of this item.\nTitle: ",
+            "Red {cup}\n<|eos|>",
+        ),
+        "title_history_to_title": (
+            "<|bos|>You recommend items from a shop.\nA customer chose items with these titles, oldest first: "
+            "Red {cup}.\nSay the title of the item this customer will choose next.\nTitle: ",
+            "Blue cup\n<|eos|>",
+        ),
+    },
+    "moments": {
+        "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
+        "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
+    },
+    "lcrec": {
+        "next_sid": (
+            "<|bos|>A shop's customer has chosen, oldest first: <a_0><b_3>, <a_0><b_4>.\n"
+            "Which item comes next? Give its code.\nCode: ",
+            "<a_12><b_3>\n<|eos|>",
+        ),
+        "title_to_sid": (
+            '<|bos|>A shop sells an item called "Red {cup}".\nWhat is its code?\nCode: ',
+            "<a_0><b_3>\n<|eos|>",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("wording", BUILT_IN)
+def test_golden_prompts(wording):
+    builder = build(wording)
+    for task, (prompt, completion) in GOLDEN[wording].items():
+        examples = builder.build(task, "train")
+        example = examples[-1] if task in ("next_sid", "title_history_to_sid") else examples[0]
+        assert (example.prompt, example.completion) == (prompt, completion)
+
+
+def test_a_prompt_tells_moments_where_it_has_a_place_for_them():
+    told, plain = build("moments"), build("compact")
+    assert told.prompt_tells("next_sid") and not told.prompt_tells("next_title")
+    assert not plain.prompt_tells("next_sid")
+    assert told.prompt("next_sid", history=[0], moment=2).endswith("<|later|>")
+
+
+@pytest.mark.parametrize("wording", BUILT_IN)
+def test_every_task_is_worded_and_survives_saving(wording, tmp_path):
+    loaded = load_wording(wording)
+    assert set(loaded.tasks) == set(TASKS)
+    loaded.save(tmp_path / "w.yaml")
+    assert load_wording(tmp_path / "w.yaml") == loaded
+
+
+def test_items_without_text_and_targets_without_title_are_left_out():
+    builder = build()
+    assert [example.target for example in builder.build("title_to_sid", "train")] == [0, 1]
+    assert [example.target for example in builder.build("description_to_sid", "train")] == [0, 2]
+    assert [example.target for example in builder.build("next_title", "train")] == [1]
+
+
+def test_equal_histories_keep_their_own_targets():
+    corpus = small_corpus((("u", [0], 1), ("w", [0], 2)))
+    examples = build(corpus=corpus).build("next_sid", "train")
+    assert examples[0].prompt == examples[1].prompt
+    assert [example.target for example in examples] == [1, 2]
+
+
+def change(**tasks):
+    content = yaml.safe_load(load_wording("compact").to_yaml())
+    content["tasks"].update(tasks)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"name": "x"}, "a wording has the keys"),
+        (change(next_item={"prompt": "", "completion": ""}), "unknown task 'next_item'; known tasks: next_sid"),
+        (change(next_sid={"prompt": "{histroy}", "completion": "{sid}"}), r"unknown placeholder \{histroy\}; allowed"),
+        (change(next_sid={"prompt": "{bos}", "completion": "{sid}"}), r"placeholder \{history\} is missing"),
+        (change(next_sid={"prompt": "{history}", "completion": "next {sid}"}), r"must begin with \{sid\}"),
+        (
+            change(title_history_to_title={"prompt": "{bos}", "completion": "{title}"}),
+            r"placeholder \{history_titles\} is missing",
+        ),
+        (
+            change(title_history_to_title={"prompt": "{titles}", "completion": "{title}"}),
+            "allowed: history_titles, closed_titles, bos, eos",
+        ),
+        (change(next_sid={"prompt": "{history}"}), "needs exactly the keys prompt and completion"),
+        (change(next_sid={"prompt": "{history", "completion": "{sid}"}), "for plain braces"),
+    ],
+)
+def test_bad_wordings(content, message, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=message):
+        load_wording(tmp_path / "w.yaml")
+
+
+def moments_content(moments=("<|now|>", "<|then|>"), **tasks):
+    content = change(**tasks)
+    return {**content, "moments": list(moments) if isinstance(moments, tuple) else moments}
+
+
+TOLD = {"prompt": "{bos}{history}{moment}", "completion": "{sid}"}
+
+
+@pytest.mark.parametrize("moments", [("now",), ("a", "b", "c"), "now", {"same": "a"}, ("now", 7), ("now", ""), None, 0])
+def test_bad_moments_of_a_wording(moments, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(moments)))
+    with pytest.raises(ConfigError, match=r"w\.yaml: moments is .*; expected two texts, for the same moment and for a"):
+        load_wording(tmp_path / "w.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (moments_content(), r"moments are given, but no prompt has \{moment\}"),
+        (moments_content(("now", "now")), "moments: both texts are 'now'; make them differ"),
+        (change(next_sid=TOLD), r"'next_sid', prompt: unknown placeholder \{moment\}; allowed: history, bos, eos"),
+        (moments_content((), next_sid=TOLD), r"unknown placeholder \{moment\}; allowed: history, bos, eos"),
+        (
+            moments_content(title_to_sid={"prompt": "{title}{moment}", "completion": "{sid}"}),
+            r"'title_to_sid', prompt: unknown placeholder \{moment\}; allowed: title, bos, eos",
+        ),
+        (
+            moments_content(next_sid={"prompt": "{history}", "completion": "{sid}{moment}"}),
+            r"'next_sid', completion: unknown placeholder \{moment\}",
+        ),
+    ],
+)
+def test_moments_are_told_behind_histories_alone(content, message, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=message):
+        load_wording(tmp_path / "w.yaml")
+
+
+def test_a_wording_without_moments_says_nothing_of_them(tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(())))
+    assert load_wording(tmp_path / "w.yaml") == load_wording("compact")
+    assert "moments" not in load_wording("compact").to_yaml()
+    assert not build("compact").tells_moments
+    assert build("compact").prompt("next_sid", history=[0], moment=LATER) == "<|bos|><a_0><b_3>"
+
+
+def test_prompts_tell_the_moments_of_rows():
+    times = RowTimes(np.array([4, 5, NO_TIME]), np.array([4, 4, 5]))
+    corpus = small_corpus((("u", [0], 1), ("u", [0, 1], 2), ("u", [1], 0)))
+    timed = replace(corpus, train=replace(corpus.train, times=times))
+    builder = build("moments", timed)
+    assert builder.tells_moments
+    wanted = ["<|bos|><a_0><b_3><|same|>", "<|bos|><a_0><b_3><a_0><b_4><|later|>", "<|bos|><a_0><b_4>"]
+    assert [example.prompt for example in builder.build("next_sid", "train")] == wanted
+    assert builder.build("next_sid", "train")[0].completion == "<a_0><b_4>"
+    assert builder.prompt("next_sid", history=[0]) == "<|bos|><a_0><b_3>"
+    assert builder.prompt("next_sid", history=[0], moment=SAME) == "<|bos|><a_0><b_3><|same|>"
+    assert build("moments", corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
+    with pytest.raises(ConfigError, match=r"'moments' says behind it when the next item comes\. Set all_pos"):
+        check_all_positions(builder)
+
+
+def test_a_wording_of_ones_own_tells_moments_where_it_likes(tmp_path):
+    content = moments_content(
+        ("now: ", "later: "),
+        next_sid={"prompt": "{moment}{history}", "completion": "{sid}"},
+        title_history_to_sid={"prompt": "{history_titles}, {moment}", "completion": "{sid}"},
+    )
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
+    wording = load_wording(tmp_path / "w.yaml")
+    wording.save(tmp_path / "again.yaml")
+    assert load_wording(tmp_path / "again.yaml") == wording and wording.moments == ("now: ", "later: ")
+    builder = build(str(tmp_path / "w.yaml"))
+    assert builder.prompt("next_sid", history=[0], moment=LATER) == "later: <a_0><b_3>"
+    assert builder.prompt("title_history_to_sid", history=[1], moment=SAME) == "Blue cup, now: "
+
+
+def test_unknown_wording_and_task():
+    with pytest.raises(ConfigError, match="'poem' is neither a file nor built in; built in are compact, prose"):
+        load_wording("poem")
+    with pytest.raises(ConfigError, match="unknown task 'sing'; known tasks: next_sid"):
+        build().build("sing", "train")
+
+
+def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
+    tokenizer = train_tokenizer(["red cup", "blue cup"], 300)
+    tokenizer.add_tokens(small_table().tokens)
+    whole = encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).ids[0]
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], 3).ids[0] == whole[-3:]
+    short = encode_prompt(tokenizer, ["<a_0>"], None).ids[0]
+    found = encode_prompt(tokenizer, ["red cup <a_0><b_3>", "<a_0>", "blue cup <a_0><b_3>"], len(short))
+    assert found.ids[1] == short
+    assert found.cut == 2
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).cut == 0
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).cut == 0
+    assert special_texts(tokenizer) == SPECIALS
+    ids = encode_completion(tokenizer, ["<a_0><b_3><|eos|>"])[0]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["<a_0>", "<b_3>", "<|eos|>"]
+    with pytest.raises(DataError, match=r"prompt 1 \(''\) has no token"):
+        encode_prompt(tokenizer, ["red", ""], None)
+
+
+def chain(user, items, max_history):
+    return [(user, items[max(0, place - max_history) : place], items[place]) for place in range(1, len(items))]
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 9, 23])
+def test_windows_cover_each_target_once_with_its_history(length):
+    items = [place % 3 for place in range(length)]
+    corpus = small_corpus(chain("u", items, 4), max_history=4)
+    windows = user_windows(corpus)
+    found, rows = [], []
+    for window in windows:
+        assert len(window.items) <= 5
+        for place in range(window.first_target, len(window.items)):
+            found.append((tuple(window.items[:place].tolist()), int(window.items[place])))
+            assert corpus.train.targets[window.rows[place]] == window.items[place]
+            rows.append(int(window.rows[place]))
+    assert rows == list(range(length - 1))
+    wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
+    assert [target for _, target in found] == [target for _, target in wanted]
+    for (seen, _), (history, _) in zip(found, wanted, strict=True):
+        assert seen == history[len(history) - len(seen) :]
+        assert len(seen) >= min(len(history), 2)
+    if length <= 5:
+        assert found == wanted
+
+
+def test_windows_do_not_join_what_does_not_continue():
+    corpus = small_corpus((("u", [0, 1], 2), ("u", [1], 0), ("w", [2], 2), ("u", [1, 0], 1)))
+    windows = [(w.items.tolist(), w.first_target) for w in user_windows(corpus)]
+    assert windows == [([0, 1, 2], 2), ([1, 0, 1], 1), ([2, 2], 1)]
+
+
+def test_windows_of_the_real_corpus():
+    if not os.environ.get("MINIONEREC_DATA"):
+        pytest.skip("MINIONEREC_DATA is not set; data/README.md says where to get the published files")
+    industrial_corpus = read_published(default_root(), "Industrial_and_Scientific")
+    windows = user_windows(industrial_corpus)
+    targets = Counter(int(t) for w in windows for t in w.items[w.first_target :])
+    assert targets == Counter(industrial_corpus.train.targets.tolist())
+    assert sum(targets.values()) == 36_259
+    assert len(windows) < 8_000

@@ -1,0 +1,400 @@
+"""BERT4Rec, LightSANs, FEARec and TRM4Rec against literal transcriptions of their equations."""
+
+import pytest
+import torch
+from support.histories import scrambled
+
+from minionerec.core.errors import ConfigError
+from minionerec.models.sequential.fearec import AutoCorrelation
+from minionerec.models.sequential.lightsans import InterestAttention
+from minionerec.models.sequential.registry import build_model
+
+BEAUTY = 12101
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "count"),
+    [
+        ("bert4rec", {}, 894_278),
+        ("lightsans", {}, 896_000),
+        ("fearec", {}, 877_824),
+        ("trm4rec", {}, 840_192),
+        ("trm4rec", {"num_blocks": 2}, 905_728),
+        ("trm4rec", {"full_backprop": True}, 840_192),
+        ("trm4rec", {"use_positions": True}, 843_392),
+        ("trm4rec", {"use_positions": True, "use_rope": False, "num_blocks": 2}, 908_928),
+    ],
+)
+def test_models_have_the_published_numbers_of_parameters(name, hyper, count):
+    model = build_model(name, num_items=BEAUTY, **hyper)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+def histories(rows, width, items, padding="right", seed=0):
+    """Random histories of all lengths from 1 to `width`, padded."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = 1 + torch.arange(rows) * width // rows
+    lengths[-1] = width
+    slots = torch.arange(width)
+    real = slots < lengths[:, None] if padding == "right" else slots >= width - lengths[:, None]
+    return torch.randint(1, items + 1, (rows, width), generator=generator) * real
+
+
+def newest_slots(batch, padding="right"):
+    return (batch > 0).sum(1) - 1 if padding == "right" else torch.full((len(batch),), batch.shape[1] - 1)
+
+
+def assert_same_gradients(values, others, used, tolerance=1e-8):
+    """Two results have the same gradients with respect to some tensors; none counts as zero."""
+    direction = torch.randn(values.shape, dtype=values.dtype, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad((values * direction).sum(), used, allow_unused=True)
+    wanted = torch.autograd.grad((others * direction).sum(), used, allow_unused=True)
+    for gradient, other, tensor in zip(found, wanted, used, strict=True):
+        zero = torch.zeros_like(tensor)
+        gradient, other = (zero if one is None else one for one in (gradient, other))
+        torch.testing.assert_close(gradient, other, rtol=tolerance, atol=tolerance)
+
+
+def literal_auto_correlation(mix, x, num_heads):
+    """The FEARec layer by Fourier transforms, heads and rolls, without dropout."""
+    q, k, v = (part(x).unflatten(-1, (num_heads, -1)).permute(0, 2, 3, 1) for part in (mix.query, mix.key, mix.value))
+    length = x.shape[1]
+    spectrum = torch.fft.rfft(q, dim=-1) * torch.conj(torch.fft.rfft(k, dim=-1))
+    correlation = torch.fft.irfft(spectrum, n=length, dim=-1).mean((1, 2))  # (B, L)
+    rows = []
+    for row in range(len(x)):
+        chosen_by = correlation.mean(0) if mix.training else correlation[row]
+        delays = chosen_by.topk(mix.num_delays).indices.tolist()
+        weights = correlation[row, delays].softmax(0)
+        rows.append(sum(w * v[row].roll(-d, -1) for w, d in zip(weights, delays, strict=True)))
+    context = torch.stack(rows).permute(0, 3, 1, 2).flatten(2)
+    return mix.norm(x + mix.out(context))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("length", [7, 50])
+@pytest.mark.parametrize("num_heads", [1, 4])
+def test_fearec_layer_is_auto_correlation_by_fourier_transforms_at_all_slots_and_at_one(training, length, num_heads):
+    torch.manual_seed(0)
+    mix = scrambled(AutoCorrelation(length, 8, 3, 0.0).double()).train(training)
+    x = torch.randn(length, length, 8, dtype=torch.float64, requires_grad=True)
+    expected = literal_auto_correlation(mix, x, num_heads)
+    at = torch.arange(length)  # row i reads slot i
+    torch.testing.assert_close(mix(x), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(mix(x, at), expected[at, at], rtol=1e-9, atol=1e-9)
+    used = [x, *mix.parameters()]
+    assert_same_gradients(mix(x), literal_auto_correlation(mix, x, num_heads), used)
+    assert_same_gradients(mix(x, at), expected[at, at], used)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_fearec_reads_the_newest_slot_and_pads_short_batches(padding):
+    hyper = {"hidden_size": 8, "padding": padding, "topk_factor": 1.5}
+    model = scrambled(build_model("fearec", num_items=30, max_len=10, **hyper)).eval()
+    batch = histories(12, 10, 30, padding)
+    assert model.layers[0].mix.num_delays == 3
+    x = model.embedding(batch)
+    for layer in model.layers:
+        x = layer.feed_forward(literal_auto_correlation(layer.mix, x, 2))
+    expected = x[torch.arange(12), newest_slots(batch, padding)]
+    torch.testing.assert_close(model.user_vectors(batch), expected, rtol=1e-4, atol=1e-4)
+    short = batch[:5, 5:] if padding == "left" else batch[:5, :5]
+    assert (batch[:5] > 0).sum(1).max() <= 5
+    torch.testing.assert_close(model.user_vectors(short), model.user_vectors(batch[:5]), rtol=1e-5, atol=1e-5)
+
+
+def literal_interest_attention(attention, x, positions):
+    """The LightSANs layer product by product, without dropout."""
+    heads = attention.num_heads
+    width = x.shape[-1] // heads
+
+    def split(z):
+        return z.unflatten(-1, (heads, width)).transpose(1, 2)
+
+    def pool(z, theta):
+        weights = (z @ theta).softmax(-2)  # over the slots
+        return torch.stack(
+            [sum(w[slot, :, None] * row[slot] for slot in range(len(row))) for w, row in zip(weights, z, strict=True)]
+        )
+
+    q, k, v = attention.query(x), attention.key(x), attention.value(x)
+    interests, values = split(pool(k, attention.key_pool)), split(pool(v, attention.value_pool))
+    weights = (split(q) @ interests.transpose(-1, -2) / width**0.5).softmax(-2)
+    normed = attention.position_norm(positions)[None]
+    order = split(attention.position_query(normed) / (2 * width) ** 0.5) @ split(
+        attention.position_key(normed)
+    ).transpose(-1, -2)
+    order = (order / width**0.5).softmax(-2)
+    context = weights @ values + order @ split(v)
+    return attention.norm(x + attention.out(context.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize(("num_heads", "interests"), [(1, 3), (2, 5), (4, 1)])
+def test_lightsans_layer_is_that_of_its_equations_at_all_slots_and_at_one(num_heads, interests):
+    torch.manual_seed(0)
+    attention = scrambled(InterestAttention(8, num_heads, interests, 0.0, 0.0).double())
+    x = torch.randn(9, 9, 8, dtype=torch.float64, requires_grad=True)
+    positions = torch.randn(9, 8, dtype=torch.float64, requires_grad=True)
+    expected = literal_interest_attention(attention, x, positions)
+    at = torch.arange(9)  # row i reads slot i
+    torch.testing.assert_close(attention(x, positions), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(attention(x, positions, at), expected[at, at], rtol=1e-9, atol=1e-9)
+    used = [x, positions, *attention.parameters()]
+    assert_same_gradients(attention(x, positions), literal_interest_attention(attention, x, positions), used)
+    assert_same_gradients(attention(x, positions, at), expected[at, at], used)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_lightsans_reads_the_newest_slot_and_pads_short_batches(padding):
+    model = scrambled(build_model("lightsans", num_items=30, max_len=10, hidden_size=8, padding=padding)).eval()
+    batch = histories(12, 10, 30, padding)
+    x = model.norm(model.items(batch))
+    for layer in model.layers:
+        x = layer.feed_forward(literal_interest_attention(layer.attention, x, model.positions.weight))
+    expected = x[torch.arange(12), newest_slots(batch, padding)]
+    torch.testing.assert_close(model.user_vectors(batch), expected, rtol=1e-4, atol=1e-4)
+    short = batch[:5, 5:] if padding == "left" else batch[:5, :5]
+    torch.testing.assert_close(model.user_vectors(short), model.user_vectors(batch[:5]), rtol=1e-5, atol=1e-5)
+
+
+def test_lightsans_drops_weights_of_interests_but_not_of_positions():
+    torch.manual_seed(0)
+    attention = scrambled(InterestAttention(8, 2, 3, 0.0, 1.0).double())
+    x, positions, at = torch.randn(4, 6, 8).double(), torch.randn(6, 8).double(), torch.arange(4)
+    dropped = attention(x, positions), attention(x, positions, at)
+    heads = attention.split_heads(attention.value(x))
+    context = (attention.position_weights(positions) @ heads).transpose(1, 2).flatten(2)
+    expected = attention.norm(x + attention.out(context))
+    torch.testing.assert_close(dropped[0], expected)
+    torch.testing.assert_close(dropped[1], expected[at, at])
+
+
+def test_lightsans_pools_start_wide_and_the_rest_narrow():
+    model = build_model("lightsans", num_items=30).requires_grad_(False)
+    assert model.layers[1].attention.key_pool.std() == pytest.approx(1, rel=0.2)
+    assert model.layers[1].attention.query.weight.std() == pytest.approx(0.02, rel=0.1)
+    with pytest.raises(ConfigError, match="num_interests is 0"):
+        build_model("lightsans", num_items=30, num_interests=0)
+
+
+@pytest.mark.parametrize("name", ["fearec", "lightsans"])
+def test_models_without_masks_depend_on_their_padding(name):
+    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8)).eval()
+    batch = histories(20, 20, 30)
+    before = model.user_vectors(batch)
+    with torch.no_grad():
+        model.item_matrix()[0] += torch.arange(8)
+    changed = (model.user_vectors(batch) - before).abs().amax(1) > 1e-4
+    assert not changed[-1]
+    assert changed[:10].all()
+
+
+def test_fearec_refuses_what_makes_no_delay():
+    with pytest.raises(ConfigError, match=r"topk_factor 0\.1 makes 0 delays of max_len 50"):
+        build_model("fearec", num_items=30, topk_factor=0.1)
+
+
+def literal_rotation(x):
+    """Rotary embedding with half-split pairs, slot by slot and pair by pair: (B, H, L, d)."""
+    turned = torch.empty_like(x)
+    half = x.shape[-1] // 2
+    for slot in range(x.shape[2]):
+        for i in range(half):
+            angle = torch.tensor(slot * 10000 ** (-2 * i / x.shape[-1]), dtype=x.dtype)
+            first, second = x[:, :, slot, i], x[:, :, slot, i + half]
+            turned[:, :, slot, i] = first * angle.cos() - second * angle.sin()
+            turned[:, :, slot, i + half] = second * angle.cos() + first * angle.sin()
+    return turned
+
+
+def literal_recursion(model, batch, full_backprop):
+    """TRM4Rec on the whole padded batch: answers at all slots."""
+
+    def rms(x):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    def apply(block, x):
+        q, k, v = (part.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for part in block.qkv(x).chunk(3, -1))
+        if model.angles is not None:
+            q, k = literal_rotation(q), literal_rotation(k)
+        seen = (batch > 0)[:, None, None, :] & torch.ones(batch.shape[1], batch.shape[1]).tril().bool()
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (~seen) * -10000.0
+        x = rms(x + block.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+        gate, up = block.gate_up(x).chunk(2, -1)
+        return rms(x + block.down(gate * gate.sigmoid() * up))
+
+    x = model.items(batch) * model.items.embedding_dim**0.5
+    if model.positions is not None:
+        x = x + model.positions.weight
+    answer, reasoning = model.answer.expand_as(x), model.reasoning.expand_as(x)
+    for step in range(model.num_steps):
+        for block in model.blocks:
+            reasoning = apply(block, reasoning + answer + x)
+            answer = apply(block, answer + reasoning)
+        if step < model.num_steps - 1 and not full_backprop:
+            reasoning, answer = reasoning.detach(), answer.detach()
+    return answer
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("full_backprop", [False, True])
+@pytest.mark.parametrize(
+    ("num_blocks", "use_rope", "use_positions"),
+    [(1, True, False), (2, True, True), (2, False, True), (1, False, False)],
+)
+def test_trm4rec_is_that_of_its_equations(padding, full_backprop, num_blocks, use_rope, use_positions):
+    hyper = {
+        "num_blocks": num_blocks,
+        "use_rope": use_rope,
+        "use_positions": use_positions,
+        "num_steps": 3,
+        "full_backprop": full_backprop,
+        "padding": padding,
+        "hidden_size": 8,
+    }
+    model = scrambled(build_model("trm4rec", num_items=30, max_len=10, **hyper).double())
+    batch = histories(15, 10, 30, padding)[torch.randperm(15)]
+    batch[3] = 0
+    rows, at = torch.arange(15), newest_slots(batch, padding).clamp(min=0)
+    whole = literal_recursion(model, batch, full_backprop)
+    torch.testing.assert_close(model.user_vectors(batch), whole[rows, at], rtol=1e-5, atol=1e-5)
+    real = batch > 0
+    torch.testing.assert_close(model.position_vectors(batch)[real], whole[real], rtol=1e-5, atol=1e-5)
+    assert_same_gradients(model.user_vectors(batch), whole[rows, at], list(model.parameters()), 1e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.eval().user_vectors(batch), whole[rows, at], rtol=1e-5, atol=1e-5)
+
+
+def test_trm4rec_with_one_cycle_or_full_backprop_moves_its_starts_and_else_does_not():
+    batch = histories(6, 10, 30)
+    for hyper, moves in (({}, False), ({"num_steps": 1}, True), ({"full_backprop": True}, True)):
+        model = build_model("trm4rec", num_items=30, max_len=10, hidden_size=8, **hyper)
+        model.loss(batch, torch.arange(1, 7)).backward()
+        assert (model.answer.grad is not None and model.reasoning.grad is not None) is moves
+        assert model.blocks[0].down.weight.grad is not None
+
+
+def test_trm4rec_refuses_what_does_not_serve():
+    with pytest.raises(ConfigError, match="num_steps is 0"):
+        build_model("trm4rec", num_items=30, num_steps=0)
+    with pytest.raises(ConfigError, match=r"hidden_size 10 with num_heads 2 .* odd width"):
+        build_model("trm4rec", num_items=30, hidden_size=10)
+
+
+def test_trm4rec_does_not_see_the_future():
+    model = scrambled(build_model("trm4rec", num_items=30, max_len=10, hidden_size=8)).eval()
+    batch = histories(10, 10, 30)
+    before = model.position_vectors(batch)
+    batch[:, 6] = torch.where(batch[:, 6] > 0, 1 + batch[:, 6] % 30, 0)
+    after = model.position_vectors(batch)
+    torch.testing.assert_close(after[:, :6], before[:, :6])
+    assert (after[6:, 6] - before[6:, 6]).abs().amax(1).min() > 1e-3
+    loss = model.sequence_loss(batch, torch.where(batch > 0, batch.roll(-1, 1), 0))
+    assert loss.isfinite()
+
+
+def literal_bert(model, given):
+    """BERT4Rec's states on the whole padded batch, before the head and without dropout."""
+    x = model.embedding.norm(model.embedding.items(given) + model.embedding.positions.weight)
+    for layer in model.layers:
+        attention = layer.attention
+        q, k, v = (p.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for p in attention.qkv(x).chunk(3, -1))
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (given == 0)[:, None, None] * -10000.0
+        x = attention.norm(x + attention.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+        x = layer.feed_forward(x)
+    return x
+
+
+def small_bert(**hyper):
+    hyper = {"hidden_size": 8, "hidden_dropout": 0.0, "attention_dropout": 0.0, **hyper}
+    return scrambled(build_model("bert4rec", num_items=30, max_len=10, **hyper))
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_bert4rec_asks_at_a_mask_behind_the_history_without_its_oldest_slot(padding):
+    model = small_bert(padding=padding).eval()
+    batch = histories(12, 10, 30, padding)
+    asked = []
+    for row in batch.tolist():
+        items = [item for item in row if item]
+        if padding == "right":
+            asked.append(([*items, 31] + [0] * 10)[1:11])
+        else:
+            asked.append(([0] * 10 + [*items, 31])[-10:])
+    asked = torch.tensor(asked)
+    assert torch.equal(model.ask_next(batch), asked)
+    at = newest_slots(batch, padding)
+    hidden = literal_bert(model, asked)[torch.arange(12), at]
+    expected = model.head[2](torch.nn.functional.gelu(model.head[0](hidden)))
+    torch.testing.assert_close(model.user_vectors(batch), expected, rtol=1e-4, atol=1e-4)
+    scores = expected @ model.embedding.items.weight[:31].T + model.bias
+    torch.testing.assert_close(model.logits(model.user_vectors(batch)), scores, rtol=1e-4, atol=1e-4)
+    short = batch[:5, 5:] if padding == "left" else batch[:5, :5]
+    torch.testing.assert_close(model.user_vectors(short), model.user_vectors(batch[:5]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_bert4rec_loss_is_that_of_the_scored_masks_and_not_of_the_next_items(padding):
+    model = small_bert(padding=padding, mask_ratio=0.5)
+    batch = histories(12, 10, 30, padding)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        given, wanted = model.hide(batch)
+        hidden = literal_bert(model, given)[wanted > 0]
+        logits = model.logits(model.head(hidden))
+        expected = sum(-row.log_softmax(0)[item] for row, item in zip(logits, wanted[wanted > 0], strict=True))
+        torch.manual_seed(seed)
+        loss = model.loss(batch, torch.randint(1, 30, (12,), generator=torch.Generator().manual_seed(seed)))
+        torch.testing.assert_close(loss, expected / (wanted > 0).sum(), rtol=1e-4, atol=1e-4)
+    assert_same_gradients(loss, expected / (wanted > 0).sum(), list(model.parameters()), 1e-4)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_bert4rec_hides_each_item_or_the_newest_and_scores_the_newest_few_behind_slot_0(padding):
+    batch = histories(4000, 10, 30, padding)
+    at = newest_slots(batch, padding)
+    rows, slots = torch.arange(4000), torch.arange(10)
+    given, wanted = small_bert(padding=padding, newest_ratio=1.0).hide(batch)
+    assert torch.equal(given == 31, slots == at[:, None])
+    assert torch.equal(wanted[rows, at], batch[rows, at] * (at > 0))
+    assert ((wanted > 0).sum(1) == (at > 0)).all()
+
+    model = small_bert(padding=padding, newest_ratio=0.0, mask_ratio=0.3)
+    given, wanted = model.hide(batch)
+    assert torch.equal(torch.where(given == 31, batch, given), batch)
+    assert (given[batch > 0] == 31).double().mean().item() == pytest.approx(0.3, abs=0.02)
+    assert not (given[batch == 0] == 31).any()
+    for row in range(0, 4000, 13):
+        masked = (given[row] == 31).nonzero()[:, 0].tolist()
+        expected = [slot for slot in masked[-3:] if slot > 0]
+        assert (wanted[row] > 0).nonzero()[:, 0].tolist() == expected
+        assert wanted[row, expected].tolist() == batch[row, expected].tolist()
+
+    model = small_bert(padding=padding, newest_ratio=0.25)
+    newest = [bool((model.hide(batch[-40:])[0] == 31).sum(1).eq(1).all()) for _ in range(400)]
+    assert sum(newest) / 400 == pytest.approx(0.25, abs=0.08)
+
+
+def test_bert4rec_learns_nothing_from_a_batch_without_a_scored_mask():
+    model = small_bert(newest_ratio=1.0)
+    loss = model.loss(torch.tensor([[3, 0, 0], [4, 0, 0]]), torch.tensor([5, 6]))
+    loss.backward()
+    assert loss.item() == 0
+
+
+def test_bert4rec_refuses_what_does_not_serve():
+    with pytest.raises(ConfigError, match=r"newest_ratio is 1\.5"):
+        build_model("bert4rec", num_items=30, newest_ratio=1.5)
+    with pytest.raises(ConfigError, match=r"mask_ratio 0\.01 of max_len 50 is less than one item"):
+        build_model("bert4rec", num_items=30, mask_ratio=0.01)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "trm4rec"])
+def test_models_with_masks_do_not_depend_on_their_padding(name):
+    model = scrambled(build_model(name, num_items=30, max_len=20, hidden_size=8)).eval()
+    batch = histories(20, 20, 30)
+    before = model.user_vectors(batch)
+    torch.testing.assert_close(model.user_vectors(batch[:5, :6]), before[:5], rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        model.item_matrix()[0] += torch.arange(8)
+    torch.testing.assert_close(model.user_vectors(batch), before, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,219 @@
+"""The trainer and the ranking: brute-force ranks, resumed runs, recipes, and what they refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.sequences import Samples, Sequences
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.sequential.model import SequentialModel
+from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
+from minionerec.models.sequential.registry import build_model, train
+from minionerec.training.sequential.train import TrainSettings, batches, epoch_seed, fit, make_optimizer, train_epoch
+
+CPU = torch.device("cpu")
+SMALL = {"hidden_size": 16, "inner_size": 32, "num_layers": 2}
+
+
+def cycles(n_items=12, n_users=40, seed=0):
+    """Users who go round a circle of items, so that the next item is certain."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(5, 11, n_users)
+    items = [(rng.integers(n_items) + np.arange(n)) % n_items + 1 for n in lengths]
+    return Sequences(
+        items=np.concatenate(items).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        users=[str(user) for user in range(n_users)],
+        catalogue=pd.DataFrame({"item_id": [str(i) for i in range(n_items)], "title": "", "description": ""}),
+    )
+
+
+def settings_of(**changes):
+    plain = TrainSettings(
+        epochs=3, batch_size=32, learning_rate=3e-3, beta2=0.999, weight_decay=0.01, all_positions=False, seed=7
+    )
+    return replace(plain, **changes)
+
+
+class Table(SequentialModel):
+    """Scores that stand in a table, one row a user."""
+
+    needs_users = True
+
+    def __init__(self, scores):
+        super().__init__(scores.shape[1] - 1, 4, "left")
+        self.table = scores
+
+    def user_vectors(self, histories, users=None):
+        return self.table[users]
+
+    def logits(self, vectors):
+        return vectors.clone()
+
+
+def table_samples(scores, rng):
+    rows, items = scores.shape
+    lengths = rng.integers(0, 4, rows)
+    ends = np.cumsum(lengths)
+    flat = rng.integers(1, items, ends[-1] if rows else 0).astype(np.int32)
+    return Samples(np.arange(rows), rng.integers(1, items, rows), flat, ends - lengths, ends, 4, "left")
+
+
+@given(st.integers(0, 10**6), st.integers(1, 30), st.integers(3, 12), st.sampled_from(["mask", "zero", "keep"]))
+@settings(deadline=None)
+def test_ranks_and_lists_are_those_of_a_full_sort(seed, rows, items, seen):
+    rng = np.random.default_rng(seed)
+    scores = torch.from_numpy(rng.integers(-2, 3, (rows, items)).astype(np.float32))  # whole numbers: many ties
+    samples, model = table_samples(scores, rng), Table(scores)
+    ranks = rank_rows(model, samples, seen, CPU)["item"]
+    found, values = top_items(model, samples, seen, CPU, items)
+    shorter = int(rng.integers(1, items + 1))
+    first, their_values = top_items(model, samples, seen, CPU, shorter)
+    assert their_values.tolist() == values[:, :shorter].tolist()
+    finite = their_values > -np.inf  # what may not be recommended has no order
+    assert (first[finite] == found[:, :shorter][finite]).all()
+    for row in range(rows):
+        expected = scores[row].numpy().copy()
+        history = samples.flat[samples.begins[row] : samples.ends[row]]
+        if seen != "keep":
+            expected[history] = 0.0 if seen == "zero" else -np.inf
+        if seen != "zero":
+            expected[0] = -np.inf
+        order = np.argsort(-expected, kind="stable")
+        assert found[row].tolist() == order.tolist()
+        assert values[row].tolist() == expected[order].tolist()
+        assert ranks[row] == order.tolist().index(samples.targets[row]) + 1
+
+
+def test_ranking_goes_in_chunks(monkeypatch):
+    rng = np.random.default_rng(1)
+    scores = torch.from_numpy(rng.normal(size=(70, 9)).astype(np.float32))
+    samples, model = table_samples(scores, rng), Table(scores)
+    whole = rank_rows(model, samples, "mask", CPU)["item"]
+    monkeypatch.setattr("minionerec.models.sequential.rank._SCORES_AT_ONCE", 1)  # chunks of 16
+    assert rank_rows(model, samples, "mask", CPU)["item"].tolist() == whole.tolist()
+
+
+def test_an_sid_ranks_as_its_best_item():
+    scores = torch.tensor([[9.0, 1.0, 5.0, 2.0, 4.0, 3.0]])
+    numbers = np.array([0, 1, 2, 1, 0])  # items 1 and 5 share an SID, so do 2 and 4
+    for target, item_rank, sid_rank in [(1, 5, 2), (3, 4, 3), (4, 2, 1)]:
+        samples = Samples(
+            np.array([0]), np.array([target]), np.zeros(0, np.int32), np.array([0]), np.array([0]), 4, "left"
+        )
+        ranks = rank_rows(Table(scores), samples, "keep", CPU, numbers)
+        assert (ranks["item"].item(), ranks["sid"].item()) == (item_rank, sid_rank)
+
+
+def test_equal_scores_go_by_column():
+    assert count_ranks(torch.zeros(3, 4), torch.tensor([0, 2, 3])).tolist() == [1, 3, 4]
+
+
+def test_scores_that_are_no_numbers_and_items_beyond_the_table_are_errors():
+    scores = torch.full((1, 5), torch.nan)
+    samples = Samples(np.array([0]), np.array([1]), np.zeros(0, np.int32), np.array([0]), np.array([0]), 4, "left")
+    with pytest.raises(ConfigError, match="training diverged"):
+        rank_rows(Table(scores), samples, "keep", CPU)
+    with pytest.raises(DataError, match=r"row 0 \(of 1\) has item 9 and target 9, .* items 1 to 4"):
+        rank_rows(Table(scores), replace(samples, targets=np.array([9])), "keep", CPU)
+    split = PROTOCOLS["a"].split(cycles())
+    with pytest.raises(DataError, match=r"items 1 to 5"):
+        fit(build_model("sasrec", num_items=5), split, PROTOCOLS["a"], settings_of(), None, CPU)
+
+
+def weights_of(model):
+    return torch.cat([value.flatten().float() for value in model.state_dict().values()])
+
+
+def train_small(place, split, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, **changes):
+    torch.manual_seed(3)
+    model = build_model(name, num_items=split.num_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
+    return fit(model, split, protocol, settings_of(**changes), place, CPU), model
+
+
+@pytest.mark.parametrize("all_positions", [False, True])
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, stop, all_positions):
+    protocol = PROTOCOLS["a"].with_changes(max_len=8)
+    split = protocol.split(cycles())
+    whole, expected = train_small(tmp_path / "whole", split, protocol=protocol, all_positions=all_positions)
+
+    def die(*args):
+        if args[-1] == stop:
+            raise KeyboardInterrupt
+        return train_epoch(*args)
+
+    monkeypatch.setattr(train, "train_epoch", die)
+    with pytest.raises(KeyboardInterrupt):
+        train_small(tmp_path / "cut", split, protocol=protocol, all_positions=all_positions)
+    monkeypatch.undo()
+    torch.manual_seed(99)  # what happens between the two runs leaves no trace
+    done, model = train_small(tmp_path / "cut", split, protocol=protocol, all_positions=all_positions)
+    assert done == whole
+    assert torch.equal(weights_of(model), weights_of(expected))
+    assert [row["epoch"] for row in done.history] == [0, 1, 2]
+
+
+def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
+    protocol = PROTOCOLS["b"].with_changes(max_len=8)
+    split = protocol.split(cycles())
+    done, model = train_small(
+        tmp_path / "state",
+        split,
+        protocol=protocol,
+        epochs=60,
+        learning_rate=1e-2,
+        hyper={**SMALL, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    )
+    values = [round(row["NDCG@10"], 4) for row in done.history]
+    assert done.best == max(values) > 0.95
+    assert values[done.best_epoch] == done.best and done.best not in values[done.best_epoch + 1 :]
+    assert done.epoch == min(60, done.best_epoch + 1 + 11)
+    ranks = rank_rows(model, split.valid, protocol.seen, CPU)["item"]
+    values = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"]
+    assert values.mean() == pytest.approx(done.best, abs=5e-5)
+
+
+def test_each_epoch_visits_every_row_once_in_a_new_order():
+    orders = []
+    for epoch in range(2):
+        torch.manual_seed(epoch_seed(5, epoch))
+        parts = list(batches(10, 4))
+        assert [len(part) for part in parts] == [4, 4, 2]
+        orders.append(torch.cat(parts).tolist())
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
+    assert orders[0] != orders[1]
+    assert len({epoch_seed(seed, epoch) for seed in range(20) for epoch in range(20)}) == 400
+
+
+def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
+    split = PROTOCOLS["a"].split(cycles())
+    torch.manual_seed(0)
+    model = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
+    other = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
+    other.load_state_dict(model.state_dict())
+    plain = settings_of(weight_decay=0.0)
+    train_epoch(model, split, make_optimizer(model, plain), plain, 0)
+    train_epoch(other, split, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), plain, 0)
+    assert torch.allclose(weights_of(model), weights_of(other), atol=1e-6)
+    decayed = {id(p) for p in make_optimizer(model, settings_of()).param_groups[0]["params"]}
+    assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
+
+
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
+    split = PROTOCOLS["a"].split(cycles())
+    with pytest.raises(ConfigError, match=r"loss of epoch 0 is nan: training diverged. Lower learning_rate"):
+        train_small(tmp_path / "state", split, learning_rate=1e30, epochs=5)
+
+
+def test_only_causal_models_train_at_all_positions(tmp_path):
+    split = PROTOCOLS["a"].split(cycles())
+    with pytest.raises(ConfigError, match="WEARec sees items after a position"):
+        train_small(tmp_path / "state", split, name="wearec", hyper={}, all_positions=True)

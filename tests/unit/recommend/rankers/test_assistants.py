@@ -1,0 +1,49 @@
+"""A second recommender in a search: it is told moments too, where it was told them in training."""
+
+import numpy as np
+import pytest
+import torch
+from support.telling import save_telling
+
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.load import load_assistant, load_ranker
+from minionerec.recommend.rankers.mixture import Mixing
+
+SHARE = 0.3
+HISTORY = np.array([3, 9], np.int32)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """The corpus, and by its name a checkpoint that was told moments and one that was not."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("told", "untold")}
+    checkpoints = {name: save_telling(folder, moments=name == "told") for name, folder in folders.items()}
+    return Corpus.load(folders["told"] / "corpus"), checkpoints
+
+
+def of_model(ranker: LanguageRanker, moment: int) -> np.ndarray:
+    """Log-probabilities of all SIDs after the history by the model itself."""
+    rows = torch.from_numpy(ranker.table.sid_numbers[HISTORY] + 1)[None]
+    with torch.no_grad():
+        return ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([moment]))[0].numpy()
+
+
+@pytest.mark.parametrize("combine", ["steps", "rerank"])
+@pytest.mark.parametrize("searched", ["told", "untold"])
+def test_an_assistant_is_told_moments_where_it_knows_them(shop, searched, combine):
+    corpus, checkpoints = shop
+    other = "untold" if searched == "told" else "told"
+    ranker = load_ranker(checkpoints[searched], corpus, search=Search("exact"))
+    helper = load_ranker(checkpoints[other], corpus)
+    assert ranker.tells_moments is (searched == "told")
+    ranker.mixing = Mixing(load_assistant(checkpoints[other], ranker, corpus), SHARE, combine)
+    assert ranker.tells_moments and ranker.mixing.assistant.tells_moments is (other == "told")
+    moments = [UNKNOWN, SAME, LATER, SAME]
+    found = ranker.rank([HISTORY] * 4, 24, moments=moments)  # prompts that are equal where only the assistant is told
+    for moment, items, scores in zip(moments, found.items, found.scores, strict=True):
+        said = {"told": moment, "untold": UNKNOWN}
+        wanted = SHARE * of_model(ranker, said[searched]) + (1 - SHARE) * of_model(helper, said[other])
+        assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], abs=1e-4)
+    assert len({round(scores[0], 3) for scores in found.scores}) == len(MOMENTS)

@@ -1,0 +1,345 @@
+"""The baselines, against counting by hand, and how their constants are chosen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
+from minionerec.data.prepare import run_prepare
+from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.rows import SplitRows
+from minionerec.data.sequences import Sequences
+from minionerec.data.times import RowTimes
+from minionerec.recommend.rankers import baselines
+from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.recommend.rankers.baselines import (
+    EASE,
+    POPULARITY,
+    RECENT,
+    TRANSITIONS,
+    Chosen,
+    TransitionConstants,
+    choose,
+    make_baselines,
+)
+from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.sid.table import SidTable
+
+
+def rows(*pairs):
+    return SplitRows.of(
+        [f"u{n}" for n in range(len(pairs))],
+        [history for history, _ in pairs],
+        [target for _, target in pairs],
+    )
+
+
+def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
+    asked = Rows(frame.users.tolist(), frame.histories.tolist(), frame.targets, corpus.n_items)
+    allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
+    return rank_rows(
+        make_baselines(corpus, table, chosen or Chosen())[baseline], asked, k, table=table, allowed=allowed
+    )
+
+
+@pytest.fixture
+def corpus():
+    items = pd.DataFrame({"item_id": list("vwxyz"), "title": list("VWXYZ"), "description": [""] * 5})
+    train = rows(([], 3), ([3], 3), ([], 1), ([], 4))  # popularity: 3 twice, 1 and 4 once, 0 and 2 never
+    return Corpus(items, train, rows(([], 0)), rows(([2, 0, 2], 2), ([], 4)), "test split", 10)
+
+
+@pytest.fixture
+def table():
+    return SidTable(np.array([[0, 0], [0, 1], [0, 2], [0, 3], [0, 1]]), list("vwxyz"))  # items 1 and 4 share theirs
+
+
+def test_popularity_breaks_ties_by_index_and_fills_k_distinct_sids(corpus, table):
+    found = lists_of(POPULARITY, corpus, table, corpus.test, 3)
+    assert found.items == [[3, 1, 4, 0]] * 2
+    assert found.sids[0] == ["<a_0><b_3>", "<a_0><b_1>", "<a_0><b_1>", "<a_0><b_0>"]
+    assert found.target_sids == ["<a_0><b_2>", "<a_0><b_1>"] and found.targets.tolist() == [2, 4]
+    assert found.users == ["u0", "u1"]
+    assert all(a > b for a, b in zip(found.scores[0], found.scores[0][1:], strict=False))
+
+
+def test_last_item_then_earlier_history_then_popularity(corpus, table):
+    found = lists_of(RECENT, corpus, table, corpus.test, 4)
+    assert found.items == [[2, 0, 3, 1, 4], [3, 1, 4, 0, 2]]
+    assert lists_of(RECENT, corpus, table, corpus.test, 1).items == [[2], [3]]
+
+
+CONSTANTS = [
+    TransitionConstants(),
+    TransitionConstants(1, 0.0, 0.0, 0.0, None, 0.3, True),
+    TransitionConstants(5, 0.3, 0.1, 1.0, 0.3, 0.01, False),
+    TransitionConstants(5, 0.1, 0.8, 0.1, 0.1, 0.1, True),
+]
+
+
+@pytest.mark.parametrize("how", CONSTANTS)
+def test_transition_counts_against_plain_loops(how):
+    rng = np.random.default_rng(0)
+    items = pd.DataFrame({"item_id": [str(n) for n in range(12)], "title": ["t"] * 12, "description": [""] * 12})
+    train, sequences = [], [rng.integers(0, 12, length).tolist() for length in (2, 3, 5, 4, 5, 2)]
+    for user, sequence in enumerate(sequences):
+        train += [(f"u{user}", sequence[:place], sequence[place]) for place in range(1, len(sequence))]
+    frame = SplitRows.of(*zip(*train, strict=True))
+    test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
+    corpus = Corpus(items, frame, test, test, "global time 8:1:1", 4)
+    table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [str(n) for n in range(12)])
+    number = table.sid_numbers
+    counts, popular, age = np.zeros((11, 11)), np.zeros(11), len(frame)
+    for sequence in sequences:
+        for later, item in enumerate(sequence[1:], start=1):
+            age -= 1
+            newness = 0.5 ** (age / len(frame) / how.half_life) if how.half_life else 1
+            popular[number[item]] += 0.5 ** (age / len(frame) / 0.1)
+            for earlier in range(max(0, later - how.reach), later):
+                weight = newness * how.decay ** (later - earlier - 1)
+                counts[number[sequence[earlier]], number[item]] += weight
+                counts[number[item], number[sequence[earlier]]] += how.reverse * weight
+    found = lists_of(TRANSITIONS, corpus, table, test, 6, chosen=Chosen(0.1, how, None))
+    for history, sids in zip(test.histories, found.sids, strict=True):
+        scores = np.zeros(11)
+        for back, item in enumerate(history[::-1].tolist()):
+            scores += how.score_decay**back * counts[number[item]] / np.sqrt(counts[number[item]].sum() + 1)
+        scores = (1 - how.popularity) * scores / max(scores.sum(), 1e-12) + how.popularity * popular / popular.sum()
+        if how.exclude_seen:
+            scores[number[history]] = -1
+        order = sorted(range(11), key=lambda sid: (-round(scores[sid], 6), -round(popular[sid], 9), sid))[:6]
+        names = {int(number[item]): table.sids[item] for item in range(12)}
+        assert list(dict.fromkeys(sids)) == [names[sid] for sid in order]
+    assert any(len(row) > 6 for row in found.items)  # an SID of two items
+
+
+def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
+    for name, baseline in make_baselines(corpus, table, Chosen()).items():
+        assert isinstance(baseline, Ranker)
+        with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct SIDs"):
+            lists_of(name, corpus, table, corpus.test, 5)
+        with pytest.raises(ConfigError, match=r"k is 6; expected 1 to 5, the number of items"):
+            lists_of(name, corpus, None, corpus.test, 6)
+
+
+def test_without_sids_every_item_is_a_candidate(corpus):
+    assert lists_of(POPULARITY, corpus, None, corpus.test, 2).items == [[3, 1]] * 2
+    assert lists_of(RECENT, corpus, None, corpus.test, 4).items == [[2, 0, 3, 1], [3, 1, 4, 0]]
+    found = lists_of(TRANSITIONS, corpus, None, rows(([3], 0)), 3)
+    assert found.items == [[3, 1, 4]]  # 3 followed itself
+    assert found.sids == [["", "", ""]] and found.target_sids == [""]
+
+
+def test_items_left_out_make_room_for_the_next_candidates(corpus, table):
+    gone = [[3, 1], [2]]
+    for name in (POPULARITY, RECENT, TRANSITIONS, EASE):
+        everything = lists_of(name, corpus, table, corpus.test, 4)
+        found = lists_of(name, corpus, table, corpus.test, 2, gone)
+        for row, items, left_out in zip(everything.items, found.items, gone, strict=True):
+            wanted = [item for item in row if item not in left_out]
+            kept = list(dict.fromkeys(table.sids[item] for item in wanted))[:2]
+            assert items == [item for item in wanted if table.sids[item] in kept]
+
+
+@pytest.mark.parametrize("protocol", ["a", "b"])
+def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(8, 20, 30)
+    flat = rng.integers(1, 9, lengths.sum()).astype(np.int32)
+    names = pd.DataFrame({"item_id": [str(n) for n in range(8)], "title": ["t"] * 8, "description": [""] * 8})
+    sequences = Sequences(flat, np.concatenate([[0], np.cumsum(lengths)]), [f"u{n}" for n in range(30)], names)
+    split = PROTOCOLS[protocol].split(sequences)
+    histories = split.histories("test")
+    popular = np.argsort(-np.bincount(split.train.targets - 1, minlength=split.num_items), kind="stable").tolist()
+    baselines = make_baselines(split, None, Chosen())
+    found = {name: rank_rows(baseline, Rows.of(split, "test"), 8) for name, baseline in baselines.items()}
+    assert found[POPULARITY].targets.tolist() == split.targets("test").tolist()
+    assert found[POPULARITY].items == [popular] * 30
+    for history, row in zip(histories, found[RECENT].items, strict=True):
+        assert row == list(dict.fromkeys([*reversed(history.tolist()), *popular]))
+    counts = np.zeros((8, 8))
+    for before, after in zip(split.windows.histories, split.windows.targets, strict=True):
+        for place in np.flatnonzero(after):
+            for back in range(min(10, place + 1)):
+                if before[place - back]:
+                    pair = before[place - back] - 1, after[place] - 1
+                    counts[pair] += 0.6**back
+                    counts[pair[::-1]] += 0.3 * 0.6**back
+    for history, row in zip(histories, found[TRANSITIONS].items, strict=True):
+        scores = np.zeros(8)
+        for back, item in enumerate(history[::-1][:10].tolist()):
+            scores += 0.6**back * counts[item] / np.sqrt(counts[item].sum() + 1)
+        assert row == sorted(range(8), key=lambda item: (-round(scores[item], 5), popular.index(item)))
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
+    rng = np.random.default_rng(1)
+    items = pd.DataFrame({"item_id": [str(n) for n in range(20)], "title": "", "description": ""})
+    chains = [rng.integers(0, 20, length).tolist() for length in (9, 6, 12, 7)]
+    train = [
+        (f"u{user}", chain[:end][-4:], chain[end]) for user, chain in enumerate(chains) for end in range(1, len(chain))
+    ]
+    test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
+    corpus = Corpus(items, SplitRows.of(*zip(*train, strict=True)), test, test, "test split", 4)
+    found = {}
+    for size in (1 << 18, part):
+        monkeypatch.setattr(baselines, "_PART", size)
+        ranker = make_baselines(corpus, None, Chosen())[TRANSITIONS]
+        assert (ranker.counts is None) == (size == part)
+        found[size] = ranker.rank(corpus.test.histories.tolist(), 12)
+    assert found[part] == found[1 << 18]
+
+
+def chain_corpus(rng, transition, users=700, length=12):
+    """Sequences of a first-order Markov chain: the last step of each user tests, the one before validates."""
+    size = len(transition)
+    steps = np.empty((users, length), dtype=np.int32)
+    steps[:, 0] = rng.integers(0, size, users)
+    for place in range(1, length):
+        drawn = rng.random(users)[:, None] > transition.cumsum(1)[steps[:, place - 1]]
+        steps[:, place] = np.minimum(drawn.sum(1), size - 1)
+
+    def at(*places):
+        return SplitRows.of(
+            [f"u{user}" for user in range(users) for _ in places],
+            [row[max(0, place - 10) : place] for row in steps for place in places],
+            [row[place] for row in steps for place in places],
+        )
+
+    items = pd.DataFrame({"item_id": [str(n) for n in range(size)], "title": "", "description": ""})
+    train = at(*range(1, length - 2))
+    return Corpus(items, train, at(length - 2), at(length - 1), "leave last out", 10)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """A corpus of a Markov chain of 40 items, six likely ones after each, and the chain."""
+    rng = np.random.default_rng(3)
+    transition = np.zeros((40, 40))
+    for row in transition:
+        row[rng.choice(40, 12, replace=False)] = 0.55 ** np.arange(12)
+    transition /= transition.sum(1, keepdims=True)
+    return chain_corpus(rng, transition), transition
+
+
+def ndcg_of(ranker, corpus, split):
+    kept = corpus.rows(split)
+    lists = ranker.rank(kept.histories.tolist(), 10).items
+    places = [row.index(target) if target in row else None for row, target in zip(lists, kept.targets, strict=True)]
+    return float(np.mean([0.0 if place is None else 1 / np.log2(place + 2) for place in places]))
+
+
+def test_counts_reach_the_ceiling_of_a_markov_chain(chain):
+    """Held on the expected NDCG@10 of the lists, so that the draw of the test targets plays no part."""
+    corpus, transition = chain
+    chosen = choose(corpus)
+    lists = make_baselines(corpus, None, chosen)[TRANSITIONS].rank(corpus.test.histories.tolist(), 10).items
+    gains, of_last = 1 / np.log2(np.arange(2, 12)), transition[corpus.test.newest]
+    ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
+    reached = np.mean([of_last[row, items] @ gains for row, items in enumerate(lists)])
+    assert ceiling - 0.005 <= reached <= ceiling + 1e-9
+    assert chosen.strongest == TRANSITIONS and chosen.transitions.score_decay <= 0.1
+
+
+def test_the_grid_says_what_the_lists_say(chain):
+    corpus, _ = chain
+    rows = baselines.TrainingRows.of(corpus)
+    for masked in (False, True):
+        examples = baselines._validation(rows, masked)
+        grid = baselines.TransitionGrid(rows, examples, None)
+        points = list(grid.points())
+        for how in (points[number] for number in np.random.default_rng(0).choice(len(points), 25)):
+            ranker = baselines.TransitionCounts(rows, how)
+            assert grid.value(how) == pytest.approx(baselines.valid_ndcg(ranker, rows, examples), abs=1e-6)
+
+
+def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain):
+    corpus, _ = chain
+    chosen = choose(corpus)
+    assert chosen.examples == len(corpus.valid) and not baselines.TrainingRows.of(corpus).ordered
+    for name, ranker in make_baselines(corpus, None, chosen).items():
+        assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
+    assert Chosen.from_json(chosen.to_json(), "here") == chosen
+    assert "constants: chosen on 700 validation examples, by item" in chosen.sentences()
+
+
+def test_test_examples_are_not_read(chain):
+    corpus, _ = chain
+    turned = replace(corpus, test=replace(corpus.test, targets=corpus.test.targets[::-1]))
+    assert choose(turned) == choose(corpus) == choose(replace(corpus, test=SplitRows.none()))
+    other = replace(corpus, valid=replace(corpus.valid, targets=corpus.valid.targets[::-1]))
+    assert choose(other) != choose(corpus)
+
+
+def test_without_validation_examples_constants_are_the_defaults(corpus):
+    chosen = choose(replace(corpus, valid=SplitRows.none()))
+    assert chosen == Chosen() and chosen.strongest is None
+    assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
+    assert list(make_baselines(corpus, None, Chosen(ridge=None))) == [POPULARITY, RECENT, TRANSITIONS]
+
+
+def test_a_shop_whose_fashion_changes_has_a_half_life():
+    """Half of the training, the older, is of items that nobody chooses any more."""
+    rng = np.random.default_rng(0)
+    draws = np.concatenate([rng.integers(0, 20, 3000), rng.integers(20, 40, 1200)])
+    users = [f"u{number}" for number in range(len(draws))]
+    times = RowTimes(np.arange(len(draws)), np.full(len(draws), -1))
+    every = SplitRows.of(users, [[int(item)] for item in rng.integers(0, 40, len(draws))], draws, times)
+    parts = [every.take(slice(*ends)) for ends in ((0, 3400), (3400, 3800), (3800, 4200))]
+    items = pd.DataFrame({"item_id": [str(n) for n in range(40)], "title": "", "description": ""})
+    chosen = choose(Corpus(items, *parts, "leave last out", 10))
+    assert chosen.popularity_half_life in (0.01, 0.03, 0.1)
+    flat = choose(Corpus(items, *(replace(part, times=None) for part in parts), "leave last out", 10))
+    assert flat.popularity_half_life is None and flat.transitions.half_life is None
+    assert chosen.valid[POPULARITY] > flat.valid[POPULARITY]
+
+
+@pytest.mark.parametrize("dtype_limit", [2000, 5])
+def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
+    corpus, _ = chain
+    monkeypatch.setattr(baselines, "_RIDGE_ITEMS", dtype_limit)
+    sets = np.zeros((len(corpus.valid), 40))
+    train = corpus.train
+    for user, history, target in zip(train.user_numbers, train.histories, train.targets, strict=True):
+        sets[user, [*history, target]] = 1
+    wanted = np.zeros((40, 40))
+    for item in range(40):  # the regression of each item on all others
+        others = np.delete(np.arange(40), item)
+        gram = sets[:, others].T @ sets[:, others] + 30 * np.eye(39)
+        wanted[others, item] = np.linalg.solve(gram, sets[:, others].T @ sets[:, item])
+    ease = baselines.Ease(baselines.TrainingRows.of(corpus), 30.0)
+    np.testing.assert_allclose(ease.weights, wanted, atol=2e-5)
+    lists = ease.rank(corpus.test.histories.tolist(), 5).items
+    for history, items in zip(corpus.test.histories, lists, strict=True):
+        scores = np.isin(np.arange(40), history) @ wanted
+        np.testing.assert_allclose(scores[items], -np.sort(-scores)[:5], atol=1e-4)
+
+
+def test_more_candidates_than_ease_takes_leave_it_out(chain, monkeypatch):
+    corpus, _ = chain
+    monkeypatch.setattr(baselines, "EASE_ITEMS", 39)
+    chosen = choose(corpus)
+    assert chosen.ridge is None and EASE not in make_baselines(corpus, None, chosen)
+    assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
+
+
+@pytest.mark.slow
+def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path):
+    run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
+    corpus = Corpus.load(tmp_path / "corpus")
+    chosen, rows = choose(corpus), baselines.TrainingRows.of(corpus)
+    examples = baselines._validation(rows, False)
+    assert chosen.examples == len(corpus.valid)
+    grid = baselines.TransitionGrid(rows, examples, chosen.popularity_half_life)
+    points = list(grid.points())
+    assert len(points) == 2400
+    assert max(map(grid.value, points)) == grid.value(chosen.transitions) == chosen.valid[TRANSITIONS]
+    assert chosen.valid[POPULARITY] == max(
+        baselines.valid_ndcg(baselines.Popularity(rows, value), rows, examples) for value in baselines.HALF_LIVES
+    )

@@ -1,0 +1,301 @@
+"""What a second attack found: slow heads, hosts, plain answers, log pipes, signals, unreadable files."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from support.paths import ROOT
+from support.serving import fake_parts, load_fake, running
+
+from minionerec.recommend.serve.guard import read_keys
+from minionerec.recommend.serve.logs import Lines, Writer
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.models import Shelf, Sources, fingerprint, without_paths
+from minionerec.recommend.serve.reloading import Reloader
+from minionerec.recommend.serve.server import create_app
+
+
+def counted(parts, name, **labels):
+    return parts.metrics.registry.get_sample_value(name, labels)
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def answer(port, sent):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(sent)
+        found = b""
+        while piece := line.recv(65536):
+            found += piece
+    head, _, body = found.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.lower(), json.loads(body)
+
+
+ASKED = b"GET /v1/model HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+HEALTH = ASKED.replace(b"/v1/model", b"/healthz")
+
+
+def test_half_a_head_does_not_hold_a_connection(tmp_path):
+    parts = fake_parts(tmp_path, connections=3, timeout_s=1.5)
+    with running(parts) as port, contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(4)]
+        # One of them was answered before, and then sends half of its next head.
+        lines[0].sendall(ASKED.replace(b"Connection: close\r\n", b"").replace(b"/v1/model", b"/healthz"))
+        heard = b""
+        while b'"ok"}' not in heard:
+            heard += lines[0].recv(4096)
+        for line in lines:
+            line.sendall(b"GET / HTTP/1.1\r\n")
+        status, head, told = answer(port, ASKED)
+        assert (status, told["error"]["field"]) == (503, None) and b"retry-after" in head
+        assert b"x-content-type-options: nosniff" in head and b"connection: close" in head
+        assert answer(port, HEALTH)[0] == 200
+        begin = time.monotonic()
+        while time.monotonic() < begin + 4:  # a byte now and then does not help
+            for line in lines:
+                with contextlib.suppress(OSError):
+                    line.sendall(b"X")
+            time.sleep(0.3)
+        for line in lines:
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(10) == b""
+        assert answer(port, ASKED)[0] == 200
+    assert counted(parts, "minionerec_refused_total", reason="head") == 4
+    assert counted(parts, "minionerec_refused_total", reason="connections") == 1
+    assert counted(parts, "minionerec_requests_total", path="/v1/model", status="503") == 1
+
+
+def test_what_is_no_http_is_told_so_in_json_and_counted(tmp_path):
+    parts = fake_parts(tmp_path)
+    with running(parts) as port:
+        status, head, told = answer(port, b"\x00\x01garbage\r\n\r\n")
+        assert status == 400 and set(told["error"]) == {"field", "message"}
+        assert b"content-type: application/json" in head and b"content-security-policy" in head
+    assert counted(parts, "minionerec_requests_total", path="other", status="400") == 1
+    assert counted(parts, "minionerec_refused_total", reason="request") == 1
+
+
+@pytest.fixture
+def client(tmp_path):
+    parts = fake_parts(tmp_path, hosts=["shop.example"], reload="request")
+    parts.shelf.bring(parts.reloader.sources)
+    with TestClient(create_app(parts), raise_server_exceptions=False) as found:
+        found.parts = parts
+        yield found
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:8000", "[evil]", "shop.example.evil"]
+)
+def test_calls_for_other_hosts_are_refused(client, host):
+    for path in ("/v1/reload", "/v1/recommend"):
+        response = client.post(path, json={}, headers={"host": host})
+        assert response.status_code == 421 and set(response.json()["error"]) == {"field", "message"}
+    assert counted(client.parts, "minionerec_refused_total", reason="host") == 2
+    assert counted(client.parts, "minionerec_reloads_total", outcome="done") == 0
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8000", "LOCALHOST", "127.0.0.1:80", "10.1.2.3", "[::1]:8000", "shop.example:443"]
+)
+def test_calls_for_this_host_are_answered(client, host):
+    assert client.get("/v1/model", headers={"host": host}).status_code == 200
+
+
+def test_no_path_redirects(client):
+    for path in ("/v1/model/", "/docs/", "/page", "/healthz/"):
+        response = client.get(path, headers={"host": "localhost"}, follow_redirects=False)
+        assert response.status_code == 404 and response.headers["content-type"] == "application/json"
+
+
+def test_a_key_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbffirst-of-the-keys\n")
+    assert read_keys(str(tmp_path / "keys")) == [b"first-of-the-keys"]
+
+
+def test_folders_with_spaces_are_not_told():
+    known = [Path("/home/John Smith/m"), None, Path("runs/my shop/corpus")]
+    told = without_paths("/home/John Smith/m/manifest.json: is of runs/my shop/corpus.", known)
+    assert "John" not in told and "Smith" not in told and "my shop" not in told
+    assert told == "manifest.json: is of corpus."
+
+
+def test_a_reload_that_is_refused_tells_no_folder(tmp_path):
+    root = tmp_path / "John Smith" / "models"
+    (root / "other").mkdir(parents=True)
+    parts = fake_parts(root, reload="request", reload_root=str(root))
+    parts.shelf.bring(parts.reloader.sources)
+    with TestClient(create_app(parts)) as found:
+        response = found.post("/v1/reload", json={"checkpoint": "other"})
+    assert response.status_code == 409
+    assert "John" not in response.text and "Smith" not in response.text
+
+
+def test_a_folder_that_cannot_be_looked_at_is_watched_on(tmp_path, caplog):
+    (tmp_path / "shift-0").mkdir()
+    reloader = Reloader(Shelf(load_fake), Metrics(), Sources(tmp_path / "shift-0"), allowed=True)
+    looks = iter([("a",), PermissionError("no"), OSError(116, "Stale"), ("b",), ("b",), OSError("no"), None])
+    brought = []
+
+    class EndOfLooksError(Exception):
+        pass
+
+    async def bring(sources):
+        brought.append(sources)
+
+    def look(sources):
+        seen = next(looks)
+        if seen is None:
+            raise EndOfLooksError
+        if isinstance(seen, OSError):
+            raise seen
+        return seen
+
+    reloader._bring = bring
+    with pytest.raises(EndOfLooksError):
+        asyncio.run(reloader.watch(0.001, look))
+    assert len(brought) == 1
+    assert reloader._metrics.registry.get_sample_value("minionerec_watch_failures_total") == 3
+    assert caplog.text.count("cannot be looked at") == 2  # once for each time that it begins
+
+
+def test_a_look_says_what_is_not_there_and_what_cannot_be_seen(tmp_path, monkeypatch):
+    sources = Sources(tmp_path / "absent")
+    assert fingerprint(sources) == (None,)
+
+    def refused(path, **more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(PermissionError):
+        fingerprint(sources)
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted():
+    read, write = os.pipe()
+    dropped = []
+    lines = queue.Queue(5)
+    writer = Writer(lines, write)
+    writer.start()
+    handler = Lines(lines, lambda: dropped.append(1))
+    begin = time.monotonic()
+    for number in range(400):
+        handler.handle(
+            logging.LogRecord("minionerec.recommend.serve", 20, "", 0, f"{number} " + "x" * 1000, None, None)
+        )
+        time.sleep(0.0005)
+    assert time.monotonic() - begin < 10 and len(dropped) > 200
+    begin = time.monotonic()
+    writer.finish()
+    assert time.monotonic() - begin < 3
+    seen = b""
+    while select.select([read], [], [], 1)[0]:
+        seen += os.read(read, 65536)
+    told = [json.loads(line) for line in seen.splitlines()]  # whole lines
+    assert len(told) + len(dropped) == 400 and told[0]["message"].startswith("0 ")
+    writer.stop()
+    os.close(read)
+    os.close(write)
+
+
+PROGRAM = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from support.serving import load_fake
+from minionerec.recommend.serve import server
+from minionerec.recommend.serve.config import ServeConfig
+def load(sources):
+    found = load_fake(sources)
+    time.sleep({seconds})
+    return found
+server.loader_of = lambda config: load
+port = server.bind("127.0.0.1", 0)
+number = port.getsockname()[1]
+port.close()
+config = ServeConfig(checkpoint={checkpoint!r}, port=number, reload="watch", watch_s=0.1)
+open({told!r}, "w").write(str(number))
+server.serve(config, lambda line: print(line, flush=True))
+"""
+
+
+@contextlib.contextmanager
+def process(folder, seconds=0.0, **streams):
+    """A process that serves the fake model; gives the process and its port."""
+    (folder / "shift-0").mkdir()
+    told = folder / "port"
+    code = PROGRAM.format(
+        tests=str(ROOT / "tests"), checkpoint=str(folder / "shift-0"), told=str(told), seconds=seconds
+    )
+    started = subprocess.Popen([sys.executable, "-c", code], **streams)
+    try:
+        until(lambda: told.is_file() and told.read_text(), 60)
+        yield started, int(told.read_text())
+    finally:
+        started.kill()
+        started.wait()
+
+
+def ready(port):
+    with contextlib.suppress(OSError, IndexError):
+        return answer(port, ASKED.replace(b"/v1/model", b"/readyz"))[0] == 200
+    return False
+
+
+def test_a_signal_while_the_first_model_loads_does_not_end_the_server(tmp_path):
+    with process(tmp_path, 1.0, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as (started, port):
+        for _ in range(8):
+            time.sleep(0.1)
+            started.send_signal(signal.SIGHUP)
+        until(lambda: ready(port))
+        assert started.poll() is None
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == 0
+
+
+def test_files_are_watched_where_the_address_cannot_be_printed(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    with process(tmp_path, stdout=write, stderr=subprocess.DEVNULL) as (_, port):
+        os.close(write)
+        until(lambda: ready(port))
+        (tmp_path / "shift-0" / "manifest.json").write_text("{}")
+        loaded = ASKED.replace(b"/v1/model", b"/metrics")
+
+        def reloads():
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+                line.sendall(loaded)
+                found = b""
+                while piece := line.recv(65536):
+                    found += piece
+            return b'minionerec_reloads_total{outcome="done"} 1.0' in found
+
+        until(reloads)
+
+
+def test_a_log_pipe_that_nobody_reads_stops_nothing(tmp_path):
+    read, write = os.pipe()
+    with process(tmp_path, stdout=subprocess.DEVNULL, stderr=write) as (started, port):
+        os.close(write)
+        until(lambda: ready(port))
+        for _ in range(900):  # more lines than a pipe holds
+            assert answer(port, HEALTH)[0] == 200
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == 0
+    os.close(read)

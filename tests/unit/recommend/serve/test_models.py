@@ -1,0 +1,221 @@
+"""Models come into service whole or not at all."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+from support.serving import IDS, load_fake, make_recommender
+
+from minionerec.core.errors import ArtefactError
+from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.serve.metrics import Metrics
+from minionerec.recommend.serve.models import Shelf, Sources, below, fingerprint, try_out, without_paths
+from minionerec.recommend.serve.reading import Refusal
+from minionerec.recommend.serve.reloading import Asked, Reloader
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("shift-0", "shift-1", "shift-2", "other"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def version(shelf):
+    return shelf.current.recommender.version
+
+
+def test_a_model_is_loaded_tried_and_then_serves(root):
+    seen = []
+    shelf = Shelf(load_fake, batch=4, changed=seen.append)
+    shelf.bring(Sources(root / "shift-0"))
+    served = shelf.bring(Sources(root / "shift-1"))
+    assert (shelf.current, shelf.previous) == (served, seen[0]) and version(shelf) == "version-1"
+    assert served.recommender.ranker.batches == [1, 4]  # it was warmed alone and with a batch
+    request, answer = served.example
+    assert request.history == IDS[:3] and [item.item_id for item in answer.items] == ["i4", "i5", "i6"]
+    assert served.seconds >= 0 and served.loaded > 1e9
+
+
+def test_one_that_does_not_belong_together_leaves_the_old_one(root):
+    shelf = Shelf(load_fake)
+    first = shelf.bring(Sources(root / "shift-0"))
+    with pytest.raises(ArtefactError, match="of another catalogue"):
+        shelf.bring(Sources(root / "other"))
+    assert (shelf.current, shelf.previous) == (first, None)
+
+    def broken(sources):
+        raise KeyError("weights")
+
+    shelf._load = broken
+    with pytest.raises(ArtefactError, match=r"cannot be loaded \(KeyError\)"):
+        shelf.bring(Sources(root / "shift-1"))
+    assert shelf.current is first
+
+
+def test_the_one_before_comes_back_and_goes_again(root):
+    shelf = Shelf(load_fake)
+    with pytest.raises(Refusal) as raised:
+        shelf.back()
+    assert (raised.value.status, raised.value.field) == (409, "back")
+    shelf.bring(Sources(root / "shift-0"))
+    shelf.bring(Sources(root / "shift-1"))
+    shelf.back()
+    assert version(shelf) == "version-0" and shelf.previous.recommender.version == "version-1"
+    shelf.back()
+    assert version(shelf) == "version-1"
+
+
+@pytest.mark.parametrize("listed", [[], [0, 99]])
+def test_one_that_lists_nothing_or_strange_items_is_refused(listed):
+    recommender = make_recommender()
+    recommender.ranker.rank = lambda histories, k, allowed=None: Ranking(
+        [listed for _ in histories], [[0.0] * len(listed) for _ in histories]
+    )
+    if listed:
+        recommender.items.ids.extend(f"strange {place}" for place in range(100))
+        recommender.items.titles.extend(["strange"] * 100)
+    with pytest.raises(ArtefactError, match="recommends"):
+        try_out(recommender, 1)
+
+
+def test_only_one_is_loaded_at_a_time(root):
+    hold, loading = threading.Event(), threading.Event()
+
+    def slowly(sources):
+        loading.set()
+        assert hold.wait(10)
+        return load_fake(sources)
+
+    shelf = Shelf(slowly)
+    thread = threading.Thread(target=shelf.bring, args=(Sources(root / "shift-0"),))
+    thread.start()
+    assert loading.wait(10)
+    for refused in (lambda: shelf.bring(Sources(root / "shift-1")), shelf.back):
+        with pytest.raises(Refusal) as raised:
+            refused()
+        assert raised.value.status == 409
+    hold.set()
+    thread.join(10)
+    assert version(shelf) == "version-0"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("/srv/models/a b/manifest.json: is gone", "a manifest.json: is gone"),
+        ("runs/demo/sft: was trained on the corpus runs/demo/corpus.", "sft: was trained on the corpus corpus."),
+        ("k is 3; expected 4", "k is 3; expected 4"),
+        ("'/srv/x y/z' (in /etc/passwd, line 3)\nmore", "'x z' (in passwd, line 3) more"),
+    ],
+)
+def test_messages_for_callers_have_no_folders(message, shown):
+    assert without_paths(message) == shown
+
+
+def test_paths_lie_below_the_folder(root):
+    (root / "link").symlink_to(root / "shift-1")
+    (root / "out").symlink_to("/etc")
+    base = root / "shift-0"
+    (base / "inner").mkdir()
+    assert below(base, "inner", "checkpoint") == (base / "inner").resolve()
+    assert below(root, str(base), "checkpoint") == base.resolve()
+    assert below(root, "link", "checkpoint") == (root / "shift-1").resolve()
+    for name in ("..", ".", "../shift-1", "/etc/passwd", "out/passwd", "inner/../..", "absent", "a\x00b", "x" * 999):
+        with pytest.raises(Refusal) as raised:
+            below(base, name, "checkpoint")
+        assert (raised.value.status, raised.value.field) == (422, "checkpoint")
+        assert str(root) not in raised.value.message
+
+
+def reloader(folder, root=None):
+    shelf = Shelf(load_fake)
+    return shelf, Reloader(shelf, Metrics(), Sources(folder / "shift-0"), allowed=True, root=root)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ([], None),
+        ({"path": "a"}, "path"),
+        ({"back": 1}, "back"),
+        ({"back": True, "checkpoint": "shift-1"}, "back"),
+        ({"checkpoint": 7}, "checkpoint"),
+        ({"checkpoint": ""}, "checkpoint"),
+        ({"checkpoint": "../.."}, "checkpoint"),
+        ({"items": "absent.csv"}, "items"),
+        ({"checkpoint": None}, "checkpoint"),
+    ],
+)
+def test_what_a_caller_asks_is_checked(root, body, field):
+    _, each = reloader(root, root=root)
+    with pytest.raises(Refusal) as raised:
+        each.read(body)
+    assert (raised.value.status, raised.value.field) == (422, field)
+
+
+def test_callers_name_paths_only_where_a_folder_is_given(root):
+    _, with_root = reloader(root, root=root)
+    assert with_root.read({"checkpoint": "shift-2"}) == Asked(checkpoint=(root / "shift-2").resolve())
+    _, without = reloader(root)
+    assert without.read({}) == Asked() and without.read({"back": True}) == Asked(back=True)
+    with pytest.raises(Refusal, match="may not be named here"):
+        without.read({"checkpoint": "shift-2"})
+
+
+def test_what_is_not_named_stays(root):
+    shelf, each = reloader(root, root=root)
+    (root / "stock.csv").write_text("item_id\n")
+
+    async def play():
+        await each.start()
+        await each.run(Asked(checkpoint=root / "shift-2"))
+        await each.run(Asked(items=root / "stock.csv"))
+        return shelf.current.sources
+
+    assert asyncio.run(play()) == Sources(root / "shift-2", None, root / "stock.csv")
+    assert each._metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 2
+
+
+def test_a_changed_link_or_file_is_seen(root):
+    (root / "now").symlink_to(root / "shift-0")
+    (root / "shift-0" / "manifest.json").write_text("{}")
+    (root / "shift-1" / "manifest.json").write_text("{}")
+    (root / "stock.csv").write_text("item_id\n")
+    sources = Sources(root / "now", None, root / "stock.csv")
+    first = fingerprint(sources)
+    assert fingerprint(sources) == first
+    (root / "new").symlink_to(root / "shift-1")
+    os.replace(root / "new", root / "now")
+    second = fingerprint(sources)
+    (root / "stock.csv").write_text("item_id\ni1\n")
+    third = fingerprint(sources)
+    (root / "shift-1" / "manifest.json").unlink()
+    assert len({first, second, third, fingerprint(sources)}) == 4 and None in fingerprint(sources)
+
+
+def test_watched_files_are_loaded_once_when_they_stay_the_same(root):
+    _, each = reloader(root)
+    looks = iter(["a", "a", "b", "c", "c", "c", "d", "d", "d", None])
+    brought = []
+
+    async def bring(sources):
+        brought.append(sources)
+        if len(brought) == 2:
+            raise ArtefactError("does not belong together")
+
+    each._bring = bring
+
+    def look(sources):
+        seen = next(looks)
+        if seen is None:
+            raise EndOfLooks
+        return (seen,)
+
+    class EndOfLooks(Exception):
+        pass
+
+    with pytest.raises(EndOfLooks):
+        asyncio.run(each.watch(0.001, look))
+    assert len(brought) == 2  # c and d; b was not whole yet, and what is refused is not tried again

@@ -1,0 +1,382 @@
+"""Every path by itself: answers, mistakes, keys, limits, numbers, log lines, and the description."""
+
+import json
+import logging
+import re
+
+import pytest
+from starlette.testclient import TestClient
+from support.paths import ROOT
+from support.serving import IDS, N, expected, fake_parts
+from support.telling import save_telling
+
+from minionerec import __version__
+from minionerec.data.moments import MOMENTS
+from minionerec.recommend.explain import Explanation
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.serve import service as service_module
+from minionerec.recommend.serve.guard import REQUESTS
+from minionerec.recommend.serve.server import create_app, read_files
+
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a client of a server with a loaded model, the fake one unless told, with these settings."""
+    opened = []
+
+    def build(loaded=True, recommender=None, **settings):
+        parts = fake_parts(tmp_path, **settings)
+        if recommender is not None:
+            parts.shelf._load = lambda sources: recommender
+        if loaded:
+            parts.shelf.bring(parts.reloader.sources)
+        client = TestClient(create_app(parts), raise_server_exceptions=False)
+        client.__enter__()
+        client.parts = parts
+        opened.append(client)
+        return client
+
+    yield build
+    for client in opened:
+        client.__exit__(None, None, None)
+
+
+def ask(client, **body):
+    return client.post("/v1/recommend", json=body)
+
+
+def error(response):
+    assert response.headers["content-type"] == "application/json"
+    told = response.json()["error"]
+    assert set(told) == {"field", "message"} and "\n" not in told["message"]
+    return response.status_code, told["field"], told["message"]
+
+
+def ids(answer):
+    return [item["item_id"] for item in answer["items"]]
+
+
+def test_a_request_and_several_are_answered(make):
+    client = make()
+    answer = ask(client, history=["i1", "i5"], k=3).json()
+    assert ids(answer) == expected(["i1", "i5"], 3)
+    assert answer["items"][0] == {
+        "item_id": "i6",
+        "title": "<b>Thing</b> 6",
+        "sid": None,
+        "score": 0.0,
+        "probability": None,
+    }
+    assert answer["unknown"] == [] and answer["model"] == {"name": "fake", "version": "version-0"}
+    several = ask(client, requests=[{"history": ["i2"], "k": 2}, {"history": [], "k": 1}]).json()
+    assert [ids(result) for result in several["results"]] == [["i2", "i3"], ["i0"]]
+    assert set(several) == {"results", "model"} and set(several["results"][0]) == {"items", "unknown"}
+
+
+def test_filters_and_unknown_ids_reach_the_model(make):
+    client = make()
+    body = {"history": ["i0", "nobody"], "k": 4, "exclude_seen": True, "without": ["i2"]}
+    answer = ask(client, **body, where={"department": "Tea", "price": {"at_most": 7}}).json()
+    assert (ids(answer), answer["unknown"]) == (["i4", "i6"], ["nobody"])
+    assert ids(ask(client, history=[], only=["i9", "i3"]).json()) == ["i3", "i9"]
+    refused = error(ask(client, history=["i0", "nobody"], unknown="refuse"))
+    assert refused == (422, "history[1]", "'nobody' is no item of the catalogue.")
+    wrong = {"requests": [{}, {"where": {"colour": "red"}}]}
+    assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory):
+    """A catalogue model that can be told moments, over items i0 to i23."""
+    folder = tmp_path_factory.mktemp("telling")
+    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
+
+
+def test_a_moment_reaches_the_model_and_the_explanation(make, telling):
+    client = make(recommender=telling)
+    bodies = [{"history": ["i3", "i9"], "k": 24, "moment": moment} for moment in MOMENTS]
+    several = ask(client, requests=bodies).json()["results"]
+    tops = set()
+    for body, together in zip(bodies, several, strict=True):
+        wanted = telling.recommend(["i3", "i9"], 24, moment=body["moment"]).items
+        for answer in (ask(client, **body).json(), together):
+            found = {item["item_id"]: item["score"] for item in answer["items"]}
+            assert found == pytest.approx({item.item_id: item.score for item in wanted}, abs=1e-5)
+        tree = client.post("/v1/explain", json=body).json()["tree"]
+        first = max(tree, key=lambda node: node["probability"])
+        under = sum(item.probability for item in wanted if item.sid.startswith(first["code"]))
+        assert first["probability"] == pytest.approx(under, rel=1e-4)
+        tops.add(round(wanted[0].score, 3))
+    assert len(tops) == 3
+    assert ask(client, history=["i3", "i9"], k=24).json() == ask(client, **bodies[0]).json()
+    assert client.get("/v1/model").json()["moments"] == list(MOMENTS)
+
+
+def test_a_moment_of_a_model_that_knows_none_is_a_wrong_field(make):
+    client = make()
+    assert client.get("/v1/model").json()["moments"] == ["unknown"]
+    assert ids(ask(client, history=["i1"], k=3, moment="unknown").json()) == expected(["i1"], 3)
+    said = "is 'same', but this model was not told moments in training. Leave it out, or take one that was."
+    assert error(ask(client, history=["i1"], moment="same")) == (422, "moment", said)
+    assert error(client.post("/v1/explain", json={"history": ["i1"], "moment": "same"})) == (422, "moment", said)
+    wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "moment": "same"}]}
+    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].moment", said)
+
+
+def test_a_score_that_is_no_number_is_null(make, monkeypatch):
+    client = make()
+    ranker = client.parts.shelf.current.recommender.ranker
+    rank = ranker.rank
+
+    def broken(*given):
+        found = rank(*given)
+        return type(found)(found.items, [[float("nan"), float("inf"), 1.0] for _ in found.items])
+
+    monkeypatch.setattr(ranker, "rank", broken)
+    response = ask(client, history=[], k=3)
+    assert [item["score"] for item in response.json()["items"]] == [None, None, 1.0]
+    assert "NaN" not in response.text and "Infinity" not in response.text
+
+
+def test_bodies_are_json_and_not_too_large(make):
+    client = make(max_body_bytes=2000)
+    assert error(client.post("/v1/recommend", content=b"{}"))[0] == 415
+    form = client.post("/v1/recommend", data={"history": "i1"})
+    assert error(form)[0] == 415 and form.headers["connection"] == "close"
+    typed = {"content-type": "application/json; charset=utf-8"}
+    assert client.post("/v1/recommend", content=b"{}", headers=typed).status_code == 200
+    assert error(client.post("/v1/recommend", content=b"{", headers=typed))[0] == 400
+    large = b'{"history": ["' + b"x" * 2000 + b'"]}'
+    assert error(client.post("/v1/recommend", content=large, headers=typed)) == (
+        413,
+        None,
+        "the body is larger than 2,000 bytes.",
+    )
+    pieces = (large[start : start + 100] for start in range(0, len(large), 100))
+    assert error(client.post("/v1/recommend", content=pieces, headers=typed))[0] == 413
+    endless = (b"x" * 1000 for _ in range(1000))
+    assert error(client.post("/v1/recommend", content=endless, headers=typed))[0] == 413
+    told = client.get("/metrics").text
+    assert 'minionerec_refused_total{reason="body"} 5.0' in told
+    assert 'minionerec_refused_total{reason="request"} 1.0' in told
+
+
+def test_limits_are_those_of_the_settings_and_told(make):
+    client = make(max_k=5, max_history=2, max_requests=2, max_list=3, timeout_s=7)
+    assert error(ask(client, k=6))[:2] == (422, "k")
+    assert error(ask(client, history=["i1"] * 3))[:2] == (422, "history")
+    assert error(ask(client, requests=[{}] * 3))[:2] == (422, "requests")
+    assert error(ask(client, without=["i1"] * 4))[:2] == (422, "without")
+    limits = client.get("/v1/model").json()["limits"]
+    assert limits == {
+        "max_k": 5,
+        "max_history": 2,
+        "max_list": 3,
+        "max_requests": 2,
+        "max_body_bytes": 1 << 20,
+        "timeout_s": 7,
+    }
+
+
+def test_the_model_and_its_filters_are_told(make):
+    told = make().get("/v1/model").json()
+    assert (told["name"], told["version"], told["items"]) == ("fake", "version-0", N)
+    assert told["filters"] == [
+        {"column": "department", "kind": "choice", "values": ["Ink", "Tea"], "more": 0},
+        {"column": "price", "kind": "number", "least": 0.0, "most": 39.0},
+        {"column": "in_stock", "kind": "switch"},
+    ]
+
+
+def test_items_are_found_by_words_and_by_ids(make):
+    client = make()
+    found = client.get("/v1/items", params={"query": "thing 7"}).json()["items"]
+    assert found == [
+        {
+            "item_id": "i7",
+            "title": "<b>Thing</b> 7",
+            "columns": {"department": "Ink", "price": 7.0, "in_stock": True},
+        }
+    ]
+    assert len(client.get("/v1/items?query=thing&limit=3").json()["items"]) == 3
+    by_id = client.get("/v1/items", params={"ids": ["i3", "nobody", "i1"]}).json()
+    assert (ids(by_id), by_id["unknown"]) == (["i3", "i1"], ["nobody"])
+    assert client.get("/v1/items").json() == {"items": [], "unknown": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("query=a&limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=1e1", "limit"),
+        ("limit=%F0%9D%9F%99", "limit"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("query=" + "a" * 201, "query"),
+        ("q=a", "q"),
+        ("ids=i1&query=a", "ids"),
+        ("&".join(["ids=i1"] * 101), "ids"),
+        ("%00%0a=1", None),
+    ],
+)
+def test_a_wrong_search_is_422(make, query, field):
+    status, named, said = error(make().get(f"/v1/items?{query}"))
+    assert status == 422 and (named == field or field is None) and len(said) < 200
+
+
+def test_an_explanation_is_that_of_the_python_side(make, monkeypatch):
+    client = make()
+    seen = []
+
+    tree = [{"code": "<a_1>", "probability": float("nan"), "children": [], "items": ["i1"]}]
+    explained = Explanation(tree, {"i1": [{"kind": "counts", "times": 3}]})
+    monkeypatch.setattr(service_module, "explain", lambda recommender, request: seen.append(request) or explained)
+    answer = client.post("/v1/explain", json={"history": ["i1"], "k": 2}).json()
+    assert answer["tree"][0]["probability"] is None and answer["reasons"] == explained.reasons
+    assert answer["model"]["version"] == "version-0" and seen[0].history == ["i1"]
+    assert error(client.post("/v1/explain", json={"requests": [{}]}))[:2] == (422, "requests")
+
+
+def test_the_fake_model_is_explained_by_what_leaving_out_changes(make):
+    answer = make().post("/v1/explain", json={"history": ["i1"], "k": 2}).json()
+    assert answer["tree"] == [] and set(answer["reasons"]) == {"i1", "i2"}
+    assert error(make().post("/v1/explain", json={"where": {"colour": 1}}))[:2] == (422, "where.colour")
+
+
+def test_health_and_readiness(make):
+    client = make(loaded=False)
+    assert client.get("/healthz").status_code == 200
+    early = client.get("/readyz")
+    assert error(early) == (503, None, "the model is not ready.") and early.headers["retry-after"] == "1"
+    assert error(ask(client, history=[]))[0] == 503
+    assert client.get("/docs").status_code == client.get("/metrics").status_code == 200
+    client.parts.shelf.bring(client.parts.reloader.sources)
+    assert client.get("/readyz").json() == {"status": "ready", "model": {"name": "fake", "version": "version-0"}}
+
+
+def test_a_defect_is_500_without_its_inside(make, caplog):
+    client = make()
+    client.parts.shelf.current.recommender.ranker.fail = 7
+    assert error(ask(client, history=["i7"])) == (500, None, "something went wrong on the server.")
+    assert ask(client, history=["i8"]).status_code == 200
+    assert "minionerec_errors_total 1.0" in client.get("/metrics").text
+    assert "a secret of the inside" in caplog.text  # for whoever runs the server
+
+
+def test_unknown_paths_and_methods(make):
+    client = make()
+    assert error(client.get("/v1/nothing"))[0] == 404
+    assert error(client.get("/v1/recommend"))[0] == 405
+    assert error(client.post("/v1/reload", json={}))[0] == 404  # not allowed here
+    for path in ("/page/nothing.js", "/page/..%2fapp.py", "/page/../app.py", "/page/", "/page"):
+        assert client.get(path).status_code in (404, 307)
+    assert 'path="other",status="404"' in client.get("/metrics").text
+
+
+def test_keys_are_asked_for_where_there_are_any(make):
+    client = make(keys=[KEY, "another-key"])
+    for path in ("/v1/model", "/metrics", "/openapi.json", "/docs", "/v1/items", "/nowhere"):
+        refused = client.get(path)
+        assert error(refused)[0] == 401 and refused.headers["www-authenticate"] == "Bearer"
+    for shown in (f"Bearer {KEY}x", "Bearer ", "Bearer", KEY, f"Basic {KEY}", f"Bearer {KEY.upper()}", "Bearer \xff"):
+        assert client.get("/v1/model", headers={"authorization": shown.encode("latin-1")}).status_code == 401
+    for shown in (f"Bearer {KEY}", "bearer another-key"):
+        assert client.get("/v1/model", headers={"authorization": shown}).status_code == 200
+    for path in ("/", "/page/app.js", "/healthz", "/readyz"):
+        assert client.get(path).status_code == 200
+    assert 'reason="key"} 13.0' in client.get("/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    assert make(keys=[KEY], open_metrics=True).get("/metrics").status_code == 200
+
+
+def test_every_answer_forbids_what_a_page_must_not_do(make):
+    client = make()
+    answers = [client.get(path) for path in ("/", "/page/app.js", "/docs", "/v1/model", "/nowhere", "/healthz")]
+    for answer in [*answers, ask(client, k=0)]:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; ")
+        assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_is_served_with_its_files(make):
+    client = make()
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    named = re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)
+    assert named and all(client.get(f"/{name}").status_code == 200 for name in named)
+    assert client.get("/page/app.js").headers["content-type"].startswith("text/javascript")
+    assert set(read_files()) == {path.name for path in (ROOT / "minionerec/recommend/serve/page").iterdir()}
+    again = client.get("/", headers={"if-none-match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_numbers_for_prometheus(make):
+    client = make()
+    ask(client, requests=[{"history": ["nobody"]}, {"history": ["i1"]}])
+    ask(client, k=0)
+    told = client.get("/metrics").text
+    for line in (
+        'minionerec_requests_total{path="/v1/recommend",status="200"} 1.0',
+        'minionerec_requests_total{path="/v1/recommend",status="422"} 1.0',
+        'minionerec_request_seconds_count{path="/v1/recommend"} 2.0',
+        "minionerec_recommendations_total 2.0",
+        "minionerec_unknown_items_total 1.0",
+        "minionerec_batch_requests_sum 2.0",
+        "minionerec_queue_requests 0.0",
+        'minionerec_model_info{name="fake",version="version-0"} 1.0',
+        f"minionerec_model_items {N}.0",
+        f'minionerec_info{{version="{__version__}"}} 1.0',
+    ):
+        assert line in told.splitlines(), line
+    assert re.search(r"minionerec_model_loaded_timestamp_seconds 1\.\d+e\+09", told)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_log_lines_say_what_was_asked_but_not_the_history(make, caplog, shown):
+    client = make(log_histories=shown)
+    with caplog.at_level(logging.INFO, logger=REQUESTS):
+        ask(client, requests=[{"history": ["i1"], "k": 4}, {}])
+        client.get("/v1/items?query=secret")
+    first, second = [record.said for record in caplog.records if record.name == REQUESTS]
+    assert {name: first[name] for name in ("method", "path", "status", "rows", "k")} == {
+        "method": "POST",
+        "path": "/v1/recommend",
+        "status": 200,
+        "rows": 2,
+        "k": 10,
+    }
+    assert first["ms"] > 0 and first.get("histories") == ([["i1"], []] if shown else None)
+    assert second["path"] == "/v1/items" and "secret" not in json.dumps(second)
+
+
+def test_the_description_holds_requests_and_answers_that_are_real(make):
+    client = make(keys=[])
+    document = client.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.") and document["info"]["version"] == __version__
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {"content": {}})["content"]
+            for example in content.get("application/json", {"examples": {}})["examples"].values():
+                response = client.request(method, path, json=example["value"])
+                assert response.status_code == (404 if path == "/v1/reload" else 200), path
+            if method == "get":
+                assert client.get(path).status_code == 200
+    recommend = document["paths"]["/v1/recommend"]["post"]
+    asked = recommend["requestBody"]["content"]["application/json"]["examples"]["one"]["value"]
+    wanted = recommend["responses"]["200"]["content"]["application/json"]["examples"]["one"]["value"]
+    assert asked["history"] == IDS[:3] and client.post("/v1/recommend", json=asked).json() == wanted
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    assert references <= set(document["components"]["schemas"])
+    own = {"/", "/docs", "/docs.css", "/openapi.json", "/page/{name}"}  # the page, and the description itself
+    assert set(document["paths"]) | own == {route.path for route in client.app.app.routes}
+
+
+def test_the_description_as_a_page_is_escaped_and_loads_nothing_from_elsewhere(make):
+    client = make()
+    page = client.get("/docs").text
+    assert "POST /v1/recommend" in page and "exclude_seen" in page
+    assert "&lt;b&gt;Thing&lt;/b&gt;" in page and "<b>Thing" not in page
+    assert "<script" not in page and "http://" not in page and "https://" not in page and "style=" not in page
+    assert client.get("/docs.css").headers["content-type"].startswith("text/css")

@@ -1,0 +1,240 @@
+"""A server with real connections: overload, time, callers who hang up, garbage, and models exchanged under traffic."""
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import statistics
+import threading
+import time
+
+import pytest
+from support.scripts import benchmark
+from support.serving import IDS, expected, fake_parts, running
+
+from minionerec.recommend.serve.reloading import Asked
+
+http_load = benchmark("http_load")
+
+
+@pytest.fixture
+def parts(tmp_path):
+    for shift in range(3):
+        (tmp_path / f"shift-{shift}").mkdir()
+    return fake_parts(tmp_path)
+
+
+def made(folder, **settings):
+    parts = fake_parts(folder, **settings)
+    parts.shelf.bring(parts.reloader.sources)
+    return parts, parts.shelf.current.recommender.ranker
+
+
+def counted(parts, name, **labels):
+    return parts.metrics.registry.get_sample_value(name, labels)
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def items_of(body):
+    return [item["item_id"] for item in json.loads(body)["items"]]
+
+
+def test_every_caller_gets_the_own_list(tmp_path):
+    parts, ranker = made(tmp_path)
+    ranker.seconds = 0.002
+    rng = random.Random(1)
+    histories = [rng.choices(IDS, k=rng.randrange(12)) for _ in range(300)]
+    with running(parts) as port:
+        load = asyncio.run(http_load.drive(port, http_load.recommend_bytes(histories, 4), 16, keep=True))
+    assert set(load.statuses) == {200}
+    for place, body in zip(load.places, load.bodies, strict=True):
+        assert items_of(body) == expected(histories[place], 4)
+    assert max(ranker.batches) > 4  # they were answered together
+    assert len(ranker.batches) < 200
+
+
+def test_overload_is_refused_at_once_and_what_is_taken_is_answered_in_time(tmp_path):
+    parts, ranker = made(tmp_path, queue=8, batch=4, max_requests=4, timeout_s=5)
+    ranker.seconds = 0.05
+    with running(parts) as port:
+        load = asyncio.run(
+            http_load.drive(
+                port,
+                http_load.recommend_bytes([["i1"]], 3),
+                40,
+                seconds=1.5,
+                pause=lambda status: 0.02 if status == 503 else 0.0,
+            )
+        )
+        assert asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]], 3), 1)).statuses == [200]
+    times = {
+        status: sorted(t for s, t in zip(load.statuses, load.times, strict=True) if s == status)
+        for status in (200, 503)
+    }
+    assert len(times[200]) >= 40 and len(times[503]) > 40
+    assert statistics.median(times[503]) < 0.05
+    assert max(times[200]) < 2
+    assert counted(parts, "minionerec_refused_total", reason="queue") == len(times[503])
+
+
+def test_a_call_that_takes_too_long_is_504_and_not_computed(tmp_path):
+    parts, ranker = made(tmp_path, timeout_s=0.3, batch=1)
+    before = sum(ranker.batches)
+    with running(parts) as port:
+        ranker.hold.clear()
+        load = asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]] * 4, 3), 4, keep=True))
+        ranker.hold.set()
+        assert load.statuses == [504] * 4 and max(load.times) < 3
+        assert json.loads(load.bodies[0])["error"]["message"] == "no answer within 0.3 seconds; try again later."
+        assert asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]], 3), 1)).statuses == [200]
+    assert sum(ranker.batches) - before == 2  # the one that was begun, and the last
+    assert counted(parts, "minionerec_refused_total", reason="time") == 4
+
+
+def test_a_caller_who_hangs_up_is_forgotten(tmp_path):
+    parts, ranker = made(tmp_path)
+    before = len(ranker.batches)
+    with running(parts) as port:
+        ranker.hold.clear()
+        lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+        for place, line in enumerate(lines):
+            line.sendall(http_load.recommend_bytes([[IDS[place]]], 3)[0])
+            until(lambda: len(ranker.batches) == before + 1)
+        until(lambda: parts.batcher.waiting == 4)
+        for line in lines[1:]:
+            line.close()
+        until(lambda: counted(parts, "minionerec_requests_total", path="/v1/recommend", status="499") == 4)
+        ranker.hold.set()
+        assert lines[0].recv(10_000).startswith(b"HTTP/1.1 200")
+        lines[0].close()
+        until(lambda: parts.batcher.waiting == 0)
+        assert asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]], 3), 1)).statuses == [200]
+    assert ranker.batches[before:] == [1, 1]
+    assert counted(parts, "minionerec_abandoned_total") == 4
+
+
+def talk(port, sent, wait=10.0):
+    """The answer to some bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait) as line:
+        with contextlib.suppress(OSError):  # the server may have heard enough
+            line.sendall(sent)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := line.recv(65536):
+                found += piece
+                head, _, body = found.partition(b"\r\n\r\n")
+                length = [int(row[16:]) for row in head.lower().split(b"\r\n") if row.startswith(b"content-length: ")]
+                if length and len(body) >= length[0]:
+                    break
+    return found
+
+
+def test_large_slow_and_broken_bodies(tmp_path):
+    parts, _ = made(tmp_path, max_body_bytes=2000, timeout_s=0.3)
+    head = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with running(parts) as port:
+        assert talk(port, head + b"Content-Length: 3000\r\n\r\n" + b" " * 3000).startswith(b"HTTP/1.1 413")
+        assert talk(port, head + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413")
+        chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+        assert (
+            talk(port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 4 + b"0\r\n\r\n")[:12] == b"HTTP/1.1 413"
+        )
+        assert talk(port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 30)[:12] == b"HTTP/1.1 413"
+        whole = b"2\r\n{}\r\n0\r\n\r\n"
+        assert talk(port, head + b"Transfer-Encoding: chunked\r\n\r\n" + whole)[:12] == b"HTTP/1.1 200"
+        assert talk(port, head + b"Content-Length: 10\r\n\r\n{")[:12] == b"HTTP/1.1 408"
+        assert talk(port, b"\x00\x01garbage\r\n\r\n")[:12] == b"HTTP/1.1 400"
+        assert talk(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")[:12] == b"HTTP/1.1 200"
+
+
+def test_garbage_is_refused_and_never_a_defect(tmp_path):
+    parts, _ = made(tmp_path)
+    rng = random.Random(3)
+    full = {"history": ["i1", "i2"], "k": 3, "exclude_seen": True, "only": ["i4"], "without": [], "unknown": "skip"}
+    full |= {"where": {"price": {"at_least": 1, "at_most": 30}, "department": ["Tea"], "in_stock": True}}
+    bodies = [json.dumps(full).encode(), json.dumps({"requests": [full, {"history": []}]}).encode()]
+    requests = [http_load.request_bytes(http_load.mutated(rng.choice(bodies), rng)) for _ in range(400)]
+    with running(parts) as port:
+        load = asyncio.run(http_load.drive(port, requests, 4, keep=True))
+    assert set(load.statuses) <= {200, 400, 422} and {400, 422} <= set(load.statuses)
+    for status, body in zip(load.statuses, load.bodies, strict=True):
+        assert status == 200 or set(json.loads(body)["error"]) == {"field", "message"}
+        assert b"NaN" not in body or status != 200
+    assert counted(parts, "minionerec_errors_total") == 0
+
+
+def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, tmp_path):
+    parts.shelf.bring(parts.reloader.sources)
+    histories = [[item_id] for item_id in IDS[:20]]
+    several = [{"requests": [{"history": history, "k": 3} for history in histories]}]
+    requests = [*http_load.recommend_bytes(histories, 3), http_load.request_bytes(json.dumps(several[0]).encode())]
+
+    async def exchange(port):
+        traffic = asyncio.create_task(http_load.drive(port, requests, 8, seconds=1.2, keep=True))
+        loop = parts.batcher._loop
+        await asyncio.sleep(0.1)
+        for round_ in range(12):
+            asked = Asked(back=True) if round_ % 3 == 2 else Asked(checkpoint=tmp_path / f"shift-{round_ % 2 + 1}")
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(parts.reloader.run(asked), loop))
+            await asyncio.sleep(0.05)
+        return await traffic
+
+    with running(parts) as port:
+        load = asyncio.run(exchange(port))
+    assert set(load.statuses) == {200}
+    seen = set()
+    for place, body in zip(load.places, load.bodies, strict=True):
+        answer = json.loads(body)
+        shift = int(answer["model"]["version"].removeprefix("version-"))
+        seen.add(shift)
+        lists = [answer["items"]] if "items" in answer else [result["items"] for result in answer["results"]]
+        asked = histories if "results" in answer else [histories[place]]
+        assert [[item["item_id"] for item in items] for items in lists] == [expected(each, 3, shift) for each in asked]
+    assert seen >= {1, 2}
+
+
+def test_reload_over_http(parts, tmp_path):
+    allowed = fake_parts(tmp_path, reload="request", reload_root=str(tmp_path))
+    (tmp_path / "other").mkdir()
+
+    def post(port, body):
+        sent = http_load.request_bytes(json.dumps(body).encode(), "/v1/reload")
+        load = asyncio.run(http_load.drive(port, [sent], 1, keep=True))
+        return load.statuses[0], json.loads(load.bodies[0])
+
+    with running(allowed) as port:
+        status, told = post(port, {"back": True})
+        assert (status, told["error"]["field"]) == (409, "back")
+        status, told = post(port, {"checkpoint": "shift-2"})
+        assert (status, told["model"]["version"], told["before"]["version"]) == (200, "version-2", "version-0")
+        status, told = post(port, {"checkpoint": "other"})
+        assert status == 409 and str(tmp_path) not in json.dumps(told)
+        assert told["error"]["message"].startswith("refused; the model in service stays: manifest.json: is of another")
+        status, told = post(port, {"checkpoint": "../x"})
+        assert (status, told["error"]["field"]) == (422, "checkpoint")
+        assert post(port, {})[1]["model"]["version"] == "version-2"
+        assert post(port, {"back": True})[1]["model"]["version"] == "version-2"
+        assert allowed.shelf.current.recommender.version == "version-2"
+    assert counted(allowed, "minionerec_reloads_total", outcome="refused") == 1
+
+
+def test_what_is_under_way_is_answered_when_the_end_comes(tmp_path):
+    parts, ranker = made(tmp_path)
+    with running(parts) as port:
+        ranker.hold.clear()
+        before = len(ranker.batches)
+        lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for line in lines:
+            line.sendall(http_load.recommend_bytes([["i1"]], 3)[0])
+        until(lambda: sum(ranker.batches[before:]) + parts.batcher.waiting == 4)
+        threading.Timer(0.4, ranker.hold.set).start()
+    for line in lines:  # the server has ended
+        assert items_of(line.recv(10_000).partition(b"\r\n\r\n")[2]) == expected(["i1"], 3)
+        line.close()

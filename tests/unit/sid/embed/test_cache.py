@@ -1,0 +1,88 @@
+"""No text is encoded twice, a killed run goes on, several processes make the same vectors."""
+
+import numpy as np
+import pytest
+from support.encoders import save_encoder, watch_encoder
+
+from minionerec.core.errors import ArtefactError
+from minionerec.sid.embed import vectors as cache_module
+from minionerec.sid.embed.hf import Encoded, HFEncoder
+from minionerec.sid.embed.vectors import VectorCache, encode_cached
+
+WORDS = ["red", "blue", "lamp", "table", "oak", "steel", "bolt", "long"]
+TEXTS = [" ".join(WORDS[(i * k) % 8] for k in range(1, 2 + i % 9)) for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    return save_encoder(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def encoded_texts(monkeypatch):
+    return watch_encoder(monkeypatch)
+
+
+def encode(path, cache, texts=TEXTS, **options):
+    return encode_cached(texts, VectorCache(cache), model_name_or_path=path, batch_size=3, device="cpu", **options)
+
+
+def test_each_text_is_encoded_once(tmp_path, model_path, encoded_texts):
+    found = encode(model_path, tmp_path / "c")
+    assert sorted(encoded_texts) == sorted(set(TEXTS))
+    direct = HFEncoder(model_path, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found.vectors, direct.vectors, atol=1e-6)
+    assert found.tokens.tolist() == direct.tokens.tolist()
+    encoded_texts.clear()
+    again = encode(model_path, tmp_path / "c", [*TEXTS[::-1], "oak oak"])
+    assert encoded_texts == ["oak oak"]
+    assert again.vectors[:20].tobytes() == found.vectors[::-1].tobytes()
+
+
+def test_truncation_is_remembered(tmp_path, model_path):
+    first = encode(model_path, tmp_path / "c", max_length=5)
+    again = encode(model_path, tmp_path / "c", max_length=5)
+    expected = [len(text.split()) > 3 for text in TEXTS]  # two of five tokens are special
+    assert first.truncated.tolist() == again.truncated.tolist() == expected
+    assert again.counts()["truncated"] == sum(expected)
+
+
+def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+    written = []
+    plain = VectorCache.write
+
+    def write(self, texts, encoded):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.extend([len(texts)])
+        plain(self, texts, encoded)
+
+    monkeypatch.setattr(VectorCache, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        encode(model_path, tmp_path / "c")
+    monkeypatch.setattr(VectorCache, "write", plain)
+    (tmp_path / "c" / ".half.1").write_bytes(b"x")  # what a kill during a write leaves
+    encoded_texts.clear()
+    found = encode(model_path, tmp_path / "c")
+    assert len(encoded_texts) == len(set(TEXTS)) - sum(written) and written == [6, 6]
+    np.testing.assert_allclose(found.vectors, HFEncoder(model_path, device="cpu").encode(TEXTS).vectors, atol=1e-6)
+
+
+def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "PART_BATCHES", 2)
+    one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
+    assert one.vectors.tobytes() == two.vectors.tobytes()
+    names = [sorted(path.name for path in (tmp_path / place).iterdir()) for place in ("one", "two")]
+    assert names[0] == names[1] and len(names[0]) > 1
+
+
+def test_a_cache_that_cannot_be_written_or_lacks_something(tmp_path):
+    one = Encoded(np.ones((1, 2), np.float32), np.ones(1, np.int32), np.zeros(1, bool))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtefactError, match="cannot be written"):
+        VectorCache(tmp_path / "file").write(["a"], one)
+    cache = VectorCache(tmp_path / "c")
+    cache.write(["a"], one)
+    assert cache.missing(["b", "a", "b"]) == ["b"]
+    with pytest.raises(ArtefactError, match="lacks 1 vectors"):
+        cache.read(["a", "b"])

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.tokenizers import save_byte_tokenizer, save_tokenizer
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.sid.embed.hf import POOLINGS, HFEncoder
+
+TEXTS = [
+    "red lamp",
+    "oak",
+    "blue steel bolt long long table",
+    "lamp lamp red oak",
+    "steel table",
+    "bolt red lamp oak oak",
+]
+
+
+@pytest.fixture(scope="module", params=["bert", "qwen2", "qwen2-left", "t5"])
+def model_path(request, tmp_path_factory):
+    from transformers import BertConfig, BertModel, Qwen2Config, Qwen2Model, T5Config, T5Model
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp(request.param)
+    if request.param == "bert":
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        model = BertModel(BertConfig(vocab_size=20, max_position_embeddings=40, initializer_range=0.5, **sizes))
+    elif request.param == "t5":
+        model = T5Model(T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2))
+    else:
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        config = Qwen2Config(vocab_size=300, num_key_value_heads=1, initializer_range=0.5, **sizes)
+        model = Qwen2Model(config)
+    model.save_pretrained(path)
+    if request.param.startswith("qwen2"):
+        save_byte_tokenizer(path, "left" if request.param == "qwen2-left" else "right")
+    else:
+        save_tokenizer(path)
+    return str(path)
+
+
+def one_by_one(texts, path, pooling):
+    """The dumb oracle: no batch, no padding, no mask."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    rows = []
+    with torch.no_grad():
+        for text in texts:
+            states = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
+            rows.append({"mean": states.mean(0), "last": states[-1], "cls": states[0]}[pooling].numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+def test_batches_equal_one_text_at_a_time(model_path, pooling):
+    encoded = HFEncoder(model_path, pooling, batch_size=4, device="cpu", max_length=64).encode(TEXTS)
+    found, counts = encoded.vectors, encoded.counts()
+    assert found.dtype == np.float32
+    expected = one_by_one(TEXTS, model_path, pooling)
+    assert np.ptp(expected, axis=0).max() > 0.1 or pooling == "cls"  # the rows do differ
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert counts["truncated"] == 0 and counts["tokenless"] == 0
+
+
+def test_prefix(model_path):
+    found = HFEncoder(model_path, "mean", device="cpu", prefix="query: ").encode(TEXTS).vectors
+    np.testing.assert_allclose(found, one_by_one(["query: " + text for text in TEXTS], model_path, "mean"), atol=1e-5)
+
+
+def test_cut_texts_are_counted(model_path):
+    whole_words = "qwen2" not in Path(model_path).name
+    texts = ["red lamp oak" if whole_words else "oak", "red lamp oak bolt bolt bolt"]
+    encoded = HFEncoder(model_path, max_length=5, device="cpu").encode(texts)
+    found = encoded.vectors
+    assert encoded.truncated.tolist() == [False, True] and encoded.tokens[1] == 5
+    kept = "red lamp oak" if whole_words else "red l"
+    np.testing.assert_allclose(found, one_by_one([texts[0], kept], model_path, "mean"), atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_poolings_against_a_loop_on_both_padding_sides(side):
+    generator = torch.Generator().manual_seed(1)
+    hidden, lengths = torch.randn(3, 5, 4, generator=generator), [5, 2, 1]
+    mask = torch.tensor([[1] * n + [0] * (5 - n) if side == "right" else [0] * (5 - n) + [1] * n for n in lengths])
+    hidden[mask == 0] = float("nan")  # nothing of the padding may leak
+    for row, n in enumerate(lengths):
+        real = hidden[row, :n] if side == "right" else hidden[row, 5 - n :]
+        torch.testing.assert_close(POOLINGS["mean"](hidden, mask)[row], real.mean(0))
+        torch.testing.assert_close(POOLINGS["last"](hidden, mask)[row], real[-1])
+        torch.testing.assert_close(POOLINGS["cls"](hidden, mask)[row], real[0])
+
+
+def test_text_without_a_token_gets_the_zero_vector(tmp_path):
+    from transformers import Qwen2Config, Qwen2Model
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **sizes)).save_pretrained(tmp_path)
+    save_byte_tokenizer(tmp_path, "right")
+    encoded = HFEncoder(str(tmp_path), device="cpu").encode(["", "oak"])
+    found = encoded.vectors
+    assert not found[0].any() and found[1].any() and encoded.counts()["tokenless"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pooling": "max"}, "unknown pooling 'max'; known: mean, last, cls"),
+        ({"dtype": "int3"}, "unknown dtype 'int3'; known: float32"),
+        ({"device": "toaster"}, "device 'toaster' is not to be had"),
+        ({"model_name_or_path": "./no/such/model"}, "'./no/such/model': no such directory"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        HFEncoder(**{"model_name_or_path": "./nowhere", "device": "cpu", **settings})
+
+
+def test_directory_without_a_model(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"is not 'tfidf', a \.npy or \.parquet file, a directory of vectors or a Hugging Face model"
+    ):
+        HFEncoder(str(tmp_path), device="cpu")
+
+
+def test_overflow_is_an_error(tmp_path):
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    model = BertModel(BertConfig(vocab_size=20, **sizes))
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[8] = float("nan")  # "oak"
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"the vector of 'oak' is not finite \(1 of 2\)"):
+        HFEncoder(str(tmp_path), device="cpu").encode(["red", "oak"])

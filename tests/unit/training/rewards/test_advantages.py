@@ -1,0 +1,86 @@
+"""Advantages in a group and among siblings, against hand-worked tables and TRL's formula."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minionerec.training.rewards.advantages import group_advantages, has_signal, sibling_advantages
+from minionerec.training.rewards.ranking import ndcg_penalties
+
+NAN = float("nan")
+
+
+def plain(group):
+    """The formula in double precision."""
+    group = np.asarray(group, dtype=np.float64)
+    return (group - group.mean()) / (group.std(ddof=1) + 1e-4)
+
+
+@given(st.lists(st.lists(st.integers(-20, 20), min_size=6, max_size=6), min_size=1, max_size=5))
+def test_group_advantages_are_the_formula(groups):
+    rewards = np.array(groups) / 7
+    found = group_advantages(rewards)
+    assert found.dtype == np.float32
+    for group, advantages in zip(rewards, found, strict=True):
+        wanted = plain(group) if np.ptp(group) else np.zeros(6)
+        assert advantages == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_group_of_equal_rewards_has_no_advantage_at_all():
+    rewards = np.full((1, 7), 0.1, dtype=np.float32)
+    assert group_advantages(rewards).tolist() == [[0.0] * 7]
+    assert has_signal(np.array([[0.1, 0.1], [0.1, 0.2], [NAN, 0.1], [NAN, NAN]])).tolist() == [False, True] + 2 * [
+        False
+    ]
+
+
+def test_rewards_that_are_not_there_are_left_out():
+    found = group_advantages(np.array([[1.0, NAN, 0.0, 0.5], [NAN, 0.5, NAN, NAN], [NAN] * 4]))
+    assert found[0, [0, 2, 3]] == pytest.approx(plain([1, 0, 0.5]), abs=1e-5)
+    assert found[0, 1] == 0 and not found[1:].any()
+
+
+def test_advantages_are_those_of_trl_and_have_the_same_bits_however_the_array_lies():
+    """All sixteen groups with a hit under the ranking reward, as TRL computes them in float32."""
+    rewards = np.tile(np.array(ndcg_penalties(16), dtype=np.float32), (16, 1))
+    np.fill_diagonal(rewards, 1.0)
+    values = torch.from_numpy(rewards)
+    centred = values - values.nanmean(1, keepdim=True)
+    deviation = ((centred**2).nanmean(1, keepdim=True) * (16 / 15)).sqrt()
+    assert group_advantages(rewards) == pytest.approx((centred / (deviation + 1e-4)).numpy(), abs=1e-6)
+    assert np.array_equal(group_advantages(rewards), group_advantages(np.asfortranarray(rewards)))
+    assert np.array_equal(group_advantages(rewards)[3:4], group_advantages(rewards[3:4]))
+
+
+def test_sibling_advantages_by_hand():
+    """Three depths, worked out on paper.
+
+    Depth 0: branches 1 (mean of 1, 0, 0.5 = 0.5) and 2 (0): mean 0.25, deviation 0.353553, scores +-0.706907.
+    Depth 1 below 1: branches 5 (mean of 1, 0 = 0.5) and 6 (0.5): no deviation, 0. Below 2: one branch, 0.
+    Depth 2 below 1 5: branches 7 (1) and 8 (0): mean 0.5, deviation 0.707107, scores +-0.707007. Others: one branch.
+    """
+    group = [[1, 5, 7], [1, 5, 8], [1, 6, 7], [2, 5, 7]]
+    found = sibling_advantages([group], np.array([[1.0, 0.0, 0.5, 0.0]]))
+    assert found == pytest.approx(np.array([[0.471305, -0.000033, 0.235636, -0.235636]]), abs=1e-6)
+
+
+def test_siblings_at_the_depths_that_all_have():
+    short = sibling_advantages([[[1], [2]]], np.array([[1.0, 0.0]]))
+    assert np.array_equal(sibling_advantages([[[1, 5], [2]]], np.array([[1.0, 0.0]])), short)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=2, max_size=8, unique=True),
+    st.randoms(use_true_random=False),
+)
+def test_sibling_advantages_are_fair(group, random):
+    rewards = np.array([[random.random() for _ in group]])
+    found = sibling_advantages([group], rewards)
+    assert np.abs(found).max() < len(group)
+    assert sibling_advantages([group], np.full_like(rewards, 0.3)) == pytest.approx(0, abs=1e-9)
+    assert sibling_advantages([group], -rewards) == pytest.approx(-found)
+    # With one code they are the ordinary advantages of a group.
+    flat = sibling_advantages([[[place] for place in range(len(group))]], rewards)
+    assert flat == pytest.approx((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4))
