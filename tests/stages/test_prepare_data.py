@@ -41,9 +41,9 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
     assert not result.up_to_date
     assert corpus.counts == result.counts
     assert {name: result.counts[name] for name in ("items", "users", "rows")} == {
-        "items": 300,
-        "users": 2000,
-        "rows": 15_246,
+        "items": 600,
+        "users": 2200,
+        "rows": 15_083,
     }
     assert (corpus.split, corpus.max_history) == ("global time 8:1:1", 10)
     for split in SPLITS:

@@ -32,7 +32,7 @@ def shop(tmp_path_factory):
     base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
     run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
     run_build_sids(
-        replace(base, codebook_sizes=[4, 4], collisions="extra_token", output=str(place / "uneven"), iterations=5)
+        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(place / "uneven"), iterations=5)
     )
     return place
 
