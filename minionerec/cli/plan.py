@@ -1,9 +1,10 @@
 """A recipe's plan: each step of each case, data set and seed as a job, with its settings, its output and what it needs.
 
-OUTPUT/STEP                                   what a step of a recipe without cases makes, unless it says another place
+OUTPUT/STEP                                   what a step of a recipe without cases makes, unless it says another place;
+                                              of a training with the recipe's seeds, the folder of its seed-N
 
 OUTPUT/DATA/prepared/STEP                     what is made once for a data set, unless its step says another place
-OUTPUT/DATA/CASE/STEP/seed-N                  what a step makes; of one that is run once, or takes all seeds, STEP alone
+OUTPUT/DATA/CASE/STEP/seed-N                  what a step makes; of one that is run once, STEP alone
 OUTPUT/DATA/CASE/STEP/seed-N/predictions      predictions, where comparisons look for the seeds of a recommender
 OUTPUT/DATA/CASE/STEP/seed-N.yaml, .log       the step's settings, and what it said
 """
@@ -40,7 +41,9 @@ from minionerec.core.urls import is_remote
 PREPARED = "prepared"
 MEASURED = ("predictions", "preference")
 """Kinds of artefacts of one seed that tables compare."""
-_SEEDED = ("checkpoint", "sids", "preference")
+TRAINED = ("sequential_model",)
+"""Kinds of trainings that write predictions beside the model, in OUTPUT/predictions."""
+_SEEDED = ("checkpoint", "sids", "preference", *TRAINED)
 """Kinds of artefacts that are made with a case's seed."""
 
 
@@ -108,7 +111,7 @@ class Job:
     def ranks(self) -> bool:
         """Whether tables compare its output."""
         kind = type(self.settings)
-        return getattr(kind, "kind", "") in MEASURED or takes_all_seeds(kind)
+        return getattr(kind, "kind", "") in (*MEASURED, *TRAINED)
 
     def words(self) -> list[str]:
         """The words that run it, after the name of Python's interpreter."""
@@ -171,13 +174,23 @@ class Plan:
         """The seeds that a case is run with; None alone in a recipe without cases."""
         return (case.seeds if case.own_seeds or self.seeds is None else self.seeds) or (None,)
 
+    def repeats(self, step: RecipeStep) -> bool:
+        """Whether a recipe without cases runs a step with each of its seeds: a training that names no seed itself."""
+        return (
+            bool(self.recipe.settings.seeds)
+            and not step.once
+            and "seed" not in step.values
+            and getattr(step.kind, "kind", "") in _SEEDED
+            and "seed" in {each.name for each in fields(step.kind)}
+        )
+
     def job(self, data: str, case: Case | None, name: str, seed: int | None) -> Job:
         """The job of a step of a case (None: of a data set), made where it is not there yet."""
         while case is not None and case.base is not None and all(step.name != name for step in case.steps):
             case = self.recipe.cases[case.base]
         steps = self.recipe.data[data] if case is None else case.steps
         step = next(step for step in steps if step.name == name)
-        shared = case is None or step.once or takes_all_seeds(step.kind)
+        shared = case is None or step.once or not (self.recipe.has_cases or self.repeats(step))
         key = Key(data, PREPARED if case is None else case.name, name, None if shared else seed)
         if key in self._open:
             raise ConfigError(f"{step.where}: needs itself, by way of other steps. Change its placeholders.")
@@ -201,6 +214,8 @@ class Plan:
         values |= self._seeds(key, case, step)
         base = self.recipe.place / key.data / key.case / key.step
         base = base if key.seed is None else base / f"seed-{key.seed}"
+        if not cases and key.seed is not None and "output" in step.values:
+            values["output"] = str(Path(values["output"]) / f"seed-{key.seed}")
         if cases and case is not None and getattr(kind, "kind", "") in MEASURED:
             _check_predictions(key, step)
             values["output"] = str(base / "predictions")
@@ -234,13 +249,8 @@ class Plan:
     def _seeds(self, key: Key, case: Case | None, step: RecipeStep) -> dict[str, Any]:
         """What a step is told of seeds."""
         names = {each.name for each in fields(step.kind)}
-        if case is None or not self.recipe.has_cases or "seed" in step.values:
+        if case is None or "seed" in step.values:
             return {}
-        if takes_all_seeds(step.kind):
-            seeds = sorted(seed for seed in self.seeds_of(case) if seed is not None)
-            if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
-                raise ConfigError(f"{step.where}: takes its seeds one after another, so {seeds} must be in a row.")
-            return {"seed": seeds[0], "seeds": len(seeds)}
         if key.seed is not None and "seed" in names and getattr(step.kind, "kind", "") in _SEEDED:
             return {"seed": key.seed}
         return {}
@@ -277,7 +287,8 @@ def recipe_values(
         raise ConfigError(f"{reference}: {recipe.name} has no step {step_name!r}; its steps: {names}.")
     if found.kind is not kind:
         raise ConfigError(f"{reference}: is a step of minionerec {found.stage}, whose settings are others.")
-    return dict(Plan(recipe, behind=(*behind, own)).job("", case, step_name, None).values)
+    plan = Plan(recipe, behind=(*behind, own))
+    return dict(plan.job("", case, step_name, plan.seeds_of(case)[0]).values)
 
 
 def config_values(kind: type[Settings], config: str) -> dict[str, Any]:
@@ -384,22 +395,24 @@ class Filled:
 
     def _output(self, case: Case | None, name: str, where: str) -> str:
         seed = None if case is None else self._seed_in(case, name, where)
-        found = self.plan.job(self.key.data, case, name, seed)
-        if found.output is None:
+        found = [self.plan.job(self.key.data, case, name, seed)]
+        if found[0].output is None:
             raise ConfigError(f"{where} names {{{name}}}, but that step only prints, and writes nothing.")
-        if found.key not in self.needs:
-            self.needs.append(found.key)
-        return str(found.output)
+        several = case is not None and found[0].key.seed is not None and self.key.seed is None
+        if several and not self.plan.recipe.has_cases:  # the folder of all seeds
+            found = [self.plan.job(self.key.data, case, name, each) for each in self.plan.seeds_of(case)]
+        self.needs += [job.key for job in found if job.key not in self.needs]
+        return str(found[0].folder.parent if several and not self.plan.recipe.has_cases else found[0].output)
 
     def _seed_in(self, case: Case, name: str, where: str) -> int | None:
         """The seed with which a case's step is read: this one's, or its only one."""
         seeds = self.plan.seeds_of(case)
         if self.key.seed in seeds:
             return self.key.seed
-        if len(seeds) == 1:
+        if len(seeds) == 1 or not self.plan.recipe.has_cases:
             return seeds[0]
         step = next(step for step in all_steps(case, self.plan.recipe.cases) if step.name == name)
-        if step.once or takes_all_seeds(step.kind):
+        if step.once:
             return None
         if self.key.seed is None:
             raise ConfigError(f"{where} reads {case.name}.{name}, which is made for each seed; this step is run once.")
@@ -441,11 +454,6 @@ def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
     return chosen(jobs, _read_of(settings, _by_output(jobs)))
 
 
-def takes_all_seeds(kind: type[Settings]) -> bool:
-    """Whether a stage of these settings runs several seeds by itself."""
-    return {"seed", "seeds"} <= {each.name for each in fields(kind)}
-
-
 def _check_predictions(key: Key, step: RecipeStep) -> None:
     if "output" in step.values:
         raise ConfigError(f"{step.places['output']}: predictions of cases are laid out by seed; leave output out.")
@@ -478,7 +486,7 @@ def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
 
 
 def _read_of(settings: Settings, by_output: Mapping[str, Key]) -> list[Key]:
-    """The jobs whose outputs settings name by path, or a place in them: the model of a seed lies in its training's."""
+    """The jobs whose outputs settings name by path, or a folder in them, such as the `model` of a training."""
     found = (
         by_output.get(os.path.normpath(place))
         for path in settings.named_paths()

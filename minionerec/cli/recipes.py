@@ -43,7 +43,7 @@ TAKEN = ("prepared", "compare", "log", "search", *WORDS)
 PLACEHOLDER = re.compile(r"\{([A-Za-z0-9][\w.-]*)\}")
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,59}")
 _OWN_KEYS = ("base", "without", "variables", "data", "steps", "cases", "compare", "log", "search")
-_OF_CASES = ("seeds", "data", "cases", "compare", "log", "search")
+_OF_CASES = ("data", "cases", "compare", "log", "search")
 """Keys that only a recipe with cases has."""
 _OF_STEP = ("stage", "config", "once")
 
@@ -53,7 +53,11 @@ class RecipeSettings(Settings):
     """What a recipe says of the whole."""
 
     output: str = setting("", "folder of what its steps make, unless they name a place of their own")
-    seeds: list[int] = setting([], "seeds of every case that names none of its own", least=0)
+    seeds: list[int] = setting(
+        [],
+        "seeds of every case that names none of its own; without cases, of every training that names no seed",
+        least=0,
+    )
     jobs: int = setting(1, "steps that run at a time", least=1)
     threads: int | None = setting(None, "CPU threads of each step; the library's own choice if not given", least=1)
     launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given")
@@ -147,7 +151,7 @@ class Case:
         name: What it is called; "" for the only one of a recipe without cases.
         label: What tables call it.
         data: Data sets that it is run on.
-        seeds: Its seeds; empty in a recipe without cases.
+        seeds: Its seeds.
         steps: Its own steps, in order.
         base: Case whose steps it shares beside its own; None where it has all.
         where: File, line and key, for messages.
@@ -192,7 +196,7 @@ class Recipe:
 
     @property
     def has_cases(self) -> bool:
-        """Whether it runs its steps for data sets, cases and seeds; else it is its steps, once."""
+        """Whether it runs its steps for data sets, cases and seeds; else it is its steps."""
         return "" not in self.cases
 
     @property
@@ -530,6 +534,8 @@ class _Layer:
                 typed = typed_values(RecipeSettings, {key: value}, where.removesuffix(f": {key}"))
                 setattr(settings, key, typed[key])
                 at(where.removesuffix(f": {key}"), settings.__post_init__)
+        if len(set(settings.seeds)) < len(settings.seeds):
+            raise ConfigError(f"{self.said['seeds'][1]} names one twice; give each once.")
         self._check_names()
         given = [key for key in _OF_CASES if key in self.said or getattr(self, key, None)]
         if not given:
@@ -545,8 +551,6 @@ class _Layer:
                 raise ConfigError(
                     f"{file}: has {given[0]}, but no {key}; a recipe with cases needs output, seeds, data and cases."
                 )
-        if len(set(settings.seeds)) < len(settings.seeds):
-            raise ConfigError(f"{self.said['seeds'][1]} names one twice; give each once.")
         data = {name: _complete(steps, name) for name, steps in self.data.items()}
         cases = _Cases(self, settings).read()
         compare = self._named("compare", {"test": {}})
@@ -557,7 +561,9 @@ class _Layer:
     def _plain(self, settings: RecipeSettings) -> Recipe:
         if not self.steps:
             raise ConfigError(f"{self.source.where()}: has no steps; give it `steps:` with at least one.")
-        case = Case("", "", ("",), (), _complete(self.steps, ""), None, self.source.where("steps"), False)
+        case = Case(
+            "", "", ("",), tuple(settings.seeds), _complete(self.steps, ""), None, self.source.where("steps"), False
+        )
         return Recipe(self.source.file, settings, self.variables, {"": ()}, {"": case}, {}, None, None, {})
 
     def _named(self, key: str, default: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

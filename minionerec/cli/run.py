@@ -15,12 +15,24 @@ from filelock import FileLock, Timeout
 
 from minionerec.cli.doctor import would_do
 from minionerec.cli.launch import run_words, shown_command
-from minionerec.cli.plan import MEASURED, PREPARED, Filled, Job, Key, Plan, between, chosen, jobs_before, plan_of
+from minionerec.cli.plan import (
+    MEASURED,
+    PREPARED,
+    TRAINED,
+    Filled,
+    Job,
+    Key,
+    Plan,
+    between,
+    chosen,
+    jobs_before,
+    plan_of,
+)
 from minionerec.cli.recipes import Case, Recipe, all_steps, at, read_recipe
 from minionerec.cli.runner import Outcome, Runner, check_launch, ending_by_signal, losses, print_line, words_of
 from minionerec.cli.search import check_search, search_settings, with_winner
 from minionerec.core.commands import CommandParser
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
@@ -65,7 +77,7 @@ def _stage(recipe: Recipe, of: str) -> str:
 
 
 def _check_of(recipe: Recipe, of: str, where: str) -> None:
-    names = [name for name, kind in _kinds(recipe).items() if kind in (*MEASURED, "sequential_summary")]
+    names = [name for name, kind in _kinds(recipe).items() if kind in (*MEASURED, *TRAINED)]
     if of not in names:
         raise ConfigError(f"{where} is {of!r}; steps with predictions: {', '.join(sorted(names)) or 'none'}.")
 
@@ -179,9 +191,10 @@ class _Standing:
                 continue
             own = {key.seed: job for key, job in self.jobs.items() if key[:3] == (data, case.name, of)}
             job = next(iter(own.values()))
-            place = job.folder if None in own else job.folder.parent.parent
+            trained = getattr(type(job.settings), "kind", "") in TRAINED
+            place = job.folder.parent if trained else job.folder.parent.parent
             there = sorted(int(path.parent.name[5:]) for path in place.glob("seed-*/predictions") if path.is_dir())
-            stale = [seed for seed in there if not self._is_ours(own.get(seed) or own.get(None), seed, case)]
+            stale = [seed for seed in there if not self._is_ours(own.get(seed), seed, case)]
             if stale:
                 say(
                     f"{data}, {of}: {case.label} is left out of the table: {place}/seed-{stale[0]} is of other "
@@ -193,11 +206,7 @@ class _Standing:
 
     def _is_ours(self, job: Job | None, seed: int, case: Case) -> bool:
         """Whether the predictions of a seed are what the recipe says."""
-        if job is None or seed not in case.seeds:
-            return False
-        if job.key.seed is not None:
-            return self._stands(job.key)
-        return all(self._stands(need) for need in job.needs) and _seed_stands(job, seed)
+        return job is not None and seed in case.seeds and self._stands(job.key)
 
     def _stands(self, key: Key) -> bool:
         """Whether a step is up to date, and all that it needs."""
@@ -205,22 +214,6 @@ class _Standing:
             job = self.jobs[key]
             self._known[key] = all(self._stands(need) for need in job.needs) and job.is_current()
         return self._known[key]
-
-
-def _seed_stands(job: Job, seed: int) -> bool:
-    """Whether one seed of a step that runs several by itself is up to date."""
-    from minionerec.training.sequential.config import SequentialConfig
-    from minionerec.training.sequential.seeds import resolve_protocol, seed_runs
-
-    settings = job.settings
-    if not isinstance(settings, SequentialConfig):
-        raise ConfigError(f"{job.key.title}: of the stages that run several seeds only train-sequential is known here.")
-    one = replace(settings, seed=seed, seeds=1)
-    (run,) = seed_runs(one, resolve_protocol(one))
-    try:
-        return all(stage.current(say=False) is not None for stage in (run.model, run.predictions))
-    except (ArtefactError, OSError, KeyError):
-        return False
 
 
 logger = get_logger(__name__)
@@ -318,8 +311,8 @@ def wanted_jobs(recipe: Recipe, only: Sequence[str] | None, seeds: Sequence[int]
     Raises:
         ConfigError: If there is no such case, step or seed, or the file is wrong.
     """
-    if seeds is not None and not recipe.has_cases:
-        raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no cases; its steps say their seeds themselves.")
+    if seeds is not None and not recipe.settings.seeds:
+        raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no `seeds`; its steps name their seeds themselves.")
     strange = [seed for seed in seeds or () if seed not in recipe.settings.seeds]
     if strange:
         seeds_known = ", ".join(map(str, recipe.settings.seeds))

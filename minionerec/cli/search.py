@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from minionerec.cli.plan import Job, Key, Plan, chosen
+from minionerec.cli.plan import TRAINED, Job, Key, Plan, chosen
 from minionerec.cli.recipes import Case, Recipe, RecipeStep, SearchSettings, all_steps, changed_steps
 from minionerec.cli.runner import Runner, losses
 from minionerec.core.artefacts import write_text_atomic
@@ -207,20 +207,17 @@ def _try(
 
 
 def _value(job: Job, search: SearchSettings) -> float:
-    """The metric on validation rows, mean over rows and, where a step runs several, seeds."""
+    """The metric on validation rows, mean over rows."""
     from minionerec.metrics.ranked import Ranked
     from minionerec.metrics.ranking import ranking_metrics
 
     k = int(search.metric.partition("@")[2])
-    places = [job.folder] if job.key.seed is not None else sorted(job.folder.glob("seed-*/predictions"))
-    found = []
-    for place in places:
-        ranked = Ranked.load(place, SPLIT)
-        if search.level not in ranked.ranks or (ranked.width is not None and ranked.width < k):
-            raise ConfigError(f"{place}: has no {search.metric} at level {search.level}, which the search asks for.")
-        values = ranking_metrics(ranked.ranks[search.level], [k], every_mrr=True)[search.metric]
-        found.append(float(values.mean()))
-    return statistics.fmean(found)
+    trained = getattr(type(job.settings), "kind", "") in TRAINED
+    place = job.folder / "predictions" if trained else job.folder
+    ranked = Ranked.load(place, SPLIT)
+    if search.level not in ranked.ranks or (ranked.width is not None and ranked.width < k):
+        raise ConfigError(f"{place}: has no {search.metric} at level {search.level}, which the search asks for.")
+    return float(ranking_metrics(ranked.ranks[search.level], [k], every_mrr=True)[search.metric].mean())
 
 
 def _identity(recipe: Recipe, search: SearchSettings) -> dict[str, Any]:

@@ -120,17 +120,26 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
     pd.concat(tables, ignore_index=True).to_parquet(Path(place) / FILE, index=False)
 
 
+def _seeds_at(path: Path) -> list[Path]:
+    seeds = [place for place in path.glob(f"seed-*/{KIND}") if is_artefact(place)]
+    return sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2]))
+
+
+def has_runs(path: str | os.PathLike[str]) -> bool:
+    """Whether predictions lie where `runs_at` looks for them."""
+    path = Path(path)
+    return is_artefact(path) or is_artefact(path / KIND) or bool(_seeds_at(path))
+
+
 def runs_at(path: str | os.PathLike[str]) -> list[Path]:
-    """The predictions artefacts of a recommender: the one at a path, or one for each seed of a run (`seed-N`).
+    """The predictions artefacts of a recommender: one for each seed (`seed-N`), that of a training, or the path itself.
 
     Raises:
-        ArtefactError: If there is neither, or the rows held out were trained on.
+        ArtefactError: If there is none, or the rows held out were trained on.
     """
     path = Path(path)
-    seeds = [place for place in path.glob("seed-*/predictions") if is_artefact(place)]
-    if not seeds:
-        read_manifest(path, KIND)
-    places = sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2])) or [path]
+    places = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
+    read_manifest(places[0], KIND)
     for place in places:
         require_held_out(place)
     return places

@@ -19,7 +19,7 @@ def own_corpus(path: str | os.PathLike[str]) -> Path:
     """The corpus that a model was trained on, where its manifest says it lies.
 
     Args:
-        path: A checkpoint, or the model of a seed.
+        path: A checkpoint, or a sequential model.
 
     Raises:
         ArtefactError: If it says nothing, or another one lies there now.
@@ -51,7 +51,7 @@ class RecommendConfig(StageConfig):
     checkpoint: str = setting(
         "",
         "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger, extend) or the "
-        "model of a seed (train-sequential)",
+        "folder `model` of train-sequential",
         reads="any",
     )
     ranker: str = setting(

@@ -94,7 +94,7 @@ class Recommender:
         """A recommender from what a training stage left.
 
         Args:
-            path: A checkpoint (`minionerec sft`, `grpo`, `train-catalogue`, `extend`), or the model of a seed
+            path: A checkpoint (`minionerec sft`, `grpo`, `train-catalogue`, `extend`), or a sequential model
                 (`train-sequential`).
             corpus: The corpus whose items are recommended; the one that the model was trained on, where its manifest
                 says it lies, if None.

@@ -206,8 +206,8 @@ GROUPS = {
             "sequential model",
             _load_checkpoint,
             (
-                "sequential/seed-42/model/model.safetensors",
-                "sequential/seed-42/model/model.json",
+                "sequential/model/model.safetensors",
+                "sequential/model/model.json",
             ),
             0.6,
         ),

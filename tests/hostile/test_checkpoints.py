@@ -16,12 +16,12 @@ from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import load_pretrained
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import build_model
 from minionerec.models.sequential.saved import load_sequential, save_sequential
 from minionerec.recommend.export import check
 from minionerec.recommend.recommender import Recommender
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.training.sequential.seeds import MODEL_KIND
 
 EVIL = """
 import pathlib
@@ -326,7 +326,7 @@ SEQUENTIAL = {
 
 @pytest.mark.parametrize("change", SEQUENTIAL)
 def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
-    place = next((copied(shop, tmp_path / "shop") / "sequential").glob("seed-*/model"))
+    place = copied(shop, tmp_path / "shop") / "sequential" / "model"
     save_file(SEQUENTIAL[change](load_file(place / "model.safetensors")), place / "model.safetensors")
     refused(lambda: load_sequential(place), "model.safetensors: differs from manifest.json", "train-sequential")
     sign(place)
@@ -348,7 +348,7 @@ def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
     ],
 )
 def test_the_description_of_a_sequential_model_is_checked(shop, tmp_path, about):
-    place = next((copied(shop, tmp_path / "shop") / "sequential").glob("seed-*/model"))
+    place = copied(shop, tmp_path / "shop") / "sequential" / "model"
     (place / "model.json").write_text(about)
     sign(place)
     refused(lambda: load_sequential(place), str(place))

@@ -52,7 +52,7 @@ def shop(made, tmp_path_factory) -> Path:
 
 
 def assistant(shop):
-    return str(shop / "sasrec" / "seed-42" / "model")
+    return str(shop / "sasrec" / "model")
 
 
 def asked(shop, tmp_path, name="eval", **changes) -> EvalConfig:

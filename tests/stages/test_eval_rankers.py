@@ -198,13 +198,8 @@ def trained(made, tmp_path_factory):
     return folder
 
 
-def model_of(trained, name):
-    (place,) = (trained / name).glob("seed-*")
-    return place
-
-
 def test_a_sequential_model_gives_the_lists_that_its_training_wrote(made, trained, tmp_path):
-    place = model_of(trained, "sasrec")
+    place = trained / "sasrec"
     asked = config(made, checkpoint=str(place / "model"), sids=str(made / "sids"), output=str(tmp_path / "eval"))
     result = run_eval(asked)
     found, wanted = Predictions.load(result.output), Predictions.load(place / "predictions")
@@ -218,7 +213,7 @@ def test_a_sequential_model_gives_the_lists_that_its_training_wrote(made, traine
 
 
 def test_seen_items_are_left_out_of_a_sequential_models_lists(made, trained, tmp_path):
-    model = str(model_of(trained, "sasrec") / "model")
+    model = str(trained / "sasrec" / "model")
     kept = Predictions.load(
         run_eval(config(made, checkpoint=model, beams=6, ks=[1], output=str(tmp_path / "k"))).output
     )
@@ -232,10 +227,10 @@ def test_seen_items_are_left_out_of_a_sequential_models_lists(made, trained, tmp
 def test_models_that_do_not_fit_are_refused(made, trained, tmp_path):
     output = str(tmp_path / "eval")
     with pytest.raises(ConfigError, match="caser has a vector for each user of its training"):
-        run_eval(config(made, checkpoint=str(model_of(trained, "caser") / "model"), output=output))
+        run_eval(config(made, checkpoint=str(trained / "caser" / "model"), output=output))
     corpus = Corpus.load(made / "corpus")
     replace(corpus, test=corpus.test.take(slice(20))).save(tmp_path / "corpus", config={}, inputs={})
-    other = {"corpus": str(tmp_path / "corpus"), "checkpoint": str(model_of(trained, "sasrec") / "model")}
+    other = {"corpus": str(tmp_path / "corpus"), "checkpoint": str(trained / "sasrec" / "model")}
     with pytest.raises(ArtefactError, match=r"model: was not trained on .*corpus, so its items have other numbers"):
         run_eval(config(made, **other, output=output))
     moved = copy_artefact(made / "corpus", tmp_path / "moved")

@@ -269,7 +269,7 @@ def test_a_model_is_trained_and_reported(shop, protocol):
     result = run_report(config(protocol, predictions={"SASRec": "trained"}))
     assert result.lines()[-1] == f"Report: report_{protocol}/report.html (and report_{protocol}/report.md)"
     found = read_metrics(f"report_{protocol}")["SASRec"]
-    for name, (mean, _) in trained.summary["mean_sd"]["test"]["item"].items():
+    for name, (mean, *_) in trained.metrics["test"]["item"].items():
         assert found["item"][name][0] == pytest.approx(mean)
     assert "seeds" not in found and found["coverage"]["10"] > 0
     assert "± sd" not in result.table and "±" not in result.markdown.read_text()

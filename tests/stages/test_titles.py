@@ -70,7 +70,7 @@ def evaluate(shop, output, **changes):
 
 
 def assisted(shop, output, **changes):
-    model = str(shop / "sasrec" / "seed-42" / "model")
+    model = str(shop / "sasrec" / "model")
     return Predictions.load(evaluate(shop, output, assistant=model, **changes).output)
 
 
@@ -83,7 +83,7 @@ def by_title(predictions):
 def of_sasrec(shop, titles):
     """Log-probability of each title for each test row, by sums in double precision."""
     corpus = Corpus.load(shop / "corpus")
-    ranking = load_ranker(shop / "sasrec" / "seed-42" / "model", corpus).rank(corpus.rows("test").histories.tolist(), N)
+    ranking = load_ranker(shop / "sasrec" / "model", corpus).rank(corpus.rows("test").histories.tolist(), N)
     found = []
     for items, scores in zip(ranking.items, ranking.scores, strict=True):
         shares = np.exp(np.asarray(scores, dtype=np.float64))

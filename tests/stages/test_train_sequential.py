@@ -30,7 +30,6 @@ from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.training.sequential import stage, train
 from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.seeds import resolve_protocol
 from minionerec.training.sequential.stage import pick_device, run_sequential
 
 TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
@@ -84,79 +83,70 @@ def die(*_):
     raise KeyboardInterrupt
 
 
-def test_seeds_metrics_and_predictions(file, tmp_path):
-    output = tmp_path / "out"
-    result = run_sequential(config_of(file, output, seeds=2, list_length=15))
-    assert result.trained == 2
-    assert json.loads((output / "summary" / "summary.json").read_text()) == result.summary
+def test_model_metrics_and_predictions_of_two_seeds(file, tmp_path):
     found = {}
     for seed in (42, 43):
-        folder = output / f"seed-{seed}"
+        folder = tmp_path / "out" / f"seed-{seed}"
+        result = run_sequential(config_of(file, folder, seed=seed, list_length=15))
+        assert result.trained
         verify_files(folder / "model")
         verify_files(folder / "predictions")
         assert read_manifest(folder / "model", "sequential_model")["seed"] == seed
         assert read_manifest(folder / "predictions", "predictions")["seed"] == seed
         assert not list(folder.glob("*.partial"))
+        assert runs_at(folder) == [folder / "predictions"]
         test = Ranked.load(folder / "predictions", "test")
         assert len(test) == 60
         predictions = Predictions.load(folder / "predictions")
         assert item_ranks(predictions).tolist() == [r if r <= 15 else 0 for r in test.ranks["item"]]
         assert predictions.users == list(test.users)
         assert Ranked.load(folder / "predictions", "valid").targets.tolist() != test.targets.tolist()
-        metrics = json.loads((folder / "predictions" / "metrics.json").read_text())
-        found[seed] = result.summary["seeds"][str(seed)]["test"]["item"]
-        assert found[seed]["HR@10"] == metrics["test"]["item"]["HR@10"][0]
-        assert found[seed]["HR@10"] == pytest.approx((test.ranks["item"] <= 10).mean())
-    assert runs_at(output) == [output / f"seed-{seed}" / "predictions" for seed in (42, 43)]
-    both = [found[seed]["NDCG@10"] for seed in (42, 43)]
-    mean, sd = result.summary["mean_sd"]["test"]["item"]["NDCG@10"]
-    assert (mean, sd) == (pytest.approx(np.mean(both)), pytest.approx(np.std(both, ddof=1)))
+        assert json.loads((folder / "predictions" / "metrics.json").read_text()) == result.metrics
+        found[seed] = result.metrics["test"]["item"]
+        mean, low, high = found[seed]["HR@10"]
+        assert mean == pytest.approx((test.ranks["item"] <= 10).mean()) and low <= mean <= high
+        assert f"HR@10 {mean:.4f} [{low:.4f}, {high:.4f}]" in result.lines()[1]
+        assert result.lines()[-1] == f"model and predictions: {folder}"
+    assert runs_at(tmp_path / "out") == [tmp_path / "out" / f"seed-{seed}" / "predictions" for seed in (42, 43)]
     assert found[42] != found[43]
-    assert f"NDCG@10 {mean:.4f} ± {sd:.4f}" in result.lines()[1]
-    assert result.lines()[-1] == f"models and predictions: {output}"
 
 
 def test_what_stands_is_kept_and_one_can_tell_without_starting(file, tmp_path, monkeypatch):
-    config = config_of(file, tmp_path / "out", seeds=2)
+    config = config_of(file, tmp_path / "out")
     assert not config.up_to_date()
     first = run_sequential(config)
     assert config.up_to_date()
     monkeypatch.setattr(stage, "read_given", never)
     again = run_sequential(config)
-    assert (again.trained, again.summary) == (0, first.summary)
+    assert (again.trained, again.metrics) == (False, first.metrics)
     monkeypatch.undo()
-    # A third seed is added; the others stand.
-    more = config_of(file, tmp_path / "out", seeds=3)
-    assert not more.up_to_date()
-    result = run_sequential(more)
-    assert (result.trained, list(result.summary["seeds"])) == (1, ["42", "43", "44"])
+    assert not config_of(file, tmp_path / "out", seed=43).up_to_date()
     # What the settings leave to the protocol is the same as its own value; the device has no say.
-    assert config_of(file, tmp_path / "out", seeds=3, seed=42, seen="mask", batch_size=256, device="cpu").up_to_date()
+    assert config_of(file, tmp_path / "out", seed=42, seen="mask", batch_size=256, device="cpu").up_to_date()
     # Lists of another length need no training.
     monkeypatch.setattr(stage, "fit", never)
-    assert run_sequential(config_of(file, tmp_path / "out", seeds=3, list_length=7)).trained == 0
-    assert max(map(len, Predictions.load(tmp_path / "out" / "seed-44" / "predictions").items)) == 7
+    assert not run_sequential(config_of(file, tmp_path / "out", list_length=7)).trained
+    assert max(map(len, Predictions.load(tmp_path / "out" / "predictions").items)) == 7
 
 
 def test_seed_zero_can_be_chosen(file, tmp_path):
-    result = run_sequential(config_of(file, tmp_path / "out", seed=0, epochs=1))
-    assert list(result.summary["seeds"]) == ["0"]
-    assert read_manifest(tmp_path / "out" / "seed-0" / "model")["seed"] == 0
+    run_sequential(config_of(file, tmp_path / "out", seed=0, epochs=1))
+    assert read_manifest(tmp_path / "out" / "model")["seed"] == 0
 
 
 def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
     shutil.copytree(demo / "corpus", tmp_path / "corpus")
     config = config_of(tmp_path / "corpus", tmp_path / "out", protocol="rows", epochs=1)
     run_sequential(config)
-    folder = tmp_path / "out" / "seed-42"
+    folder = tmp_path / "out"
     weights = (folder / "model" / "model.safetensors").read_bytes()
     (folder / "predictions" / "ranks.parquet").unlink()
     assert not config.up_to_date()
-    assert run_sequential(config).trained == 0
+    assert run_sequential(config).trained is False
     assert "ranks.parquet was changed since it was written" in caplog.text
     assert Ranked.load(folder / "predictions", "valid").width is None
     (folder / "model" / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    assert run_sequential(config).trained == 1
+    assert run_sequential(config).trained is True
     assert (folder / "model" / "model.safetensors").read_bytes() == weights
     assert config.up_to_date()
     with (tmp_path / "corpus" / "items.parquet").open("ab") as items:
@@ -170,7 +160,7 @@ def test_other_interactions_are_trained_on_anew(file, tmp_path):
     shutil.copy(file, data)
     run_sequential(config_of(data, tmp_path / "out", epochs=1))
     data.write_text(file.read_text() + "61 1 2 3 4\n")
-    assert run_sequential(config_of(data, tmp_path / "out", epochs=1)).trained == 1
+    assert run_sequential(config_of(data, tmp_path / "out", epochs=1)).trained is True
     # The same interactions somewhere else are the same.
     moved = data.rename(tmp_path / "moved.txt")
     assert config_of(moved, tmp_path / "out", epochs=1).up_to_date()
@@ -179,7 +169,7 @@ def test_other_interactions_are_trained_on_anew(file, tmp_path):
 def test_seen_items_are_recommended_only_where_the_protocol_lets_them(file, tmp_path):
     for seen, some in ((None, False), ("keep", True)):
         run_sequential(config_of(file, tmp_path / f"out{seen}", seen=seen, list_length=15))
-        predictions = Predictions.load(tmp_path / f"out{seen}" / "seed-42" / "predictions")
+        predictions = Predictions.load(tmp_path / f"out{seen}" / "predictions")
         lines = [[int(word) - 1 for word in line.split()[1:-1]] for line in file.read_text().splitlines()]
         met = [set(items) & set(seen_items) for items, seen_items in zip(predictions.items, lines, strict=True)]
         assert any(met) is some
@@ -189,13 +179,13 @@ def test_seen_items_are_recommended_only_where_the_protocol_lets_them(file, tmp_
 def test_zero_compatibility_lets_padding_compete(file, tmp_path):
     config = config_of(file, tmp_path / "out", seen="zero", list_length=15)
     run_sequential(config)
-    predictions = Predictions.load(tmp_path / "out" / "seed-42" / "predictions")
+    predictions = Predictions.load(tmp_path / "out" / "predictions")
     assert all(len(items) == 15 for items in predictions.items)
     assert any(-1 in items for items in predictions.items)
 
 
 def cut_off(config, monkeypatch, epoch):
-    """Run until an epoch of the first seed that is trained, counted from 1."""
+    """Run until an epoch, counted from 1."""
     original, calls = train.train_epoch, []
 
     def epochs(*args):
@@ -208,42 +198,39 @@ def cut_off(config, monkeypatch, epoch):
 
 
 def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
-    run_sequential(config_of(file, tmp_path / "whole", epochs=3, seeds=2))
-    cut = config_of(file, tmp_path / "cut", epochs=3, seeds=2)
-    cut_off(cut, monkeypatch, 5)  # the second epoch of the second seed
+    run_sequential(config_of(file, tmp_path / "whole", epochs=3))
+    cut = config_of(file, tmp_path / "cut", epochs=3)
+    cut_off(cut, monkeypatch, 2)
     with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Go on"):
-        run_sequential(config_of(file, tmp_path / "cut", epochs=4, seeds=2, seed=43))
-    # The second seed goes on after its first epoch: two are left.
+        run_sequential(config_of(file, tmp_path / "cut", epochs=4))
+    # It goes on after its first epoch: two are left.
     original, made = train.train_epoch, []
     monkeypatch.setattr(train, "train_epoch", lambda *args: made.append(args[-1]) or original(*args))
-    assert run_sequential(cut).trained == 1
+    assert run_sequential(cut).trained
     assert made == [1, 2]
     for name in (
-        "seed-43/model/model.safetensors",
-        "seed-43/model/history.json",
-        "seed-43/predictions/ranks.parquet",
-        "seed-43/predictions/metrics.json",
-        "seed-43/predictions/predictions.parquet",
-        "summary/summary.json",
+        "model/model.safetensors",
+        "model/history.json",
+        "predictions/ranks.parquet",
+        "predictions/metrics.json",
+        "predictions/predictions.parquet",
     ):
         one, other = (tmp_path / run / name for run in ("whole", "cut"))
         assert one.read_bytes() == other.read_bytes(), name
-    records = [read_run_record(tmp_path / "cut" / f"seed-{seed}" / "model") for seed in (42, 43)]
-    assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 1)]
-    for record in records:
-        assert set(record.seconds) == {"all", "load", "train", "validate", "write"} and record.batch.accumulation == 1
-    assert read_run_record(tmp_path / "cut" / "summary").seconds["all"] > 0
+    record = read_run_record(tmp_path / "cut" / "model")
+    assert (record.parts, record.resumed_from) == (2, 1)
+    assert set(record.seconds) == {"all", "load", "train", "validate", "write"} and record.batch.accumulation == 1
 
 
 def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
     cut_off(config_of(file, tmp_path / "out", epochs=3), monkeypatch, 2)
-    assert (tmp_path / "out" / "seed-42" / "model.partial" / "state.safetensors").is_file()
-    result = run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
-    assert result.summary["seeds"]["42"]["epochs"] == 2
-    assert not (tmp_path / "out" / "seed-42" / "model.partial").exists()
+    assert (tmp_path / "out" / "model.partial" / "state.safetensors").is_file()
+    run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
+    assert read_manifest(tmp_path / "out" / "model")["counts"]["epochs"] == 2
+    assert not (tmp_path / "out" / "model.partial").exists()
 
 
-@pytest.mark.parametrize("late", ["rank_splits", "list_predictions", "summarise"])
+@pytest.mark.parametrize("late", ["rank_splits", "list_predictions", "measure"])
 def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, tmp_path, monkeypatch, late):
     config = config_of(file, tmp_path / "out")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -251,9 +238,9 @@ def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, t
         run_sequential(config)
     assert not config.up_to_date()
     monkeypatch.setattr(stage, "fit", never)
-    assert run_sequential(config).trained == 0
+    assert run_sequential(config).trained is False
     assert config.up_to_date()
-    assert len(Predictions.load(tmp_path / "out" / "seed-42" / "predictions")) == 60
+    assert len(Predictions.load(tmp_path / "out" / "predictions")) == 60
 
 
 @pytest.mark.slow
@@ -264,11 +251,11 @@ def test_a_run_killed_anywhere_ends_in_the_same_bytes(file, tmp_path):
         return {str(place.relative_to(output)): place.read_bytes() for place in made}
 
     whole = tmp_path / "whole"
-    totals = stage_in_child(run_sequential, whole, config_of(file, whole, seeds=2))
+    totals = stage_in_child(run_sequential, whole, config_of(file, whole))
     for number, point in enumerate(random_points(totals, 10, seed=0)):
         output = tmp_path / f"killed{number}"
-        stage_in_child(run_sequential, output, config_of(file, output, seeds=2), point)
-        run_sequential(config_of(file, output, seeds=2))
+        stage_in_child(run_sequential, output, config_of(file, output), point)
+        run_sequential(config_of(file, output))
         assert contents(output) == contents(whole), point
 
 
@@ -293,7 +280,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
         ["test", "item"],
         ["test", "sid"],
     ]
-    folder = tmp_path / "out" / "seed-42"
+    folder = tmp_path / "out"
     test = Ranked.load(folder / "predictions", "test").ranks
     predictions = Predictions.load(folder / "predictions")
     assert item_ranks(predictions).tolist() == [rank if rank <= 50 else 0 for rank in test["item"]]
@@ -301,7 +288,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     assert (shown[listed] == test["sid"][listed]).all()
     assert (test["sid"] <= test["item"]).all() and (test["sid"] < test["item"]).any()
     model = load_sequential(folder / "model")
-    protocol = resolve_protocol(config)
+    protocol = config.resolved_protocol()
     split = read_split(config.corpus, protocol)
     again = rank_rows(model, split.test, protocol.seen, pick_device("cpu"))
     assert again["item"].tolist() == test["item"].tolist()
@@ -327,7 +314,7 @@ def test_titles_of_a_file_become_text_vectors(file, tmp_path):
         epochs=1,
     )
     run_sequential(config)
-    text = load_sequential(tmp_path / "out" / "seed-42" / "model").text
+    text = load_sequential(tmp_path / "out" / "model").text
     assert text.shape == (16, 4)
     assert not text[0].any() and text[1:].norm(dim=1).numpy() == pytest.approx(np.full(15, 2), abs=1e-5)  # √width
 
@@ -340,16 +327,16 @@ def test_ready_vectors_are_an_input(file, tmp_path):
         run_sequential(config)
     np.save(vectors, np.eye(15, 4, dtype=np.float32))
     run_sequential(config)
-    assert load_sequential(tmp_path / "out" / "seed-42" / "model").text.shape == (16, 4)
+    assert load_sequential(tmp_path / "out" / "model").text.shape == (16, 4)
     np.save(vectors, np.eye(15, 4, 1, dtype=np.float32))
     assert not config.up_to_date()
 
 
 def test_users_of_caser_and_the_item_range_of_protocol_b(file, tmp_path):
     run_sequential(config_of(file, tmp_path / "out", model="caser", protocol="b", hyper={"hidden_size": 8}, epochs=1))
-    model = load_sequential(tmp_path / "out" / "seed-2026" / "model")
+    model = load_sequential(tmp_path / "out" / "model")
     assert model.users.num_embeddings == 61
-    predictions = Predictions.load(tmp_path / "out" / "seed-2026" / "predictions")
+    predictions = Predictions.load(tmp_path / "out" / "predictions")
     assert {item for row in predictions.items for item in row} == set(range(15))
 
 
@@ -402,7 +389,7 @@ def test_what_the_settings_refuse(file, tmp_path):
         run_sequential(config_of(tmp_path / "none", tmp_path / "out", protocol="rows"))
     with pytest.raises(ConfigError, match="device 'abacus' cannot be used"):
         run_sequential(of(device="abacus"))
-    assert not (tmp_path / "out" / "seed-42" / "model").exists()
+    assert not (tmp_path / "out" / "model").exists()
 
 
 def test_what_a_model_does_not_read_is_refused():
@@ -416,7 +403,7 @@ def test_what_a_model_does_not_read_is_refused():
 def test_monitor_and_patience_reach_the_protocol(file, tmp_path):
     config = config_of(file, tmp_path / "out", monitor="NDCG@20", stop_after=1, epochs=60)
     run_sequential(config)
-    history = json.loads((tmp_path / "out" / "seed-42" / "model" / "history.json").read_text())
+    history = json.loads((tmp_path / "out" / "model" / "history.json").read_text())
     values = [row["NDCG@20"] for row in history]
     assert 1 < len(values) < 60
     assert values[-1] <= values[-2] and all(np.diff(values[:-1]) > 0)
@@ -465,10 +452,10 @@ def test_every_shipped_model_is_built(name):
     for job in jobs:
         config = job.settings
         hyper = check_hyper(config.model, config.hyper)
-        protocol = resolve_protocol(config)
+        protocol = config.resolved_protocol()
         given = {"num_users": 9} if config.model == "caser" else {}
         model = build_model(
             config.model, num_items=20, max_len=protocol.max_len, padding=protocol.padding, **hyper, **given
         )
         assert model.causal or not config.all_positions
-        assert config.output == f"runs/sequential/{name.split('/')[0]}_{job.title}"
+        assert config.output == f"runs/sequential/{name.split('/')[0]}_{job.key.step}/seed-{job.key.seed}"

@@ -54,7 +54,7 @@ def config_of(folder, output, corpus="corpus", **changes):
 
 
 def ndcg(result):
-    return result.summary["mean_sd"]["test"]["item"]["NDCG@10"][0]
+    return result.metrics["test"]["item"]["NDCG@10"][0]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def made(tmp_path_factory):
 
 
 def model_of(output):
-    return output / "seed-42" / "model"
+    return output / "model"
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,7 +104,7 @@ def test_killed_it_goes_on_to_the_same_bytes(made, tmp_path, monkeypatch):
     torch.manual_seed(99)
     run_sequential(config)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
-        one, other = (folder / "seed-42" / name for folder in (tmp_path / "cut", made / "told"))
+        one, other = (folder / name for folder in (tmp_path / "cut", made / "told"))
         assert one.read_bytes() == other.read_bytes(), name
 
 
@@ -164,18 +164,18 @@ def test_eval_beam_tells_it_too(made, tmp_path):
         metrics = run_eval(config).metrics["recommenders"]["sasrec"]["item"]
         found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
     assert (found[True][1], found[False][1]) == (60, 0)
-    written = Predictions.load(made / "told" / "seed-42" / "predictions")
+    written = Predictions.load(made / "told" / "predictions")
     asked = Predictions.load(tmp_path / "True")
     assert asked.items == written.items
     assert asked.given == written.given == (SESSION_CONTEXT,)
-    assert Ranked.load(made / "told" / "seed-42" / "predictions", "valid").given == (SESSION_CONTEXT,)
+    assert Ranked.load(made / "told" / "predictions", "valid").given == (SESSION_CONTEXT,)
     assert Predictions.load(tmp_path / "False").given == ()
     assert found[True][0] > 0.95 > 0.9 > found[False][0]
 
 
 def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
-        run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1, seeds=2))
+        run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1))
     said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
     assert len(said) == 1 and said[0].startswith(f"moments is true, but {made / 'timeless'} has no times")
     states = load_sequential(model_of(tmp_path / "timeless")).moment_states

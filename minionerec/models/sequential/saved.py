@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.models.nn.history import PairCounts
+from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.registry import build_model
 from minionerec.models.sequential.rpg import RPG
@@ -19,8 +20,6 @@ from minionerec.models.sequential.rpg import RPG
 WEIGHTS_FILE, MODEL_FILE = "model.safetensors", "model.json"
 _REMEDY = "Train it again (minionerec train-sequential)."
 _SMALL = 1000  # a hyper-parameter that is no size of a tensor, such as a number of negatives, is no larger
-
-MODEL_KIND = "sequential_model"
 
 
 def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any], place: Path) -> None:
@@ -42,7 +41,7 @@ def load_sequential(path: str | Path) -> SequentialModel:
     """A trained recommender, in evaluation mode.
 
     Args:
-        path: The `model` folder of a seed.
+        path: The folder `model` of `minionerec train-sequential`.
 
     Raises:
         ArtefactError: If it is none, a file of it was changed since it was written, or weights and description are not

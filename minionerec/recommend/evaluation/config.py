@@ -75,7 +75,7 @@ class EvalConfig(StageConfig):
     )
     assistant: str = setting(
         "",
-        "a second recommender that has a say in a checkpoint's search: the model of a seed (minionerec "
+        "a second recommender that has a say in a checkpoint's search: the folder `model` of a training (minionerec "
         "train-sequential), or another checkpoint; none if empty",
         reads="any",
     )

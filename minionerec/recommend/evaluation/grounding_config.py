@@ -57,7 +57,7 @@ class GroundingConfig(StageConfig):
         known=WEIGHTS,
     )
     sequential: str = setting(
-        "", "with weights sequential: the model of a seed of train-sequential", reads="sequential_model"
+        "", "with weights sequential: the folder `model` of train-sequential", reads="sequential_model"
     )
     gammas: list[float] = setting(
         [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 99.0],

@@ -24,7 +24,8 @@ from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import sum_to_leaves
 from minionerec.models.prompts.wording import NEXT_TITLE
-from minionerec.models.sequential.saved import MODEL_FILE, MODEL_KIND, load_sequential
+from minionerec.models.sequential import MODEL_KIND
+from minionerec.models.sequential.saved import MODEL_FILE, load_sequential
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.mixture import Assistant
 from minionerec.recommend.rankers.protocol import Ranker
@@ -106,7 +107,7 @@ def load_ranker(
     """What a training stage left, as a ranker on this process's device.
 
     Args:
-        path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the model of a seed
+        path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the folder `model` of
             (`minionerec train-sequential`).
         corpus: The corpus whose items are recommended; of a checkpoint that was trained on all rows all count.
         corpus_path: Where it lies; with it a sequential model is held against the corpus that it was trained on.
@@ -138,7 +139,7 @@ def load_ranker(
     if kind == MODEL_KIND:
         return load_sequential_ranker(Path(path), corpus, corpus_path)
     raise ArtefactError(
-        f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the model of a seed of "
+        f"{path}: holds a {kind!r}, expected a {CHECKPOINT!r} or a {MODEL_KIND!r} (the folder `model` of "
         "train-sequential). Point the setting elsewhere."
     )
 
@@ -155,7 +156,7 @@ def load_assistant(
     """What a training stage left, as a second recommender in the search of a checkpoint.
 
     Args:
-        path: The model of a seed, or another checkpoint, of which everything is as in `load_ranker`.
+        path: The folder `model`, or another checkpoint, of which everything is as in `load_ranker`.
         ranker: The checkpoint that is searched.
         corpus: The corpus whose items are recommended.
         corpus_path: Where it lies.
@@ -172,7 +173,7 @@ def load_assistant(
         return CheckpointAssistant(found, Path(path).name, temperature)
     raise ArtefactError(
         f"assistant {path}: its candidates (SIDs, or titles) are others than those of the checkpoint. Give one of the "
-        "same SIDs, or the model of a seed (minionerec train-sequential)."
+        "same SIDs, or the folder `model` of minionerec train-sequential."
     )
 
 
@@ -204,7 +205,7 @@ def tells_moments(ranker: Ranker) -> TypeGuard[LanguageRanker | SequentialRanker
 def load_sequential_ranker(
     path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
 ) -> SequentialRanker:
-    """The model of a seed of `minionerec train-sequential` as a ranker; arguments and errors as of `load_ranker`."""
+    """The folder `model` of `minionerec train-sequential` as a ranker; arguments and errors as of `load_ranker`."""
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
         raise ArtefactError(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, setting
@@ -35,7 +34,9 @@ class StageSetting:
     @property
     def finished(self) -> bool:
         """Whether there are predictions, of one seed or several."""
-        return is_artefact(self.predictions) or any(self.predictions.glob("seed-*/predictions/manifest.json"))
+        from minionerec.metrics.ranked import has_runs
+
+        return has_runs(self.predictions)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, declared_inputs, setting
@@ -42,7 +41,9 @@ class RowSetting:
     @property
     def missing(self) -> list[Path]:
         """The places at which nothing stands yet."""
-        return [place for place in self.places if not _stands(place)]
+        from minionerec.metrics.ranked import has_runs
+
+        return [place for place in self.places if not has_runs(place)]
 
     @property
     def runs(self) -> list[Path]:
@@ -51,13 +52,9 @@ class RowSetting:
         Raises:
             ArtefactError: If something else lies there, or the rows held out were trained on.
         """
-        from minionerec.metrics.ranked import runs_at
+        from minionerec.metrics.ranked import has_runs, runs_at
 
-        return [run for place in self.places if _stands(place) for run in runs_at(place)]
-
-
-def _stands(place: Path) -> bool:
-    return is_artefact(place) or any(place.glob("seed-*/predictions/manifest.json"))
+        return [run for place in self.places if has_runs(place) for run in runs_at(place)]
 
 
 @dataclass

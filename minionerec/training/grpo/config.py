@@ -35,7 +35,7 @@ class GrpoConfig(StreamedConfig):
     reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", reads="vectors")
     reward_model: str = setting(
         "",
-        "model for `collaborative`: the folder `model` of a seed (minionerec train-sequential)",
+        "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
         reads="sequential_model",
     )
     sibling_alpha: float = setting(

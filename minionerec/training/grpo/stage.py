@@ -31,7 +31,8 @@ from minionerec.models.prompts.examples import (
     encode_prompt,
     special_texts,
 )
-from minionerec.models.sequential.saved import MODEL_KIND, load_sequential
+from minionerec.models.sequential import MODEL_KIND
+from minionerec.models.sequential.saved import load_sequential
 from minionerec.sid.embed.ready import load_vector_artefact
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
@@ -179,7 +180,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
     """Scores of all items after a history, by a model that `run_sequential` trained on this corpus.
 
     Args:
-        path: The `model` folder of a seed.
+        path: The folder `model` of `minionerec train-sequential`.
         corpus: The corpus whose items are scored.
 
     Returns:

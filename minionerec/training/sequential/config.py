@@ -2,22 +2,29 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
+from minionerec.models.sequential import MODEL_KIND
+
+if TYPE_CHECKING:
+    from minionerec.core.stage import Stage
+    from minionerec.data.protocols import Protocol
 
 SHUFFLED = 65_536
 PROTOCOL_NAMES = ("a", "b", "rows")
 SEEN = ("mask", "zero", "keep")
 MONITORS = ("NDCG@10", "NDCG@20")
+_OF_PROTOCOL = ("seed", "max_len", "stop_after", "batch_size", "seen", "monitor")
+_OF_LISTS = ("list_length", "resamples")
 
 
 @dataclass
 class SequentialConfig(StageConfig):
     """Settings of `run_sequential`; None takes what the protocol says."""
 
-    kind: ClassVar[str] = "sequential_summary"
+    kind: ClassVar[str] = MODEL_KIND
 
     model: str = setting("sasrec", "which recommender; an unknown name lists the known ones", required=True)
     corpus: str = setting(
@@ -32,9 +39,8 @@ class SequentialConfig(StageConfig):
         "a: last two out, seen items masked; b: 5-core, last two out, seen items compete; rows: the corpus's own rows",
         known=PROTOCOL_NAMES,
     )
-    output: str = setting("", "directory for one folder a seed, and the summary", required=True, decides=False)
-    seeds: int = setting(1, "how many seeds, one after another", least=1)
-    seed: int | None = setting(None, "first seed; the others follow by one (default: the protocol's)", least=0)
+    output: str = setting("", "directory for the folders model and predictions", required=True, decides=False)
+    seed: int | None = setting(None, "seed of weights, order and dropout (default: the protocol's)", least=0)
     hyper: dict[str, Any] = setting({}, "hyper-parameters of the model, e.g. hidden_size=128 num_layers=2")
     items: str = setting("", "JSON of item id → title for a file of sequences", reads="any")
     vectors: str = setting(
@@ -144,7 +150,40 @@ class SequentialConfig(StageConfig):
         return found
 
     def up_to_date(self) -> bool:
-        """Whether models and predictions of all seeds stand, and their summary."""
-        from minionerec.training.sequential.seeds import is_up_to_date
+        """Whether model and predictions stand, made from these settings and from inputs of the same content."""
+        return all(stage.current(say=False) is not None for stage in (self.model_stage(), self.predictions_stage()))
 
-        return is_up_to_date(self)
+    def resolved_protocol(self) -> "Protocol":
+        """The protocol with what the settings change in it."""
+        from minionerec.data.protocols import PROTOCOLS
+
+        wanted = {name: getattr(self, name) for name in _OF_PROTOCOL}
+        return PROTOCOLS[self.protocol].with_changes(
+            **{name: value for name, value in wanted.items() if value is not None}
+        )
+
+    def model_stage(self) -> "Stage":
+        """The training, in OUTPUT/model. What only lists and metrics depend on has no say in it."""
+        from minionerec.core.stage import Stage
+
+        protocol = self.resolved_protocol()
+        decided = {**self.deciding(), **{name: getattr(protocol, name) for name in _OF_PROTOCOL}}
+        settings = {name: value for name, value in decided.items() if name not in _OF_LISTS}
+        inputs = {name: path for name, path in self.inputs().items() if name != "sids"}
+        return Stage(self, output=Path(self.output) / "model", inputs=inputs, settings=settings)
+
+    def predictions_stage(self) -> "Stage":
+        """Lists, ranks and metrics of the trained model, which is one of its inputs, in OUTPUT/predictions."""
+        from minionerec.core.stage import Stage
+        from minionerec.metrics.ranked import KIND
+
+        protocol = self.resolved_protocol()
+        settings = {
+            "protocol": protocol.name,
+            "seen": protocol.seen,
+            "max_len": protocol.max_len,
+            **{name: getattr(self, name) for name in _OF_LISTS},
+            **({"eval_rows": self.eval_rows} if self.stream else {}),
+        }
+        inputs = {**self.inputs(), "model": Path(self.output) / "model"}
+        return Stage(self, kind=KIND, output=Path(self.output) / "predictions", inputs=inputs, settings=settings)

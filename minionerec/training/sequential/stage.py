@@ -1,4 +1,10 @@
-"""The stage that trains a sequential recommender with several seeds and measures it as its protocol says."""
+"""The stage that trains a sequential recommender and measures it as its protocol says.
+
+OUTPUT/model         kind "sequential_model": weights, description, history of the training
+OUTPUT/predictions   kind "predictions": ranked lists of the test rows, ranks of validation and test, metrics
+
+A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; `compare` has mean and sd.
+"""
 
 import json
 import time
@@ -11,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
@@ -30,7 +36,6 @@ from minionerec.models.sequential.saved import load_sequential, save_sequential
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.given import Given, check_corpus, read_given
-from minionerec.training.sequential.seeds import SeedRun, resolve_protocol, seed_runs, summary_stage
 from minionerec.training.sequential.train import TrainSettings, fit
 
 # What a trained recommender says of validation and test rows: ranks, metrics, lists.
@@ -123,12 +128,7 @@ def list_predictions(
 
 logger = get_logger(__name__)
 
-HISTORY_FILE, METRICS_FILE, SUMMARY_FILE, STATE_FILE = (
-    "history.json",
-    "metrics.json",
-    "summary.json",
-    "state.safetensors",
-)
+HISTORY_FILE, METRICS_FILE, STATE_FILE = "history.json", "metrics.json", "state.safetensors"
 ROWS = "rows"
 """Folder of training rows on disk, in that of the unfinished run."""
 Reader = Callable[[Path | None], Given]
@@ -140,26 +140,23 @@ class SequentialResult:
     """What `run_sequential` made.
 
     Attributes:
-        output: Directory of all seeds.
-        summary: Content of `summary.json`.
-        trained: Number of seeds that were trained now; the others stood already.
+        output: Directory of model and predictions.
+        metrics: Content of `metrics.json`: split → level → metric → [mean, low, high].
+        trained: Whether the model was trained now; else it stood already.
     """
 
     output: Path
-    summary: Mapping[str, Any]
-    trained: int
+    metrics: Mapping[str, Any]
+    trained: bool
 
     def lines(self) -> list[str]:
-        """Mean and sample standard deviation of every metric, and where things lie."""
+        """Every metric with its 95 percent interval, and where things lie."""
         lines = []
-        for split, levels in self.summary["mean_sd"].items():
+        for split, levels in self.metrics.items():
             for level, metrics in levels.items():
-                shown = (
-                    f"{name} {mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}")
-                    for name, (mean, sd) in metrics.items()
-                )
+                shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in metrics.items())
                 lines.append(f"{split:<5} {level:<4} {'  '.join(shown)}")
-        return [*lines, f"models and predictions: {self.output}"]
+        return [*lines, f"model and predictions: {self.output}"]
 
 
 def pick_device(name: str) -> torch.device:
@@ -179,12 +176,11 @@ def pick_device(name: str) -> torch.device:
 
 
 def run_sequential(config: SequentialConfig) -> SequentialResult:
-    """Train and measure with every seed; what stands already is kept, and what was cut off goes on.
+    """Train and measure; what stands already is kept, and an interrupted training is resumed after its last epoch.
 
-    Each seed gets a folder with `model` (kind "sequential_model": `model.safetensors`, `model.json`, `history.json`)
-    and `predictions` (kind "predictions": the test rows' ranked lists, `ranks.parquet` with every row's rank in
-    validation and test, `metrics.json`). `summary` (kind "sequential_summary") has all seeds' metrics, their mean and
-    sd, in `summary.json`.
+    The output gets `model` (kind "sequential_model": `model.safetensors`, `model.json`, `history.json`) and
+    `predictions` (kind "predictions": the test rows' ranked lists, `ranks.parquet` with every row's rank in validation
+    and test, `metrics.json`).
 
     Args:
         config: Settings.
@@ -199,41 +195,39 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     fix_order()
     check_hyper(config.model, config.hyper)
     check_corpus(config)
-    protocol, device = resolve_protocol(config), pick_device(config.device)
-    # Rows on disk are those of a seed's folder, which goes when the seed is done.
+    protocol, device = config.resolved_protocol(), pick_device(config.device)
+    # Rows on disk are those of the unfinished run's folder, which goes when the run is done.
     given: Reader = (
         partial(read_given, config, protocol) if config.stream else cache(lambda _: read_given(config, protocol))
     )
-    runs = seed_runs(config, protocol)
-    trained = 0
-    for run in runs:
-        trained += _train(run, given, device)
-        _predict(run, given, device)
-    return SequentialResult(Path(config.output), _summarise(config, runs), trained)
+    trained = _train(config, protocol, given, device)
+    _predict(config, protocol, given, device)
+    metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
+    return SequentialResult(Path(config.output), metrics, trained)
 
 
-def _train(run: SeedRun, given: Reader, device: torch.device) -> bool:
-    """Train one seed, going on where a run was cut off; whether it had to be."""
-    config, stage = run.config, run.model
+def _train(config: SequentialConfig, protocol: Protocol, given: Reader, device: torch.device) -> bool:
+    """Train, or resume an interrupted training; whether it had to be."""
+    stage, seed = config.model_stage(), protocol.seed
     if stage.current() is not None:
         return False
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
             data = given(work.folder / ROWS if config.stream else None)
-        model = data.build(config.model, run.protocol.max_len, run.seed)
+        model = data.build(config.model, protocol.max_len, seed)
         wanted = TrainSettings(
             epochs=config.epochs,
-            batch_size=run.protocol.batch_size,
+            batch_size=protocol.batch_size,
             learning_rate=config.learning_rate,
             beta2=config.beta2,
             weight_decay=config.weight_decay,
             all_positions=config.all_positions,
-            seed=run.seed,
+            seed=seed,
             shuffle_rows=config.shuffle_rows if config.stream else 0,
         )
         work.tell_batch(wanted.batch_size, 1, wanted.batch_size)
-        done = fit(model, data.split, run.protocol, wanted, work.folder / STATE_FILE, device, work)
+        done = fit(model, data.split, protocol, wanted, work.folder / STATE_FILE, device, work)
         counts = {
             **data.split.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -241,22 +235,22 @@ def _train(run: SeedRun, given: Reader, device: torch.device) -> bool:
             "epochs": done.epoch,
             "best_epoch": done.best_epoch,
         }
-        with work.finish(seed=run.seed, counts=counts) as place:
+        with work.finish(seed=seed, counts=counts) as place:
             save_sequential(model, config.model, data.hyper, place)
             _write_json(place / HISTORY_FILE, done.history)
-        logger.info("seed %d: %d epochs in %.0f s.", run.seed, done.epoch, time.perf_counter() - started)
+        logger.info("seed %d: %d epochs in %.0f s.", seed, done.epoch, time.perf_counter() - started)
     return True
 
 
-def _predict(run: SeedRun, given: Reader, device: torch.device) -> None:
-    """Rank, list and measure with the trained model of one seed, as it lies on disk."""
-    config, protocol, stage = run.config, run.protocol, run.predictions
+def _predict(config: SequentialConfig, protocol: Protocol, given: Reader, device: torch.device) -> None:
+    """Rank, list and measure with the trained model, as it lies on disk."""
+    stage = config.predictions_stage()
     if stage.current() is not None:
         return
     with stage.work() as work:
         with work.phase("load"):
             data = given(None)
-            model = load_sequential(run.model.output).to(device)
+            model = load_sequential(config.model_stage().output).to(device)
         with work.phase("search"):
             ranked = rank_splits(model, data.split, protocol.seen, device, data.table)
             length = min(config.list_length, data.split.num_items)
@@ -264,50 +258,10 @@ def _predict(run: SeedRun, given: Reader, device: torch.device) -> None:
         with work.phase("measure"):
             metrics = measure(ranked, protocol, config.resamples)
         counts = {"rows": len(lists), "split": "test", "beams": length, GIVEN: list(lists.given or ())}
-        with work.finish(seed=run.seed, counts=counts) as place:
+        with work.finish(seed=protocol.seed, counts=counts) as place:
             lists.to_frame().to_parquet(place / LISTS_FILE, index=False)
             write_ranks(place, ranked)
             _write_json(place / METRICS_FILE, metrics)
-
-
-def _summarise(config: SequentialConfig, runs: list[SeedRun]) -> Mapping[str, Any]:
-    """The summary of all seeds, written where it does not stand yet."""
-    stage = summary_stage(config, runs)
-    if stage.current(say=False) is None:
-        with stage.work() as work, work.finish() as place:
-            _write_json(place / SUMMARY_FILE, summarise(runs))
-    summary: Mapping[str, Any] = read_json(stage.output / SUMMARY_FILE)
-    return summary
-
-
-def summarise(runs: list[SeedRun]) -> dict[str, Any]:
-    """Metrics of finished seeds, their mean and sample standard deviation (None for one seed)."""
-    seeds: dict[str, Any] = {}
-    for run in runs:
-        counts = read_manifest(run.model.output)["counts"]
-        metrics = read_json(run.predictions.output / METRICS_FILE)
-        means = {
-            split: {level: {name: value[0] for name, value in found.items()} for level, found in levels.items()}
-            for split, levels in metrics.items()
-        }
-        about = {name: counts[name] for name in ("parameters", "recipe", "epochs", "best_epoch")}
-        seeds[str(run.seed)] = {**about, **means}
-    everything = list(seeds.values())
-
-    def over_seeds(split: str, level: str, name: str) -> list[float | None]:
-        values = [found[split][level][name] for found in everything]
-        return [float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None]
-
-    first = everything[0]
-    return {
-        "seeds": seeds,
-        "mean_sd": {
-            split: {
-                level: {name: over_seeds(split, level, name) for name in found} for level, found in first[split].items()
-            }
-            for split in ("valid", "test")
-        },
-    }
 
 
 def _write_json(place: Path, content: Any) -> None:

@@ -90,17 +90,15 @@ def test_placeholders_are_filled_from_the_inside_out(tmp_path):
     assert jobs[Key("shop", "corpus", "sft", 1)].settings.sids.endswith("runs/corpus")
 
 
-def test_a_stage_that_takes_all_seeds_is_one_step(tmp_path):
+def test_a_training_that_writes_predictions_beside_its_model_has_a_folder_a_seed(tmp_path):
     steps = {"train-sequential": {"corpus": "{data.corpus}", "protocol": "rows", "epochs": 1}}
     path = write_study(tmp_path, steps=steps, cases={"sasrec": None}, compare={"train-sequential": None})
     study, jobs = read_and_plan(path)
-    job = jobs[Key("shop", "sasrec", "train-sequential", None)]
-    assert (job.settings.seed, job.settings.seeds) == (1, 2)
-    assert str(job.output) == f"{tmp_path}/runs/shop/sasrec/train-sequential"
-    some = wanted_jobs(study, None, [2])
-    assert some[job.key].settings.seeds == 1 and some[job.key].settings.seed == 2
-    with pytest.raises(ConfigError, match=r"takes its seeds one after another, so \[1, 3\] must be in a row"):
-        read_and_plan(write_study(tmp_path, steps=steps, cases={"sasrec": None}, seeds=[1, 3]))
+    for seed in (1, 2):
+        job = jobs[Key("shop", "sasrec", "train-sequential", seed)]
+        assert job.settings.seed == seed
+        assert str(job.output) == f"{tmp_path}/runs/shop/sasrec/train-sequential/seed-{seed}"
+    assert [key.seed for key in wanted_jobs(study, None, [2]) if key.case == "sasrec"] == [2]
 
 
 def test_only_and_seeds_choose_and_bring_what_is_needed(tmp_path):
@@ -152,7 +150,7 @@ def changed(**step):
         ),
         (
             {"seeds": []},
-            r"study.yaml: has seeds, but no seeds; a recipe with cases needs output, seeds, data and cases",
+            r"study.yaml: has data, but no seeds; a recipe with cases needs output, seeds, data and cases",
         ),
         ({"seeds": [1, 1]}, r"study.yaml, line 2: seeds names one twice"),
         ({"seeds": ["one"]}, r"study.yaml, line 2: seeds is 'one'; expected a whole number"),

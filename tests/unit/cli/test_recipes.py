@@ -146,7 +146,10 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"threads: [1]\nsteps: {{{SFT}}}", r"line 1: threads is \[1\]; expected a whole number"),
         (f"jobs: 0\nsteps: {{{SFT}}}", r"line 1: jobs is 0; it must be at least 1"),
         (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
-        (f"seeds: [1]\nsteps: {{{SFT}}}", r"has seeds, but no output; a recipe with cases needs output, seeds, data"),
+        (
+            f"cases: {{a: }}\nsteps: {{{SFT}}}",
+            r"has cases, but no output; a recipe with cases needs output",
+        ),
         (f"compare: {{a: {{}}}}\nsteps: {{{SFT}}}", r"has compare, but no output; a recipe with cases needs"),
         ("- sft", r"expected a mapping"),
         ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no recipe there"),
@@ -337,3 +340,31 @@ def test_the_other_processes_of_a_launch_make_nothing(runs, monkeypatch):
     ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
     assert runs == []
     assert waited == ["join", "wait"]
+
+
+def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "output: out\nseeds: [3, 5]\nsteps:\n"
+        "  data: {stage: prepare-data}\n"
+        "  sids: {stage: build-sids, corpus: '{data}', seed: 1}\n"
+        "  one: {stage: train-sequential, model: sasrec, corpus: '{data}', protocol: rows, output: '{runs}/one'}\n"
+        "  other: {config: '#one', stage: train-sequential, model: gru4rec, output: '{runs}/other'}\n"
+        "  eval: {stage: eval-beam, corpus: '{data}', sids: '{sids}', checkpoint: '{one}/seed-3/model'}\n"
+        "  report: {corpus: '{data}', predictions: {one: '{one}', other: '{other}'}}\n"
+    )
+    jobs = plan_of(path)
+    assert [key.title for key in jobs] == [
+        "data", "sids", "one, seed 3", "other, seed 3", "eval", "report", "one, seed 5", "other, seed 5"
+    ]  # fmt: skip
+    by_title = {key.title: job for key, job in jobs.items()}
+    for name in ("one", "other"):
+        for seed in (3, 5):
+            job = by_title[f"{name}, seed {seed}"]
+            assert (job.settings.seed, job.settings.output) == (seed, f"out/{name}/seed-{seed}")
+    report = by_title["report"]
+    assert report.settings.predictions == {"one": "out/one", "other": "out/other"}
+    assert {key.title for key in report.needs} == {"data", *(title for title in by_title if "seed" in title)}
+    assert [key.title for key in by_title["eval"].needs] == ["data", "sids", "one, seed 3", "one, seed 5"]
+    kind = STAGES["train-sequential"].config_class()
+    assert config_values(kind, f"{path}#one")["output"] == "out/one/seed-3"

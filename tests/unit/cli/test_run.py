@@ -101,7 +101,7 @@ def test_a_part_is_run(started, capsys, monkeypatch):
         recipe(monkeypatch, "demo", "--from", "nowhere")
     with pytest.raises(ConfigError, match=r"--only nowhere: .*language.yaml has no such step. Its steps: data, sids"):
         recipe(monkeypatch, "demo", "--only", "nowhere")
-    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no cases; its steps say their seeds themsel"):
+    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps name their seeds"):
         recipe(monkeypatch, "demo", "--seeds", "3")
 
 

@@ -141,8 +141,8 @@ def test_what_lies_there_of_another_study_is_not_in_the_table(played, tmp_path, 
     assert list(table(path)) == ["labels", "sharpened"]
 
 
-def test_a_stage_that_takes_all_seeds_has_them_all_in_the_table(played, tmp_path, monkeypatch, capsys):
-    """The stage itself is run, for it keeps its seeds in artefacts of their own."""
+def test_trainings_that_write_predictions_have_all_seeds_in_the_table(played, tmp_path, monkeypatch, capsys):
+    """The stage itself is run, for its predictions lie beside its model."""
     rng = np.random.default_rng(0)
     users = [(rng.integers(15) + np.arange(7)) % 15 + 1 for _ in range(30)]
     lines = [f"{user} {' '.join(map(str, items))}" for user, items in enumerate(users, 1)]

@@ -46,14 +46,13 @@ def recommenders(made, table, tmp_path_factory):
     tiny = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
     asked = {"protocol": "rows", "hyper": tiny, "max_len": 3, "epochs": 1, "list_length": 5, "resamples": 10}
     run_sequential(SequentialConfig(model="sasrec", **inputs, **asked, output=str(folder / "sasrec")))
-    (seed,) = (folder / "sasrec").glob("seed-*")
     corpus = Corpus.load(made / "corpus")
     given = {"corpus": made / "corpus", "items": table}
     return {
         "language": Recommender.load(made / "checkpoint", **given),
         "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
         "catalogue": Recommender.load(folder / "catalogue", **given),
-        "sequential": Recommender.load(seed / "model", **given),
+        "sequential": Recommender.load(folder / "sasrec" / "model", **given),
         "baseline": Recommender.of(make_baselines(corpus)["transition counts"], corpus, items=table),
     }
 
