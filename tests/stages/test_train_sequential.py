@@ -370,7 +370,6 @@ def test_what_the_settings_refuse(file, tmp_path):
         ({"corpus": ""}, "corpus is empty"),
         ({"protocol": "c"}, "unknown protocol 'c'; known: a, b, rows"),
         ({"seen": "hide"}, "unknown seen 'hide'; known: mask, zero, keep"),
-        ({"seeds": 0}, "seeds is 0; it must be at least 1"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"sids": "x"}, "protocol is 'a', whose items have no SIDs"),
@@ -423,7 +422,7 @@ def test_a_user_on_the_command_line(file, tmp_path):
     done = run("sasrec")
     assert done.returncode == 0, done.stderr
     assert "test  item HR@5" in done.stdout
-    assert done.stdout.endswith(f"models and predictions: {tmp_path / 'out'}\n")
+    assert done.stdout.endswith(f"model and predictions: {tmp_path / 'out'}\n")
     wrong = run("sasrek")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "error: unknown model 'sasrek'; known models: " in wrong.stderr

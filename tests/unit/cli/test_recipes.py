@@ -355,7 +355,7 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path):
     )
     jobs = plan_of(path)
     assert [key.title for key in jobs] == [
-        "data", "sids", "one, seed 3", "other, seed 3", "eval", "report", "one, seed 5", "other, seed 5"
+        "data", "sids", "one, seed 3", "other, seed 3", "one, seed 5", "eval", "other, seed 5", "report"
     ]  # fmt: skip
     by_title = {key.title: job for key, job in jobs.items()}
     for name in ("one", "other"):
