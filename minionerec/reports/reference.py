@@ -62,7 +62,7 @@ def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) ->
     return found
 
 
-PLACE = Path(__file__).with_name("reference")
+PLACE = Path(__file__).with_name("published")
 UNKNOWN = "unknown"
 """What stands for a setting that its source does not tell."""
 DOUBTFUL = "✗"
