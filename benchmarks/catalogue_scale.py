@@ -145,16 +145,16 @@ def check(made):
     """Hold scores of some SIDs against the dense ones."""
     import torch
 
-    from minionerec.models.backbone.catalogue.tower import Part
-    from minionerec.models.nn.rows import Columns
+    from minionerec.models.backbone.catalogue.tower import SidBlock
+    from minionerec.models.nn.rows import ColumnSubset
 
     model = made.model.eval()
     histories, labels = (part[:4].to(model.device) for part in (made.histories, made.labels))
     row, slot = (histories > 0).nonzero(as_tuple=True)
-    columns = Columns(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
+    columns = ColumnSubset(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
         whole = model(histories=histories, labels=labels, distribution=True).log_probs
-        part = Part.of(histories, columns, model.places_at(histories, row, slot, columns))
+        part = SidBlock.of(histories, columns, model.places_at(histories, row, slot, columns))
         found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
         if len(found) == 1:
             differences = (whole[:, columns.numbers] - found[0]).std(1)

@@ -36,7 +36,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.packing import TreeCollator, good_row_length
-from minionerec.training.rows import Rows, tokenise_windows
+from minionerec.training.rows import TokenizedExamples, tokenise_windows
 from minionerec.training.sft import Teacher, load_teacher, soften
 from minionerec.training.shared_prefix import picked_logits
 
@@ -62,7 +62,7 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(args: argparse.Namespace) -> tuple[Bundle, Rows, Teacher]:
+def load(args: argparse.Namespace) -> tuple[Bundle, TokenizedExamples, Teacher]:
     """A model of the recipe's shape, its rows, and the teacher."""
     corpus = Corpus.load(args.corpus)
     table = SidTable.load_index(args.sids, corpus.items["item_id"].tolist())

@@ -16,7 +16,7 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import TRANSITIONS, make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.recommend.rankers.protocol import Ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
@@ -172,7 +172,7 @@ class Case:
 
     def unseen(self, split: str) -> np.ndarray:
         """Which of those rows have a target that is not in their history: bool (R,)."""
-        kinds = row_kinds(self.after, Rows.of(self.after, split), split, None)
+        kinds = row_kinds(self.after, RankedSplit.of(self.after, split), split, None)
         found: np.ndarray = self.cold(split) & kinds["repeat"]["is not"]
         return found
 

@@ -40,7 +40,7 @@ from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.rankers.baselines import make_baselines
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.reports.plots import interval_panels
 from minionerec.sid.table import SidTable
 
@@ -131,7 +131,7 @@ def audit_corpus(corpus: Corpus, times: str) -> list[str]:
             f"the user's last: {known.same[beside].mean():.2%} of {beside.sum():,} of the same day; others: "
             f"{known.same[apart].mean():.2%} of {apart.sum():,} |"
         )
-        kinds_of = row_kinds(corpus, Rows.of(corpus, split), split, known)
+        kinds_of = row_kinds(corpus, RankedSplit.of(corpus, split), split, known)
         followed, turned = (next(iter(kinds_of[group].values())) for group in ("pair", "reverse"))
         last = rows.newest == rows.targets
         for name, where in (("same day", known.same), ("later", known.later)):
@@ -228,7 +228,7 @@ def run_systems(corpus: Corpus, split: str, runs: Sequence[str]) -> dict[str, li
 
 def baseline_systems(corpus: Corpus, table: SidTable, split: str) -> dict[str, list[np.ndarray]]:
     """Ranks by SID of what needs no training, in lists of fifty."""
-    rows, asked = Rows.of(corpus, split), SidRows.of(corpus, table, split)
+    rows, asked = RankedSplit.of(corpus, split), SidRows.of(corpus, table, split)
     found = {
         name: [Ranked.from_predictions(rank_rows(ranker, rows, 50, table=table)).ranks["sid"]]
         for name, ranker in make_baselines(corpus, table).items()
@@ -387,7 +387,7 @@ def main() -> None:
         models = model_scores(corpus, table, args.split, place, args.seeds, args.mix)
         systems |= mixed_systems(corpus, table, args.split, later_of(corpus, "valid", args.times), models)
         times, users = times_of(corpus, args.split, args.times), corpus.rows(args.split).users
-        kinds = row_kinds(corpus, Rows.of(corpus, args.split), args.split, times)
+        kinds = row_kinds(corpus, RankedSplit.of(corpus, args.split), args.split, times)
         first = args.first or next(iter(systems))
         text, name = tables(systems, times, users, next(iter(kinds["pair"].values())), first), args.split
         if args.plot:

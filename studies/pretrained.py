@@ -31,13 +31,13 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.texts import item_texts
 from minionerec.sid.embed.tfidf import l2_normalise, tfidf_svd
 from minionerec.sid.table import SidTable
-from minionerec.training.rows import Rows, tokenise_examples, tokenise_windows
+from minionerec.training.rows import TokenizedExamples, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout
 
 _TEXTS, _TEXT_TOKENS = 6, 128  # descriptions that `dropout` reads
 
 
-def summed_loss(model: Any, rows: Rows, places: Sequence[int]) -> tuple[torch.Tensor, int]:
+def summed_loss(model: Any, rows: TokenizedExamples, places: Sequence[int]) -> tuple[torch.Tensor, int]:
     """Negative log-likelihood of the labelled tokens of some rows, and their number."""
     width = max(len(rows.input_ids[i]) for i in places)
     ids, mask = torch.zeros(2, len(places), width, dtype=torch.int64)
@@ -52,7 +52,7 @@ def summed_loss(model: Any, rows: Rows, places: Sequence[int]) -> tuple[torch.Te
     return torch.nn.functional.cross_entropy(logits, labels[:, 1:][asked], reduction="sum"), int(asked.sum())
 
 
-def mean_loss(model: Any, rows: Rows, places: Sequence[int]) -> float:
+def mean_loss(model: Any, rows: TokenizedExamples, places: Sequence[int]) -> float:
     """Loss a token, without dropout."""
     model.eval()
     with torch.inference_mode():

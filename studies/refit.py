@@ -19,7 +19,7 @@ from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_differences
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
@@ -32,7 +32,7 @@ def without_test(corpus: Corpus) -> Corpus:
     return replace(corpus, valid=corpus.valid.take(slice(-1)), test=corpus.valid.take(slice(-1, None)))
 
 
-def measure(checkpoint: Path, known: Corpus, rows: Rows) -> dict[str, np.ndarray]:
+def measure(checkpoint: Path, known: Corpus, rows: RankedSplit) -> dict[str, np.ndarray]:
     """Each test row's metrics by SID, in lists of 50."""
     ranker = load_ranker(checkpoint, known)
     ranks = sid_ranks(rank_rows(ranker, rows, 50, table=ranker.table))
@@ -49,7 +49,7 @@ def study(config: CatalogueTrainConfig, seeds: list[int], output: Path) -> dict[
         output: Where checkpoints go.
     """
     corpus = Corpus.load(config.corpus)
-    known, rows = without_test(corpus), Rows.of(corpus, "test")
+    known, rows = without_test(corpus), RankedSplit.of(corpus, "test")
     if not (output / "known").is_dir():
         known.save(output / "known", config={"without": "test"}, inputs={"corpus": config.corpus})
     found: dict[str, list[dict[str, np.ndarray]]] = {"chosen": [], "refit": []}

@@ -20,7 +20,7 @@ from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.rows import SplitRows
 from minionerec.data.source import Source
 from minionerec.data.splits import (
-    Rows,
+    SourceExamples,
     build_rows,
     evenly_thinned,
     global_time_split,
@@ -40,7 +40,7 @@ class BuiltCorpus:
 
     Attributes:
         items: Columns `item_id`, `title`, `description`; row i is item index i.
-        rows: All rows of all splits, in time order; places and items as in `Rows`.
+        rows: All rows of all splits, in time order; places and items as in `SourceExamples`.
         users: int32 (R,), user number of each row.
         labels: int8 (R,), 0 train, 1 valid, 2 test.
         user_ids: U strings; user number u is `user_ids[u]`. Numbers rise with first appearance in the source.
@@ -58,7 +58,7 @@ class BuiltCorpus:
     """
 
     items: pd.DataFrame
-    rows: Rows
+    rows: SourceExamples
     users: np.ndarray
     labels: np.ndarray
     user_ids: pa.Array
@@ -209,7 +209,9 @@ def no_moments(ties: str, where: str, *, timed: bool) -> ConfigError:
     )
 
 
-def _split(visits: _Visits, rows: Rows, row_users: np.ndarray, split: str, where: str, together: bool) -> np.ndarray:
+def _split(
+    visits: _Visits, rows: SourceExamples, row_users: np.ndarray, split: str, where: str, together: bool
+) -> np.ndarray:
     """The split of each row, int8 (R,); checked for leaks and for empty splits."""
     whole = visits.moments[rows.targets] if together and visits.moments is not None else None
     if split == "global_time":
@@ -339,7 +341,12 @@ def _renumbered_users(source: Source, kept: np.ndarray) -> tuple[np.ndarray, pa.
 
 
 def _counts(
-    items: pd.DataFrame, item_index: np.ndarray, rows: Rows, users: np.ndarray, labels: np.ndarray, max_history: int
+    items: pd.DataFrame,
+    item_index: np.ndarray,
+    rows: SourceExamples,
+    users: np.ndarray,
+    labels: np.ndarray,
+    max_history: int,
 ) -> dict[str, int]:
     n_users = int(users.max(initial=-1)) + 1
     targets = rows.by_user[rows.places]

@@ -42,7 +42,7 @@ Kinds = Mapping[str, Mapping[str, np.ndarray]]
 
 
 class AskedRows(Protocol):
-    """Rows of one split, such as `minionerec.recommend.rankers.lists.Rows`."""
+    """Rows of one split, such as `minionerec.recommend.rankers.lists.RankedSplit`."""
 
     @property
     def users(self) -> Sequence[str]:

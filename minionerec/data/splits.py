@@ -39,7 +39,7 @@ def stable_order(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SourceExamples:
     """One row for each interaction that has an earlier one of the same user: R rows, in the order of their targets.
 
     Attributes:
@@ -70,7 +70,7 @@ class Rows:
             return None
         return RowTimes(self.moments[self.places], self.moments[self.ends - 1])
 
-    def take(self, chosen: np.ndarray, users: np.ndarray) -> "Rows":
+    def take(self, chosen: np.ndarray, users: np.ndarray) -> "SourceExamples":
         """Some of the rows.
 
         Args:
@@ -90,7 +90,7 @@ class Rows:
 
 def build_rows(
     users: np.ndarray, items: np.ndarray, max_history: int, moments: np.ndarray | None = None, together: bool = False
-) -> Rows:
+) -> SourceExamples:
     """Turn interactions into (history, target) rows; a user with n interactions gives n - 1 rows.
 
     With `together` all that a user chose at one moment is one step: its items have the same history, the user's earlier
@@ -134,7 +134,7 @@ def build_rows(
     places = place[has_history][stable_order(order[has_history])]
     ends = step[places]
     begins = np.maximum(first[ends], ends - max_history)
-    return Rows(
+    return SourceExamples(
         targets=order[places],
         by_user=items[order].astype(np.int32),
         places=places,

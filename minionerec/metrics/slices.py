@@ -47,7 +47,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Part:
+class SliceResult:
     """What recommenders reach on the rows of one kind; nothing is said where `FEWEST` could not be drawn from.
 
     Attributes:
@@ -83,7 +83,7 @@ def alike(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, str]:
 
 def measure_kinds(
     kinds: Sequence[Kind], values: Values, seed: int = 0, resamples: int = 2000, clusters: Clusters = None
-) -> list[Part]:
+) -> list[SliceResult]:
     """The metrics of several recommenders by kind of row; the others are compared with the first.
 
     Args:
@@ -96,24 +96,24 @@ def measure_kinds(
     return [_part(kind, values, seed, resamples, clusters) for kind in kinds]
 
 
-def _part(kind: Kind, values: Values, seed: int, resamples: int, clusters: Clusters) -> Part:
+def _part(kind: Kind, values: Values, seed: int, resamples: int, clusters: Clusters) -> SliceResult:
     own = None if clusters is None else np.asarray(clusters)[kind.where]
     if count_clusters(own, kind.rows) < FEWEST:
-        return Part(kind, {}, {})
+        return SliceResult(kind, {}, {})
     first, *others = values
     keys = {(name, metric): f"{name} {metric}" for name, of in values.items() for metric in of}
     here = {key: values[name][metric][:, kind.where] for (name, metric), key in keys.items()}
     found = estimate_seeds(here, seed, resamples, own)  # of all at once, for one drawing of rows
     beside = {keys[name, metric]: here[keys[first, metric]] for name in others for metric in values[name]}
     gaps = seed_differences({key: here[key] for key in beside}, beside, seed, resamples, own)
-    return Part(
+    return SliceResult(
         kind,
         {name: {metric: found[keys[name, metric]] for metric in of} for name, of in values.items()},
         {name: {metric: gaps[keys[name, metric]] for metric in values[name]} for name in others},
     )
 
 
-def format_parts(parts: Sequence[Part], metric: str, names: Sequence[str]) -> str:
+def format_parts(parts: Sequence[SliceResult], metric: str, names: Sequence[str]) -> str:
     """A text table: a row a kind, a column a recommender, each mean with its interval."""
     rows = []
     before = ""

@@ -20,7 +20,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.branches import check_scores, check_search, evaluating, open_branches
 from minionerec.models.decoding.guide import reached
 from minionerec.models.decoding.trie import Trie
-from minionerec.recommend.items import Items
+from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker
 from minionerec.recommend.recommender import Recommender
@@ -164,7 +164,7 @@ def _by_leaving_out(
     return reasons
 
 
-def _about(kind: str, items: Items, source: int) -> Reason:
+def _about(kind: str, items: CatalogueItems, source: int) -> Reason:
     return {"kind": kind, "item_id": items.ids[source], "title": items.titles[source]}
 
 
@@ -191,7 +191,7 @@ def _similarities(
 
 def _add_what_it_read(
     reasons: dict[str, list[Reason]],
-    items: Items,
+    items: CatalogueItems,
     sources: Sequence[int],
     places: Sequence[int],
     counts: Counter[tuple[int, int]] | None,
@@ -256,7 +256,7 @@ class _Growth:
                 here = torch.tensor([nodes], device=model.device)
                 hidden = grown.run(trie.tokens(here, depth + 1), slots, depth)
 
-    def tree(self, items: Items, allowed: np.ndarray | None, branches: int) -> list[Node]:
+    def tree(self, items: CatalogueItems, allowed: np.ndarray | None, branches: int) -> list[Node]:
         """The branches of the first level.
 
         Args:
@@ -272,7 +272,7 @@ class _Growth:
         return self._level(0, 0, items, open_nodes, branches)
 
     def _level(
-        self, prefix: int, depth: int, items: Items, open_nodes: torch.Tensor | None, branches: int
+        self, prefix: int, depth: int, items: CatalogueItems, open_nodes: torch.Tensor | None, branches: int
     ) -> list[Node]:
         """The children of a prefix, the most probable first, and those that are not shown."""
         ranked = sorted(zip(*self.found[prefix], strict=True), key=lambda child: (-child[1], child[0]))
@@ -299,7 +299,13 @@ class _Growth:
         return nodes
 
     def _node(
-        self, node: int, depth: int, probability: float, items: Items, open_nodes: torch.Tensor | None, branches: int
+        self,
+        node: int,
+        depth: int,
+        probability: float,
+        items: CatalogueItems,
+        open_nodes: torch.Tensor | None,
+        branches: int,
     ) -> Node:
         sid = int(self.trie.sid[node])
         behind = self.ranker.behind[sid] if sid >= 0 else []

@@ -151,7 +151,7 @@ def _real(value: Any, where: str) -> float:
     raise RequestError(where, f"is {_shown(value)}; expected a number.")
 
 
-class Items:
+class CatalogueItems:
     """The items of a catalogue.
 
     Args:
@@ -171,7 +171,7 @@ class Items:
         self._index = {item_id: place for place, item_id in enumerate(self.ids)}
 
     @classmethod
-    def of(cls, corpus: Corpus, table: str | os.PathLike[str] | None = None) -> "Items":
+    def of(cls, corpus: Corpus, table: str | os.PathLike[str] | None = None) -> "CatalogueItems":
         """The items of a corpus, with the columns of a table beside.
 
         Args:

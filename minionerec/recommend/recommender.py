@@ -16,7 +16,7 @@ from minionerec.data.moments import MOMENTS
 from minionerec.data.moments import UNKNOWN as UNTOLD
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
-from minionerec.recommend.items import Items
+from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker, tells_moments
@@ -76,7 +76,7 @@ class Recommender:
         answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Hot Drinks"})
     """
 
-    def __init__(self, ranker: Ranker, items: Items, name: str, version: str, max_history: int):
+    def __init__(self, ranker: Ranker, items: CatalogueItems, name: str, version: str, max_history: int):
         self.ranker, self.items, self.name, self.version, self.max_history = ranker, items, name, version, max_history
         self.sids: Sequence[str] | None = ranker.table.sids if isinstance(ranker, LanguageRanker) else None
         self._lift = ranker.bonus_of_items if isinstance(ranker, LanguageRanker) else None
@@ -119,7 +119,7 @@ class Recommender:
                 ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
-        return cls(ranker, Items.of(data, items), name, _version(path, place, items), data.max_history)
+        return cls(ranker, CatalogueItems.of(data, items), name, _version(path, place, items), data.max_history)
 
     @classmethod
     def of(
@@ -133,7 +133,7 @@ class Recommender:
             items: A table with further columns; see `load`.
             name: What it is called; also its version.
         """
-        return cls(ranker, Items.of(corpus, items), name, name, corpus.max_history)
+        return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history)
 
     def recommend(self, history: Collection[str], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.

@@ -19,7 +19,7 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MISSING
-from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.cells import difference_cell, estimate_cell
 from minionerec.reports.config import CompareConfig
 from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
@@ -47,7 +47,7 @@ TITLE = "Recommenders on the same rows"
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedLine:
     """One recommender on one split.
 
     Attributes:
@@ -91,7 +91,7 @@ class Compared:
         drawn: The sentence on how intervals were drawn.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[ComparedLine]
     by_kind: ByKind | None
     drawn: str
 
@@ -171,7 +171,7 @@ def compare(config: CompareConfig) -> dict[str, Compared]:
 
 def compare_systems(
     systems: list[System], split: str, config: CompareConfig, reference: Reference | None
-) -> list[Line]:
+) -> list[ComparedLine]:
     """The lines of one split."""
     first, settings = systems[0], (config.level, config.metrics, _bootstrap(systems, config))
     lines = []
@@ -180,7 +180,7 @@ def compare_systems(
         against = {} if system is first else differences(system, first, *settings)
         published = None if system.given else _published(system.name, reference)
         lines.append(
-            Line(
+            ComparedLine(
                 name=system.name,
                 seeds=len(system.runs),
                 metrics=estimates(system, *settings),
@@ -199,7 +199,7 @@ def _bootstrap(systems: Sequence[System], config: CompareConfig) -> Bootstrap:
 
 
 def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | StoredCorpus | Split) -> ByKind:
-    rows = Rows.of(data, split)
+    rows = RankedSplit.of(data, split)
     if not np.array_equal(systems[0].targets, rows.targets):
         raise ArtefactError(
             f"{systems[0].name}: its {len(systems[0].targets)} {split} rows are not the {len(rows)} of "

@@ -65,7 +65,7 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Example:
+class ExampleBlock:
     """One user's recommendations: history oldest first, and ranked lists of (title, is the target)."""
 
     title: str
@@ -74,7 +74,7 @@ class Example:
     lists: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
 
 
-Block = Paragraph | Bullets | Tiles | Table | Figure | Details | Example
+Block = Paragraph | Bullets | Tiles | Table | Figure | Details | ExampleBlock
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
 from minionerec.data.sequences import Split
 from minionerec.data.stored import StoredCorpus, read_corpus
-from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.config import ReportConfig
 
 _TITLE_LENGTH = 110
@@ -31,7 +31,7 @@ class Ground:
         data: Where popularity and transitions are counted.
     """
 
-    rows: Rows
+    rows: RankedSplit
     title: str
     protocol: Protocol
     items: pd.DataFrame
@@ -72,7 +72,7 @@ def read_ground(config: ReportConfig) -> Ground:
         sizes = dict(data.sizes)
     else:
         sizes = {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
-    return Ground(Rows.of(data, config.split), title, protocol, items, sizes, max_history, data)
+    return Ground(RankedSplit.of(data, config.split), title, protocol, items, sizes, max_history, data)
 
 
 def read_data(corpus: str, protocol: str, items: str) -> Corpus | StoredCorpus | Split:

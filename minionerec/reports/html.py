@@ -7,7 +7,7 @@ from minionerec.reports.document import (
     Block,
     Bullets,
     Details,
-    Example,
+    ExampleBlock,
     Figure,
     Paragraph,
     Section,
@@ -94,7 +94,7 @@ def _block(block: Block) -> str:
     return _example(block)
 
 
-def _example(block: Example) -> str:
+def _example(block: ExampleBlock) -> str:
     lists = []
     for name, titles in block.lists:
         lines = [f'<span class="hit">{escape(title)} ✓</span>' if hit else escape(title) for title, hit in titles]

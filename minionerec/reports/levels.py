@@ -21,7 +21,7 @@ from minionerec.metrics.published_json import read_published_json, require_predi
 from minionerec.metrics.ranking import DEFAULT_KS, list_width
 from minionerec.metrics.slices import Kind, list_kinds
 from minionerec.metrics.tables import format_level_tables
-from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.config import LevelsConfig
 
 logger = get_logger(__name__)
@@ -104,7 +104,7 @@ def _kinds(predictions: Predictions, place: Path, config: LevelsConfig, where: s
     if place.is_dir() and is_artefact(place):
         split = str(read_manifest(place)["counts"].get("split", split))
     corpus = read_corpus(find_path(config.corpus))
-    rows = Rows.of(corpus, split)
+    rows = RankedSplit.of(corpus, split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()
     if len(predictions) != len(rows) or (known and not np.array_equal(targets, rows.targets)):

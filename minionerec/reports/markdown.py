@@ -8,7 +8,7 @@ from minionerec.reports.document import (
     Bullets,
     Cell,
     Details,
-    Example,
+    ExampleBlock,
     Figure,
     Paragraph,
     Section,
@@ -57,7 +57,7 @@ def _cell(cell: Cell) -> str:
     return f"{f'**{text}**' if cell.strong else text} {escape_markdown(cell.note)}".rstrip()
 
 
-def _example(block: Example) -> str:
+def _example(block: ExampleBlock) -> str:
     say = escape_markdown
     lines = [f"**{say(block.title)}**", "", "History, oldest first:", ""]
     lines += [f"{place}. {say(title)}" for place, title in enumerate(block.history, start=1)] or ["(empty)"]

@@ -28,7 +28,7 @@ from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import percent
 from minionerec.reports.config import ReportConfig
-from minionerec.reports.document import Block, Bullets, Cell, Example, Figure, Paragraph, Section, Table, Tiles
+from minionerec.reports.document import Block, Bullets, Cell, ExampleBlock, Figure, Paragraph, Section, Table, Tiles
 from minionerec.reports.material import Material, gather
 from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration
@@ -195,7 +195,7 @@ def examples(material: Material) -> Section | None:
             for name, made in listed.items()
         ]
         history = _newest([titles[item] for item in material.ground.rows.histories[row]])
-        blocks.append(Example(f"Row {row}", history, titles[target], lists))
+        blocks.append(ExampleBlock(f"Row {row}", history, titles[target], lists))
     return Section("Examples", blocks)
 
 

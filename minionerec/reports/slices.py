@@ -7,7 +7,7 @@ import numpy as np
 
 from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, SAME, WHOSE, Kinds
 from minionerec.metrics.seeds import seed_differences
-from minionerec.metrics.slices import FEWEST, Kind, Part, alike, list_kinds, measure_kinds
+from minionerec.metrics.slices import FEWEST, Kind, SliceResult, alike, list_kinds, measure_kinds
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MANY, MISSING
 from minionerec.reports.cells import difference_cell, estimate_cell, signed
@@ -34,7 +34,7 @@ class ByKind:
 
     metric: str
     whole: Mapping[str, float]
-    parts: Sequence[Part]
+    parts: Sequence[SliceResult]
     alike: Mapping[str, str]
     told: Sequence[str]
     between: Callable[[Kind, str, str], PairedDifference]
@@ -162,7 +162,7 @@ def _tables(title: str, found: ByKind, columns: Mapping[str, Sequence[Cell]]) ->
     return [Table(["", "", "rows", *columns], rows, f"{title} by kind of row.", text_columns=2)] if rows else []
 
 
-def _group_table(title: str, group: str, parts: Sequence[Part], columns: Mapping[str, Sequence[Cell]]) -> Table:
+def _group_table(title: str, group: str, parts: Sequence[SliceResult], columns: Mapping[str, Sequence[Cell]]) -> Table:
     places = [place for place, part in enumerate(parts) if part.kind.group == group]
     rows: list[list[str | Cell]] = [["rows", *(_rows_cell(parts[place].kind) for place in places)]]
     rows += [[name, *(of[place] for place in places)] for name, of in columns.items()]

@@ -11,8 +11,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.config import encoder_inputs
-from minionerec.sid.embed.items import Items
-from minionerec.sid.methods import MAKERS, Given, resolve
+from minionerec.sid.embed.items import ItemTexts
+from minionerec.sid.methods import MAKERS, MethodInputs, resolve
 from minionerec.sid.quantiser import CODEBOOKS_FILE
 from minionerec.sid.report import REPORT_FILE, report_lines, sid_report
 from minionerec.sid.table import INDEX_FILE, SidTable
@@ -69,8 +69,8 @@ def run_build_sids(config: SidConfig) -> SidResult:
         return SidResult(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
     with stage.work() as work:
         with work.phase("load"):
-            items = Items.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
-        given = Given(items, config, stage.inputs, {}, work)
+            items = ItemTexts.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+        given = MethodInputs(items, config, stage.inputs, {}, work)
         with work.phase("quantise"):
             made = MAKERS[config.method](given)
         with work.phase("resolve"):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.sid.embed.mapped import Rows
+from minionerec.sid.embed.mapped import VectorRows
 from minionerec.sid.order import group_sizes, row_keys
 from minionerec.sid.relocate import relocate
 from minionerec.sid.residual_kmeans import distances, reconstruct
@@ -156,7 +156,7 @@ class _Table:
     """Codes with collisions, int32 (N, L), and what methods may need to resolve them."""
 
     codes: np.ndarray
-    vectors: Rows | None
+    vectors: VectorRows | None
     codebooks: Sequence[np.ndarray] | None
     taken: np.ndarray
     capacity: int
@@ -199,7 +199,7 @@ def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     return np.hstack([codes, numbers.astype(np.int32)[:, None]])
 
 
-def _space(table: _Table, method: str) -> tuple[Rows, Sequence[np.ndarray]]:
+def _space(table: _Table, method: str) -> tuple[VectorRows, Sequence[np.ndarray]]:
     """Vectors and codebooks, of which the codes must be full rows."""
     codes, vectors, codebooks = table.codes, table.vectors, table.codebooks
     if vectors is None or codebooks is None:
@@ -259,7 +259,7 @@ def resolve_collisions(
     codes: np.ndarray,
     method: str,
     *,
-    vectors: Rows | None = None,
+    vectors: VectorRows | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
     taken: np.ndarray | None = None,
     capacity: int = 1,
@@ -304,7 +304,7 @@ def resolve_collisions(
 
 
 def _paid(
-    vectors: Rows, codebooks: Sequence[np.ndarray], moved: np.ndarray, codes: np.ndarray, resolved: np.ndarray
+    vectors: VectorRows, codebooks: Sequence[np.ndarray], moved: np.ndarray, codes: np.ndarray, resolved: np.ndarray
 ) -> float:
     """Squared distance of the items that moved to their reconstructions, after less before."""
     paid = 0.0

@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
 
 
-class Made(Sequence[T]):
+class LazySequence(Sequence[T]):
     """A sequence whose entries are made when they are asked for.
 
     Args:
@@ -63,7 +63,7 @@ class Made(Sequence[T]):
         return chain.from_iterable(self._block(start, min(start + _BLOCK, len(self))) for start in starts)
 
 
-class ItemIds(Made[str]):
+class ItemIds(LazySequence[str]):
     """Item ids in one array of text, each a `str` only while somebody looks at it.
 
     Args:

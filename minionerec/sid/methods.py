@@ -17,11 +17,11 @@ from minionerec.sid.collisions import Resolution, resolve_collisions, stack_code
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.fitted import FittedTexts
 from minionerec.sid.embed.items import HasItems
-from minionerec.sid.embed.mapped import Rows
+from minionerec.sid.embed.mapped import VectorRows
 from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
 from minionerec.sid.index import ids_of
 from minionerec.sid.product import product_kmeans
-from minionerec.sid.quantiser import Encoded, Quantiser
+from minionerec.sid.quantiser import EncodedVectors, Quantiser
 from minionerec.sid.report import REPORT_FILE, level_use
 from minionerec.sid.residual_kmeans import (
     check_vectors,
@@ -41,7 +41,7 @@ _ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.residual_kmeans.encode
 
 
 def assign(
-    vectors: Rows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
+    vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Codes of all items as of `encode`, and how far they lie from them, in one pass over the vectors.
 
@@ -87,7 +87,7 @@ SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further 
 
 
 @dataclass(frozen=True)
-class Made:
+class CodesAndPoints:
     """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
 
     `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
@@ -98,7 +98,7 @@ class Made:
     """
 
     codes: np.ndarray
-    points: Rows | None = None
+    points: VectorRows | None = None
     quantiser: Quantiser | None = None
     new: np.ndarray | None = None
     kept: np.ndarray | None = None
@@ -108,7 +108,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Given:
+class MethodInputs:
     """What every method gets.
 
     Attributes:
@@ -135,14 +135,14 @@ class Given:
         with self.clock.phase("embed"):
             return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
 
-    def rows(self) -> Rows:
+    def rows(self) -> VectorRows:
         """Vectors of the items, float32 (N, D), which stay in their file where they are many and the method allows."""
         if not self.config.in_blocks:
             return self.vectors()
         with self.clock.phase("embed"):
             return vectors_in_blocks(self.corpus, self.config, self.counts)
 
-    def sample(self, vectors: Rows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
+    def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
         """The rows that codebooks are fitted on, ascending, and how many they are, which is said."""
         config, per_code = (
             self.config,
@@ -155,28 +155,28 @@ class Given:
         return training_rows(len(vectors), size, config.seed), size
 
 
-def _make_published(given: Given) -> Made:
+def _make_published(given: MethodInputs) -> CodesAndPoints:
     path, item_ids = given.inputs["index"], given.item_ids
     table = SidTable.load_index(path, item_ids)
     left_over = index_size(path) - len(item_ids)
     if left_over:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
     given.counts.update(items=len(item_ids), items_only_in_index=left_over)
-    return Made(table.codes)
+    return CodesAndPoints(table.codes)
 
 
-def _make_shuffled(given: Given) -> Made:
+def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
     """The same SIDs, each at another item: the shape of a table without its sense."""
     codes = _make_published(given).codes
-    return Made(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
+    return CodesAndPoints(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
 
 
-def _sizes(vectors: Rows, config: SidConfig) -> Sequence[int]:
+def _sizes(vectors: VectorRows, config: SidConfig) -> Sequence[int]:
     wished = config.wished_sizes
     return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
 
 
-def _make_kmeans(given: Given, balanced: bool) -> Made:
+def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
     config, vectors = given.config, given.rows()
     device = "cpu"
     if config.device not in ("auto", "cpu"):
@@ -196,7 +196,7 @@ def _make_kmeans(given: Given, balanced: bool) -> Made:
             threads=config.threads,
             device=device,
         )
-        return Made(codes, vectors, Quantiser(codebooks))
+        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
     check_vectors(vectors, sizes)
     with given.clock.phase("fit"):
         points = vectors[trained]
@@ -205,14 +205,14 @@ def _make_kmeans(given: Given, balanced: bool) -> Made:
     return _assigned(given, vectors, Quantiser(codebooks), device)
 
 
-def _assigned(given: Given, points: Rows, quantiser: Quantiser, device: str = "cpu") -> Made:
+def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
     """Codes of points in a file, whose codebooks are known."""
     with given.clock.phase("assign"):
         codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
-    return Made(codes, points, quantiser, left=left)
+    return CodesAndPoints(codes, points, quantiser, left=left)
 
 
-def _make_opq(given: Given) -> Made:
+def _make_opq(given: MethodInputs) -> CodesAndPoints:
     config, vectors = given.config, given.rows()
     sizes = _sizes(vectors, config)
     trained, _ = given.sample(vectors, sizes)
@@ -223,11 +223,11 @@ def _make_opq(given: Given) -> Made:
         del points
     if isinstance(vectors, np.ndarray):
         codes = codes if len(codes) == len(vectors) else encode(vectors, codebooks, config.threads)
-        return Made(codes, vectors, Quantiser(codebooks))
+        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
     return _assigned(given, vectors, Quantiser(codebooks))
 
 
-def _make_rq_vae(given: Given, plus: bool) -> Made:
+def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
     from minionerec.sid.rq_vae import fit_rq_vae
 
     config, vectors = given.config, given.rows()
@@ -253,8 +253,8 @@ def _make_rq_vae(given: Given, plus: bool) -> Made:
     )
     quantiser = fit.quantiser
     if isinstance(vectors, np.ndarray):
-        return Made(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
-    return _assigned(given, Encoded(vectors, quantiser), quantiser)
+        return CodesAndPoints(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
+    return _assigned(given, EncodedVectors(vectors, quantiser), quantiser)
 
 
 def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
@@ -272,7 +272,7 @@ def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
             )
 
 
-def _make_appended(given: Given) -> Made:
+def _make_appended(given: MethodInputs) -> CodesAndPoints:
     folder = given.inputs["append_to"]
     base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
     fitted = None
@@ -298,10 +298,10 @@ def _make_appended(given: Given) -> Made:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
     given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
     codes = encode(points[new], quantiser.codebooks, given.config.threads)
-    return Made(codes, points, quantiser, new, kept, base.codes, fitted)
+    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted)
 
 
-MAKERS: dict[str, Callable[[Given], Made]] = {
+MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
     "residual_kmeans": partial(_make_kmeans, balanced=False),
     "balanced_kmeans": partial(_make_kmeans, balanced=True),
     "opq": _make_opq,
@@ -313,7 +313,7 @@ MAKERS: dict[str, Callable[[Given], Made]] = {
 }
 
 
-def resolve(made: Made, config: SidConfig) -> Resolution:
+def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
     """Codes of all items of the corpus without collisions, as far as the settings wish."""
     books = made.quantiser.codebooks if made.quantiser else None
     if made.new is None or made.kept is None or made.points is None:

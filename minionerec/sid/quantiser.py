@@ -10,7 +10,7 @@ import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.sid.embed.mapped import LARGEST, Rows
+from minionerec.sid.embed.mapped import LARGEST, VectorRows
 from minionerec.sid.residual_kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
@@ -123,7 +123,7 @@ class Quantiser:
         return found
 
 
-class Encoded:
+class EncodedVectors:
     """The points of vectors that lie in a file, made when some of them are asked for: float32 (N, D').
 
     Args:
@@ -131,7 +131,7 @@ class Encoded:
         quantiser: The way to the points.
     """
 
-    def __init__(self, vectors: Rows, quantiser: Quantiser):
+    def __init__(self, vectors: VectorRows, quantiser: Quantiser):
         self._vectors, self._quantiser = vectors, quantiser
         self.shape = (len(vectors), quantiser.codebooks[0].shape[1])
 
@@ -140,7 +140,7 @@ class Encoded:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """One point or some, as of `minionerec.sid.embed.mapped.Rows`."""
+        """One point or some, as of `minionerec.sid.embed.mapped.VectorRows`."""
         vectors = self._vectors[rows]
         return self._quantiser.points(vectors[None])[0] if vectors.ndim == 1 else self._quantiser.points(vectors)
 

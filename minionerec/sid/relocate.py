@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.sid.embed.mapped import Rows
+from minionerec.sid.embed.mapped import VectorRows
 from minionerec.sid.order import SortedRows, row_keys
 from minionerec.sid.residual_kmeans import distances, reconstruct
 
@@ -19,7 +19,7 @@ _MOST = 2**62
 
 def relocate(
     codes: np.ndarray,
-    vectors: Rows,
+    vectors: VectorRows,
     codebooks: Sequence[np.ndarray],
     taken: np.ndarray,
     capacity: int,
@@ -84,7 +84,7 @@ def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> 
 
 def _movers(
     codes: np.ndarray,
-    vectors: Rows,
+    vectors: VectorRows,
     codebooks: Sequence[np.ndarray],
     group: np.ndarray,
     staying: np.ndarray,
@@ -160,7 +160,7 @@ class _Places:
 
 
 def _moved(
-    codes: np.ndarray, vectors: Rows, codebooks: Sequence[np.ndarray], places: _Places, movers: np.ndarray
+    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _Places, movers: np.ndarray
 ) -> np.ndarray:
     """Codes with every mover at its new place; movers, int64 (M,), in the order in which they choose."""
     levels, few = len(codebooks), len(movers) <= FEW
@@ -184,7 +184,7 @@ def _moved(
 
 def _last_orders(
     codes: np.ndarray,
-    vectors: Rows,
+    vectors: VectorRows,
     codebooks: Sequence[np.ndarray],
     items: np.ndarray,
     kind: np.dtype[np.unsignedinteger],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minionerec.sid.collisions import CollisionCounts, Resolution
-from minionerec.sid.embed.mapped import Rows
+from minionerec.sid.embed.mapped import VectorRows
 from minionerec.sid.residual_kmeans import training_rows
 from minionerec.sid.table import LEVELS
 
@@ -122,7 +122,7 @@ def sid_report(
     method: str,
     resolution: Resolution,
     *,
-    vectors: Rows | None = None,
+    vectors: VectorRows | None = None,
     codebooks: Sequence[np.ndarray] | None = None,
     counts: dict[str, Any] | None = None,
     seed: int = 0,

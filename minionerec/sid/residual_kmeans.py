@@ -7,7 +7,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.sid.balanced import COSTS_BYTES, TOLERANCE, balanced_assign, balanced_stream
-from minionerec.sid.embed.mapped import LARGEST, Rows, blocks
+from minionerec.sid.embed.mapped import LARGEST, VectorRows, blocks
 
 logger = get_logger(__name__)
 
@@ -51,7 +51,7 @@ def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int
 
 
 def residual_kmeans(
-    vectors: Rows,
+    vectors: VectorRows,
     codebook_sizes: Sequence[int] = (256, 256, 256),
     seed: int = 42,
     iterations: int = 25,
@@ -107,7 +107,7 @@ def residual_kmeans(
 
 
 def _balanced(
-    vectors: Rows,
+    vectors: VectorRows,
     residuals: np.ndarray,
     trained: np.ndarray,
     sizes: Sequence[int],
@@ -182,7 +182,7 @@ def sample_size(
     return min(train_rows, n_items)
 
 
-def encode(vectors: Rows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
+def encode(vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
     """Nearest code of each residual, level by level.
 
     Args:
@@ -226,7 +226,7 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
     return found
 
 
-def check_vectors(vectors: Rows, codebook_sizes: Sequence[int]) -> None:
+def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
     """Check that vectors can be clustered, and are enough to fill the codebooks; values in a file are when read.
 
     Raises:
@@ -262,7 +262,7 @@ def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarra
     return np.concatenate([distances(block, codebook).argmin(axis=1) for block in blocks]).astype(np.int32)
 
 
-def _encode(vectors: Rows, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
+def _encode(vectors: VectorRows, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
     codes = np.empty((len(vectors), len(codebooks)), dtype=np.int32)
     if device != "cpu":
         from minionerec.sid.on_device import CodesOn
@@ -328,7 +328,7 @@ def _balance(points: np.ndarray, centroids: np.ndarray, device: str) -> tuple[np
 
 
 def _balanced_codes(
-    vectors: Rows,
+    vectors: VectorRows,
     codes: np.ndarray,
     codebooks: Sequence[np.ndarray],
     codebook: np.ndarray,

@@ -16,7 +16,7 @@ import numpy as np
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.core.remote import fetched
-from minionerec.sid.index import CODES_FILE, LARGE, ItemIds, Made, read_codes, write_codes
+from minionerec.sid.index import CODES_FILE, LARGE, ItemIds, LazySequence, read_codes, write_codes
 from minionerec.sid.order import SortedRows, row_keys
 
 LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))
@@ -115,13 +115,15 @@ class SidTable:
     @cached_property
     def token_tuples(self) -> Sequence[tuple[str, ...]]:
         """Token strings of each item's SID, in item order: a list, made when asked for in a table of millions."""
-        tokens = Made(len(self), self._tokens_between)
+        tokens = LazySequence(len(self), self._tokens_between)
         return tokens if len(self) > LARGE else list(tokens)
 
     @cached_property
     def sids(self) -> Sequence[str]:
         """SID string of each item, in item order: a list, made when asked for in a table of millions."""
-        sids = Made(len(self), lambda start, stop: ["".join(tokens) for tokens in self.token_tuples[start:stop]])
+        sids = LazySequence(
+            len(self), lambda start, stop: ["".join(tokens) for tokens in self.token_tuples[start:stop]]
+        )
         return sids if len(self) > LARGE else list(sids)
 
     @cached_property

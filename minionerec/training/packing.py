@@ -58,7 +58,7 @@ def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
 
 @dataclass
 class TreeCollator:
-    """Collates examples (the columns of `minionerec.training.rows.Rows`) into packed rows.
+    """Collates examples (the columns of `minionerec.training.rows.TokenizedExamples`) into packed rows.
 
     Attributes:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;

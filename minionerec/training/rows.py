@@ -13,8 +13,8 @@ from minionerec.data.rows import SplitRows
 from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
-    Example,
     ExampleBuilder,
+    PromptExample,
     encode_completion,
     encode_prompt,
 )
@@ -24,7 +24,7 @@ from minionerec.training.plan import choose_examples
 
 
 @dataclass
-class Rows:
+class TokenizedExamples:
     """Tokenised rows.
 
     Attributes:
@@ -61,7 +61,7 @@ class Rows:
         """The rows as a data set has them."""
         return {name: getattr(self, name) for name in COLUMNS}
 
-    def take(self, other: "Rows", places: Sequence[int]) -> None:
+    def take(self, other: "TokenizedExamples", places: Sequence[int]) -> None:
         """Add some of another's rows."""
         for name in COLUMNS:
             own, theirs = getattr(self, name), getattr(other, name)
@@ -84,8 +84,8 @@ COLUMNS = ("input_ids", "labels", "weights", "histories", "slots", "moments", "p
 
 
 def tokenise_examples(
-    tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], max_prompt_length: int, seed: int = 0
-) -> Rows:
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[PromptExample], max_prompt_length: int, seed: int = 0
+) -> TokenizedExamples:
     """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
 
     Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`. Where there are several ways
@@ -98,7 +98,7 @@ def tokenise_examples(
     ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
     begins = np.random.default_rng(seed).integers(len(ways), size=len(ids)).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
-    return Rows(
+    return TokenizedExamples(
         input_ids=ids,
         labels=[[-100] * len(p) + c for p, c in zip(ways[0].ids, completions, strict=True)],
         weights=[[1.0] * len(row) for row in ids],
@@ -117,7 +117,7 @@ def tokenise_rows(
     max_prompt_length: int,
     recency: float = 0.0,
     seed: int = 0,
-) -> Rows:
+) -> TokenizedExamples:
     """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
     rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
     ages = recency_weights(builder.corpus, recency)
@@ -125,7 +125,7 @@ def tokenise_rows(
     return rows
 
 
-def with_histories(rows: Rows, builder: ExampleBuilder, asked: SplitRows, weights: np.ndarray) -> None:
+def with_histories(rows: TokenizedExamples, builder: ExampleBuilder, asked: SplitRows, weights: np.ndarray) -> None:
     """Give rows of the task next_sid the weights of their targets, and what a teacher reads.
 
     Args:
@@ -178,7 +178,7 @@ def tokenise_windows(
     windows: Sequence[Window],
     recency: float = 0.0,
     task: str = NEXT_SID,
-) -> Rows:
+) -> TokenizedExamples:
     """Windows of the training rows as rows with a loss at every target item, weighed by age.
 
     Of titles there is no loss at items that have none, and no teacher has a say.
@@ -188,7 +188,7 @@ def tokenise_windows(
     numbers = (builder.table.sid_numbers + 1).tolist()
     ages = recency_weights(builder.corpus, recency)
     ages /= ages.mean()
-    rows = Rows()
+    rows = TokenizedExamples()
     for window in windows:
         first = window.first_target
         ids, labels, weights = list(start), [-100] * len(start), [1.0] * len(start)
@@ -224,9 +224,9 @@ def window_texts(
 
 def training_rows(
     tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, config: SftConfig
-) -> tuple[Rows, dict[str, int]]:
+) -> tuple[TokenizedExamples, dict[str, int]]:
     """The training rows of all tasks by their weights, and the number of rows of each task."""
-    chosen, counts = Rows(), {}
+    chosen, counts = TokenizedExamples(), {}
     for task, weight in config.tasks.items():
         if task in (NEXT_SID, NEXT_TITLE) and config.all_positions:
             windows = user_windows(builder.corpus)

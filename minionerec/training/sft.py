@@ -45,7 +45,7 @@ from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length
 from minionerec.training.plan import StepPlan, plan_steps
-from minionerec.training.rows import Rows, tokenise_examples, training_rows
+from minionerec.training.rows import TokenizedExamples, tokenise_examples, training_rows
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_logits
 from minionerec.training.stream.build import disk_rows
@@ -345,7 +345,12 @@ def _load(config: SftConfig, run: TrainingRun, stored: StoredCorpus | None) -> t
 
 
 def _trainer(
-    run: TrainingRun, config: SftConfig, plan: StepPlan, bundle: Bundle, rows: Rows | DiskRows, builder: ExampleBuilder
+    run: TrainingRun,
+    config: SftConfig,
+    plan: StepPlan,
+    bundle: Bundle,
+    rows: TokenizedExamples | DiskRows,
+    builder: ExampleBuilder,
 ) -> SidSftTrainer:
     """A trainer of these rows, which validates on those held out; that of a refit does not."""
     args = SFTConfig(
@@ -392,7 +397,7 @@ def _trainer(
     return trainer
 
 
-def _say_rows(bundle: Bundle, rows: Rows | DiskRows, task_counts: Mapping[str, int]) -> None:
+def _say_rows(bundle: Bundle, rows: TokenizedExamples | DiskRows, task_counts: Mapping[str, int]) -> None:
     logger.info(
         "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
@@ -413,7 +418,7 @@ def _say_rows(bundle: Bundle, rows: Rows | DiskRows, task_counts: Mapping[str, i
 
 def _rows(
     config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, stored: StoredCorpus | None
-) -> tuple[Rows | DiskRows, Mapping[str, int]]:
+) -> tuple[TokenizedExamples | DiskRows, Mapping[str, int]]:
     """The training rows of all tasks, in memory or on disk, and the number of rows of each task."""
     if stored is None:
         return training_rows(bundle.tokenizer, builder, config)

@@ -22,7 +22,7 @@ from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.data.times import NO_TIME, row_times
 from minionerec.preference.data import read_comparisons, read_features
-from minionerec.recommend.items import Items
+from minionerec.recommend.items import CatalogueItems
 from minionerec.reports.experiment_log.config import ExperimentLogConfig
 
 N_ITEMS, N_ROWS = 8, 24
@@ -53,9 +53,9 @@ def _make_items(folder: Path) -> None:
         table.to_csv(folder / f"items{suffix}", index=False, sep=separator)
 
 
-def _read_items(path: Path) -> Items:
+def _read_items(path: Path) -> CatalogueItems:
     catalogue = pd.DataFrame({"item_id": [f"i{n}" for n in range(N_ITEMS)], "title": "Tea"})
-    found = Items.of(SimpleNamespace(items=catalogue), path)  # type: ignore[arg-type]
+    found = CatalogueItems.of(SimpleNamespace(items=catalogue), path)  # type: ignore[arg-type]
     for name, column in found.columns.items():
         holds(len(column.values) == N_ITEMS, f"{name} has {len(column.values)} values")
         some = next((value for value in map(column.at, range(N_ITEMS)) if value is not None), None)

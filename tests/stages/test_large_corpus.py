@@ -18,7 +18,7 @@ from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE,
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import chosen_baselines, make_baselines
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.reports import material
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
@@ -107,7 +107,7 @@ def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypa
 def test_lists_are_cut_to_what_a_baseline_says_of_fewer(pieces):
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
-    rows = Rows.of(corpus, "test")
+    rows = RankedSplit.of(corpus, "test")
     for width in (1, 2, 3, 4, 5):
         found, chosen = read_baseline_lists(pieces / "eval", rows, width, table)
         for name, baseline in make_baselines(corpus, table, chosen).items():
@@ -122,7 +122,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
     assert read_chosen(tmp_path).examples > 0
     (tmp_path / FILE).write_bytes(b"PAR1 no more")
     with pytest.raises(ArtefactError, match=FILE):
-        read_baseline_lists(tmp_path, Rows.of(corpus, "test"), 2, None)
+        read_baseline_lists(tmp_path, RankedSplit.of(corpus, "test"), 2, None)
     (tmp_path / CONSTANTS_FILE).write_text('{"ridge": 3}')
     with pytest.raises(ArtefactError, match=f"{CONSTANTS_FILE}: holds no constants of baselines"):
         read_chosen(tmp_path)
@@ -131,8 +131,10 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
 def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = StoredCorpus.open(pieces / "corpus"), Corpus.load(pieces / "corpus")
-    rows = Rows.of(corpus, split)
-    ours, theirs = (row_kinds(data, Rows.of(data, split), split, row_times(data, split)) for data in (stored, corpus))
+    rows = RankedSplit.of(corpus, split)
+    ours, theirs = (
+        row_kinds(data, RankedSplit.of(data, split), split, row_times(data, split)) for data in (stored, corpus)
+    )
     assert ours.keys() == theirs.keys()
     for group, kinds in theirs.items():
         assert {kind: found.tolist() for kind, found in ours[group].items()} == {
@@ -149,7 +151,7 @@ def test_the_page_of_an_evaluation_says_what_its_baselines_file_says(pieces):
     """The figures beside the model's are those of the lists that are kept."""
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
-    rows = Rows.of(corpus, "test")
+    rows = RankedSplit.of(corpus, "test")
     figures = read_json(pieces / "eval" / "metrics.json")["recommenders"]
     for name, found in read_baseline_lists(pieces / "eval", rows, 5, table)[0].items():
         hits = [sid in sids for sid, sids in zip(found.target_sids, found.sids, strict=True)]

@@ -35,7 +35,7 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.export import run_export
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.reports.compare import run_compare
 from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
@@ -184,7 +184,7 @@ def test_what_measures_refuses_it(made, tmp_path):
     assert not (tmp_path / "eval").exists()
     corpus = Corpus.load(made / "corpus")
     ranker = load_ranker(made / "sft_all", corpus)
-    lists = rank_rows(ranker, Rows.of(corpus, "test"), 5, table=ranker.table)
+    lists = rank_rows(ranker, RankedSplit.of(corpus, "test"), 5, table=ranker.table)
     place = tmp_path / "predictions"
     lists.save(place, config={}, inputs={"checkpoint": made / "sft_all"}, counts={"split": "test", "beams": 5})
     assert len(Predictions.load(place)) == 40

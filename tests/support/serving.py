@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import ArtefactError
-from minionerec.recommend.items import Column, Items
+from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve.config import ServeConfig
@@ -57,7 +57,7 @@ def make_recommender(shift=0, version="", seconds=0.0):
         "price": Column.of(pd.Series([float(place) for place in range(N)])),
         "in_stock": Column.of(pd.Series([place % 3 != 0 for place in range(N)])),
     }
-    items = Items(IDS, [f"<b>Thing</b> {place}" for place in range(N)], columns)
+    items = CatalogueItems(IDS, [f"<b>Thing</b> {place}" for place in range(N)], columns)
     return Recommender(FakeRanker(shift, seconds), items, "fake", version or f"version-{shift}", 10)
 
 

@@ -96,7 +96,7 @@ def likes_of(people: People, block: int) -> Likes:
 
 
 @dataclass(frozen=True)
-class Visits:
+class Purchases:
     """When the people of a block choose something: M choices, person after person, each in order of time.
 
     Attributes:
@@ -110,7 +110,7 @@ class Visits:
     pauses: np.ndarray
 
 
-def visits_of(people: People, block: int) -> Visits:
+def visits_of(people: People, block: int) -> Purchases:
     """When the people of a block choose something.
 
     How often follows a gamma distribution of shape 2 around the mean. A person comes during a part of the city's days,
@@ -141,7 +141,7 @@ def visits_of(people: People, block: int) -> Visits:
     pauses = np.empty_like(times)
     pauses[1:] = times[1:] - times[:-1]
     pauses[firsts] = -1
-    return Visits(counts, times, pauses)
+    return Purchases(counts, times, pauses)
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:

@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Part:
+class InteractionPart:
     """Some interactions, in the source's order.
 
     Attributes:
@@ -38,18 +38,18 @@ class Part:
     times: np.ndarray | None
 
 
-def source_parts(source: Source) -> Iterator[Part]:
+def source_parts(source: Source) -> Iterator[InteractionPart]:
     """What a reader found, part by part."""
     for start in range(0, len(source.users), PART):
         some = slice(start, start + PART)
         people = source.user_ids.take(pa.array(source.users[some]))
         people = people.combine_chunks() if isinstance(people, pa.ChunkedArray) else people
         times = None if source.times is None else source.times[some]
-        yield Part(people, source.item_index[some], times)
+        yield InteractionPart(people, source.item_index[some], times)
 
 
 def hand_over(
-    engine: Engine, parts: Iterable[Part], stays: Callable[[], str] = lambda: "item >= 0"
+    engine: Engine, parts: Iterable[InteractionPart], stays: Callable[[], str] = lambda: "item >= 0"
 ) -> tuple[int, bool]:
     """Make the engine's table `raw`.
 

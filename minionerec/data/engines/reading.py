@@ -15,7 +15,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.engines import statements
 from minionerec.data.engines.build import Raw
 from minionerec.data.engines.engine import Engine
-from minionerec.data.engines.handing import Part, hand_over
+from minionerec.data.engines.handing import InteractionPart, hand_over
 from minionerec.data.engines.parquet import ParquetVisits, stays_whole
 from minionerec.data.files import check_file, open_bytes
 from minionerec.data.source import BadRows
@@ -187,7 +187,7 @@ class _Parts:
         counts = lines_inside(self.catalogue.lines, self.lines)
         return Raw(self.catalogue.items, self.files.where, count, True, real, ticks, counts)
 
-    def _clean(self, part: tuple[Path, pd.DataFrame]) -> Part:
+    def _clean(self, part: tuple[Path, pd.DataFrame]) -> InteractionPart:
         """The rows of a part that have ids and a time; items that nobody knows are -1."""
         path, table = part
         user, item, time = (self.columns[f"{name}_column"] for name in ("user", "item", "time"))
@@ -207,7 +207,7 @@ class _Parts:
                     found[unit] = _First(self.rows + row, where, chosen[time].iloc[[row]], chosen[item].iloc[row])
                 found[unit].count += len(rows)
         self.rows += len(chosen)
-        return Part(pa.array(chosen[user], pa.string(), from_pandas=True), index, times)
+        return InteractionPart(pa.array(chosen[user], pa.string(), from_pandas=True), index, times)
 
     def _stays(self) -> str:
         """Count the rows of another unit than most, and those whose item nobody knows; says which are neither."""

@@ -176,7 +176,7 @@ class Catalogue:
 
 
 @dataclass(frozen=True)
-class Visits:
+class Interactions:
     """The interactions of a table that can be used.
 
     Attributes:
@@ -203,7 +203,7 @@ def clean_visits(
     user_column: str,
     item_column: str,
     time_column: str,
-) -> Visits:
+) -> Interactions:
     """The interactions of a table that can be used.
 
     Args:
@@ -228,7 +228,7 @@ def clean_visits(
         place = place_of(table, path, int(table.index[row]))
         refuse_unknown(place, item_column, table[item_column].iloc[row], len(unknown), catalogue, bad)
         table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
-    return Visits(table[user_column], item_index.astype(np.int32), times, ticks, lines)
+    return Interactions(table[user_column], item_index.astype(np.int32), times, ticks, lines)
 
 
 def read_tables(

@@ -20,7 +20,7 @@ from minionerec.models.prompts.wording import NEXT_TITLE
 
 @dataclass(frozen=True)
 class Titles:
-    """Distinct titles and the items behind them; groups of items as `candidates.Groups` are.
+    """Distinct titles and the items behind them; groups of items as `candidates.CandidateGroups` are.
 
     Attributes:
         trie: The distinct titles in the tokens of one tokenizer.

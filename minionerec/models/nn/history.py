@@ -9,7 +9,7 @@ from torch import nn
 
 from minionerec.data.transitions import Transitions
 from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -180,7 +180,7 @@ class PairCounts(nn.Module):
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
-        columns: Columns,
+        columns: ColumnSubset,
         labels: torch.Tensor | None = None,
     ) -> Places:
         """As `places`, for the scores of some items alone; nothing here is as long as there are items.

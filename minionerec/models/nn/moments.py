@@ -50,7 +50,7 @@ class MomentStates(nn.Module):
         return scaled
 
 
-class Popularity(nn.Module):
+class LearnedPopularity(nn.Module):
     """How often each item was a target, by moment, as an addition to scores with one weight a moment.
 
     It is no part of training, where it would learn to be relied on: the weights are found on rows that were held out.

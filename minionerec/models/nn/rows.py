@@ -34,7 +34,7 @@ The gradient of the table is a sparse tensor of R rows, so that nothing in a ste
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnSubset:
     """Some of N numbers, in ascending order: the columns of a part of a wide matrix.
 
     Attributes:
@@ -46,7 +46,7 @@ class Columns:
     first: int | None = None
 
     @classmethod
-    def between(cls, begin: int, end: int, device: torch.device | str) -> "Columns":
+    def between(cls, begin: int, end: int, device: torch.device | str) -> "ColumnSubset":
         """All numbers from `begin` to `end` - 1."""
         return cls(torch.arange(begin, end, device=device), begin)
 

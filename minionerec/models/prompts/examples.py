@@ -31,7 +31,7 @@ LONGEST_TEXT = 20_000
 
 
 @dataclass(frozen=True)
-class Example:
+class PromptExample:
     """One prompt with its completion.
 
     Attributes:
@@ -140,7 +140,7 @@ class ExampleBuilder:
         values = {**self.specials, "sid": self.table.sids[item], "title": title, "description": description}
         return self.wording.task(task).completion.format_map(values)
 
-    def build(self, task: str, split: str) -> list[Example]:
+    def build(self, task: str, split: str) -> list[PromptExample]:
         """All examples of one task.
 
         Row tasks give one example for each row of the split; item tasks one for each item that has the texts the task
@@ -155,7 +155,7 @@ class ExampleBuilder:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples
 
-    def some(self, task: str, split: str, items: range | None = None) -> list[Example]:
+    def some(self, task: str, split: str, items: range | None = None) -> list[PromptExample]:
         """Examples of one task as `build` gives them, or none; of an item task those of a range of items.
 
         Raises:
@@ -179,12 +179,12 @@ class ExampleBuilder:
         for about, target in asked:
             if all(text[target].strip() for text in needed):
                 prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
-                examples.append(Example(task, prompt, self.completion(task, target), target, tuple(others)))
+                examples.append(PromptExample(task, prompt, self.completion(task, target), target, tuple(others)))
         return examples
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedPrompts:
     """Tokenised prompts.
 
     Attributes:
@@ -196,7 +196,7 @@ class Encoded:
     cut: int
 
 
-def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> Encoded:
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> EncodedPrompts:
     """Token ids of prompts, cut to their last `max_length` ids.
 
     Raises:
@@ -209,8 +209,8 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], ma
                 f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
             )
     if not max_length:
-        return Encoded(encoded, 0)
-    return Encoded([ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded))
+        return EncodedPrompts(encoded, 0)
+    return EncodedPrompts([ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded))
 
 
 def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:

@@ -17,8 +17,8 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.parquet import read_parquet
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_place
-from minionerec.recommend.rankers.candidates import Groups
-from minionerec.recommend.rankers.lists import Rows, as_predictions
+from minionerec.recommend.rankers.candidates import CandidateGroups
+from minionerec.recommend.rankers.lists import RankedSplit, as_predictions
 
 FILE = "baselines.parquet"
 CONSTANTS_FILE = "baselines.json"
@@ -47,7 +47,7 @@ def read_chosen(place: Path) -> Chosen:
 
 
 def read_baseline_lists(
-    place: Path, rows: Rows, width: int, table: Groups | None
+    place: Path, rows: RankedSplit, width: int, table: CandidateGroups | None
 ) -> tuple[dict[str, Predictions], Chosen]:
     """The baselines' lists of an evaluation, cut to their first candidates, and their constants.
 

@@ -40,7 +40,7 @@ from minionerec.recommend.rankers.grounding import (
     row_min_max,
     title_weights,
 )
-from minionerec.recommend.rankers.lists import Rows, as_predictions
+from minionerec.recommend.rankers.lists import RankedSplit, as_predictions
 from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -172,7 +172,7 @@ Weigh = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class _Task:
+class _GroundingTask:
     """Who writes, and about what.
 
     Attributes:
@@ -272,7 +272,7 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
     return EvalResult.load(stage.output)
 
 
-def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _Task:
+def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _GroundingTask:
     """Corpus, checkpoint and titles."""
     for name in {"checkpoint", "sequential"} & set(inputs):
         require_held_out(inputs[name])
@@ -293,7 +293,7 @@ def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _Task:
         )
     behind = ranked_items(titles.sid_numbers, corpus.popularity())
     names = [clean_text(builder.titles[items[0]]) for items in behind]
-    return _Task(corpus, bundle, builder, titles, behind, names)
+    return _GroundingTask(corpus, bundle, builder, titles, behind, names)
 
 
 def _chooses(config: GroundingConfig) -> bool:
@@ -322,7 +322,9 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
     return [clean_text(text) for text in found.loc[rows]]
 
 
-def _ground(task: _Task, written: pd.DataFrame, config: GroundingConfig, inputs: Mapping[str, Path]) -> _Grounded:
+def _ground(
+    task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig, inputs: Mapping[str, Path]
+) -> _Grounded:
     """Vectors of texts and titles, made together so that equal texts have equal ones."""
     place_of = {
         text: place for place, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
@@ -343,7 +345,7 @@ def _ground(task: _Task, written: pd.DataFrame, config: GroundingConfig, inputs:
     return _Grounded(space, vectors, place_of, _weigher(task, config, model), told)
 
 
-def _encoder(task: _Task, config: GroundingConfig) -> Encode:
+def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
     """What makes vectors of texts."""
     if config.encoder == TFIDF:
         fitted_on = [name for name in dict.fromkeys(task.names) if name]
@@ -354,7 +356,7 @@ def _encoder(task: _Task, config: GroundingConfig) -> Encode:
     return lambda texts: encoder.encode(texts).vectors
 
 
-def _own_states(task: _Task, texts: Sequence[str], batch_size: int) -> np.ndarray:
+def _own_states(task: _GroundingTask, texts: Sequence[str], batch_size: int) -> np.ndarray:
     """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
     bos = task.builder.specials["bos"]
     ids = encode_completion(task.bundle.tokenizer, [bos + text for text in texts])
@@ -362,7 +364,7 @@ def _own_states(task: _Task, texts: Sequence[str], batch_size: int) -> np.ndarra
         return pooled_states(task.bundle.model.base_model, ids, "last", batch_size)
 
 
-def _weigher(task: _Task, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
+def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
     """What pulls titles nearer; where a sequential model has no history to read, popularity does."""
     numbers = task.titles.sid_numbers
     popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
@@ -383,7 +385,7 @@ def _weigher(task: _Task, config: GroundingConfig, model: SequentialRanker | Non
 
 
 def _gamma(
-    task: _Task, grounded: _Grounded, written: pd.DataFrame, config: GroundingConfig
+    task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, config: GroundingConfig
 ) -> tuple[float, dict[str, float]]:
     """The exponent, and what each that there was to choose from reached on validation rows."""
     if config.weights == "none":
@@ -402,10 +404,10 @@ def _gamma(
 
 
 def _rank(
-    task: _Task, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
+    task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
 ) -> tuple[Predictions, dict[str, Any]]:
     """The nearest titles' items for every row, and what the manifest says of the texts."""
-    rows = Rows.of(task.corpus, config.split)
+    rows = RankedSplit.of(task.corpus, config.split)
     texts = _texts_of(written, config.split, np.arange(len(rows)))
     items: list[list[int]] = []
     scores: list[list[float]] = []
@@ -432,12 +434,12 @@ def _rank(
     return as_predictions(Ranking(items, scores), rows, task.titles, given), said
 
 
-def _measuring(task: _Task, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
+def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
     """What is measured, and how."""
     return Measuring(
         corpus=task.corpus,
         split=config.split,
-        rows=Rows.of(task.corpus, config.split),
+        rows=RankedSplit.of(task.corpus, config.split),
         name=NAME,
         table=task.titles,
         width=config.candidates,

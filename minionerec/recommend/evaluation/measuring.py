@@ -13,12 +13,12 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions, item_ranks, ranking_metrics, sid_ranks
-from minionerec.metrics.slices import Part, format_parts, list_kinds, measure_kinds
+from minionerec.metrics.slices import SliceResult, format_parts, list_kinds, measure_kinds
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.rankers.baselines import Chosen, chosen_baselines
-from minionerec.recommend.rankers.candidates import Groups
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.candidates import CandidateGroups
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 
 # The metrics of an evaluation by kind of row.
 
@@ -31,7 +31,7 @@ def measure_lists(
     ks: Sequence[int],
     seed: int,
     resamples: int,
-) -> list[Part]:
+) -> list[SliceResult]:
     """HR and NDCG of several recommenders' lists by kind of row, by SID where they have SIDs; intervals by user.
 
     Args:
@@ -48,12 +48,12 @@ def measure_lists(
         ranks = sid_ranks(found) if any(found.target_sids) else item_ranks(found)
         per_row = ranking_metrics(ranks, ks)
         values[name] = {metric: of[None] for metric, of in per_row.items() if not metric.startswith("MRR")}
-    rows = Rows.of(corpus, split)
+    rows = RankedSplit.of(corpus, split)
     kinds = read_kinds(corpus, rows, split, times)
     return measure_kinds(list_kinds(kinds), values, seed, resamples, rows.users)
 
 
-def format_measured(parts: Sequence[Part], names: Sequence[str], ks: Sequence[int]) -> str:
+def format_measured(parts: Sequence[SliceResult], names: Sequence[str], ks: Sequence[int]) -> str:
     """The table of NDCG by kind of row, at 10 or else the largest cut-off."""
     return format_parts(parts, f"NDCG@{10 if 10 in ks else max(ks)}", names)
 
@@ -109,9 +109,9 @@ class Measuring:
 
     corpus: Corpus | StoredCorpus
     split: str
-    rows: Rows
+    rows: RankedSplit
     name: str
-    table: Groups | None
+    table: CandidateGroups | None
     width: int
     ks: Sequence[int]
     baselines: bool
@@ -139,7 +139,7 @@ class Measured:
     baselines: Mapping[str, Predictions]
     chosen: Chosen | None
     evaluations: Mapping[str, Evaluation]
-    parts: Sequence[Part] | None
+    parts: Sequence[SliceResult] | None
 
     @property
     def sid_table(self) -> str | None:

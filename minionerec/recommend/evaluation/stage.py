@@ -21,9 +21,9 @@ from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.candidates import Groups
+from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.lists import Rows, as_predictions, checked_predictions
+from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, checked_predictions
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker, tells_moments
 from minionerec.recommend.rankers.mixture import Mixing
 from minionerec.recommend.rankers.protocol import Ranker
@@ -37,7 +37,7 @@ _SEARCH_NAMES = {"beam": "beam search", "exact": "exact search", "stock": "stock
 
 
 @dataclass(frozen=True)
-class _Task:
+class _EvalTask:
     """What is evaluated.
 
     Attributes:
@@ -49,10 +49,10 @@ class _Task:
     """
 
     corpus: Corpus | StoredCorpus
-    rows: Rows
+    rows: RankedSplit
     ranker: Ranker
     name: str
-    table: Groups | None
+    table: CandidateGroups | None
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def run_eval(config: EvalConfig) -> EvalResult:
     return EvalResult.load(stage.output)
 
 
-def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
+def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
     """Corpus, rows, ranker and SIDs."""
     corpus = read_corpus(inputs["corpus"])
-    rows = Rows.of(corpus, config.split)
+    rows = RankedSplit.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
     if config.ranker:
-        task = _Task(corpus, rows, make_ranker(config.ranker, in_memory(corpus)), config.ranker, table)
+        task = _EvalTask(corpus, rows, make_ranker(config.ranker, in_memory(corpus)), config.ranker, table)
     else:
         require_held_out(inputs["checkpoint"])
         search = Search(
@@ -139,7 +139,7 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _Task:
         if config.assistant:
             _let_assist(ranker, config, inputs, corpus)
         name, groups = _told(ranker, config, table)
-        task = _Task(corpus, rows, ranker, name, groups)
+        task = _EvalTask(corpus, rows, ranker, name, groups)
     known, what = (
         (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
     )
@@ -171,14 +171,14 @@ def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], 
         ranker.mixing = Mixing(assistant, config.share, config.combine)
 
 
-def _assisted(task: _Task) -> dict[str, int]:
+def _assisted(task: _EvalTask) -> dict[str, int]:
     """What the manifest says of rows of which an assistant could read nothing."""
     if not isinstance(task.ranker, LanguageRanker) or task.ranker.mixing is None:
         return {}
     return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
 
 
-def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, Groups | None]:
+def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
     """What the tables call a ranker that was trained here, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
         name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
@@ -190,7 +190,7 @@ def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[s
     return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
 
 
-def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
+def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
@@ -236,7 +236,7 @@ def _answer(task: _Task, config: EvalConfig, work: Work) -> _Answer | None:
     return _Answer(predictions, asked, None, told)
 
 
-def _measuring(task: _Task, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
+def _measuring(task: _EvalTask, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
     """What is measured; the baselines only where what was seen may be recommended, as they do."""
     return Measuring(
         corpus=task.corpus,

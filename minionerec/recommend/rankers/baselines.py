@@ -27,7 +27,7 @@ from minionerec.data.stored_windows import padded_windows, sampled_rows, windows
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
 from minionerec.data.windows import row_windows
 from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Ranker, Ranking
 
 logger = get_logger(__name__)
@@ -174,7 +174,7 @@ class TrainingRows:
     unit: str
 
     @classmethod
-    def of(cls, data: Corpus | StoredCorpus | Split, table: Groups | None = None) -> "TrainingRows":
+    def of(cls, data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None) -> "TrainingRows":
         """The training examples of a corpus, or of the split that a protocol made.
 
         Args:
@@ -790,7 +790,9 @@ def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored) -> f
     return max(found, key=found.__getitem__)
 
 
-def choose(data: Corpus | StoredCorpus | Split, table: Groups | None = None, *, masked: bool = False) -> Chosen:
+def choose(
+    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, *, masked: bool = False
+) -> Chosen:
     """The constants of the baselines that are best on the validation examples; test examples are not read.
 
     Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
@@ -809,7 +811,7 @@ def choose(data: Corpus | StoredCorpus | Split, table: Groups | None = None, *, 
 
 
 def chosen_baselines(
-    data: Corpus | StoredCorpus | Split, table: Groups | None = None, *, masked: bool = False
+    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, *, masked: bool = False
 ) -> tuple[Chosen, dict[str, Ranker]]:
     """The constants of `choose`, and the baselines with them, made once; the arguments are those of `choose`."""
     rows = TrainingRows.of(data, table)
@@ -836,7 +838,7 @@ def chosen_baselines(
 
 
 def make_baselines(
-    data: Corpus | StoredCorpus | Split, table: Groups | None = None, chosen: Chosen | None = None
+    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, chosen: Chosen | None = None
 ) -> dict[str, Ranker]:
     """The baselines by name; EASE where it is not left out.
 

@@ -6,7 +6,7 @@ from typing import Protocol, overload
 import numpy as np
 
 
-class Groups(Protocol):
+class CandidateGroups(Protocol):
     """What items share, so that they are one candidate: SIDs (`SidTable`), or titles (`Titles`)."""
 
     @property

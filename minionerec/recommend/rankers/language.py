@@ -26,7 +26,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.memory import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.candidates import CandidateMasks, Groups, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.mixture import Mixing
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.sid.table import code_token
@@ -129,7 +129,7 @@ class LanguageRanker:
         return None if self.bonus is None else self.bonus.numpy()[self.table.sid_numbers]
 
     @cached_property
-    def table(self) -> Groups:
+    def table(self) -> CandidateGroups:
         """The SIDs that it speaks."""
         return self.bundle.table
 

@@ -11,12 +11,12 @@ from minionerec.data.sequences import Split
 from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.candidates import Groups
+from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Ranker, Ranking
 
 
 @dataclass(frozen=True)
-class Rows:
+class RankedSplit:
     """The rows of one split that a ranker is asked about.
 
     Attributes:
@@ -36,7 +36,7 @@ class Rows:
         return len(self.users)
 
     @classmethod
-    def of(cls, data: Corpus | StoredCorpus | Split, split: str) -> "Rows":
+    def of(cls, data: Corpus | StoredCorpus | Split, split: str) -> "RankedSplit":
         """The rows of "valid" or "test" of a corpus, or of what a protocol made of the data.
 
         Raises:
@@ -49,7 +49,7 @@ class Rows:
 
 
 def rank_rows(
-    ranker: Ranker, rows: Rows, k: int, *, table: Groups | None = None, allowed: Allowed | None = None
+    ranker: Ranker, rows: RankedSplit, k: int, *, table: CandidateGroups | None = None, allowed: Allowed | None = None
 ) -> Predictions:
     """Ask a ranker for the rows of a split.
 
@@ -68,10 +68,10 @@ def rank_rows(
 
 def checked_predictions(
     ranking: Ranking,
-    rows: Rows,
+    rows: RankedSplit,
     k: int,
     *,
-    table: Groups | None = None,
+    table: CandidateGroups | None = None,
     allowed: Allowed | None = None,
     given: tuple[str, ...] = (),
 ) -> Predictions:
@@ -81,7 +81,7 @@ def checked_predictions(
 
 
 def as_predictions(
-    ranking: Ranking, rows: Rows, table: Groups | None = None, given: tuple[str, ...] = ()
+    ranking: Ranking, rows: RankedSplit, table: CandidateGroups | None = None, given: tuple[str, ...] = ()
 ) -> Predictions:
     """Ranked items with the rows that they are for, and what the ranker was given; SIDs are "" without a table."""
     sids = None if table is None else table.sids
@@ -101,7 +101,7 @@ def check_ranking(
     rows: int,
     k: int,
     n_items: int,
-    table: Groups | None = None,
+    table: CandidateGroups | None = None,
     allowed: Allowed | None = None,
 ) -> None:
     """Check that lists are what a `Ranker` promises.

@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What the model said to one call.
 
     Attributes:
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class QueuedCall:
     """A call in the queue.
 
     Attributes:
@@ -49,7 +49,7 @@ class Job:
     """
 
     requests: Sequence[Request]
-    future: "asyncio.Future[Outcome]"
+    future: "asyncio.Future[CallOutcome]"
     deadline: float
     work: Callable[[Served], bytes] | None = None
 
@@ -96,7 +96,7 @@ class Batcher:
         self._most, self._batch, self._window, self._timeout = queue, batch, window_s, timeout_s
         self._metrics = metrics
         self._ready = threading.Condition()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[QueuedCall] = deque()
         self._rows = 0
         self._wanted = 1  # requests that must wait before the thread is woken
         self._last = 1
@@ -134,7 +134,7 @@ class Batcher:
             self._metrics.refused.labels("queue").inc()
             raise Refusal(503, "too many requests are waiting; try again later.", retry_after=max(1, round(wait)))
 
-    def submit(self, requests: Sequence[Request], work: Callable[[Served], bytes] | None = None) -> Job:
+    def submit(self, requests: Sequence[Request], work: Callable[[Served], bytes] | None = None) -> QueuedCall:
         """Put a call into the queue.
 
         Args:
@@ -150,7 +150,7 @@ class Batcher:
         if self._current() is None or self._stopping:
             raise Refusal(503, "the model is not ready.", retry_after=1)
         self.check_room(len(requests))
-        job = Job(requests, self._loop.create_future(), time.monotonic() + self._timeout, work)
+        job = QueuedCall(requests, self._loop.create_future(), time.monotonic() + self._timeout, work)
         with self._ready:
             self._jobs.append(job)
             self._rows += len(requests)
@@ -169,7 +169,7 @@ class Batcher:
                 outcomes = [(job, error) for job in jobs]
             self._loop.call_soon_threadsafe(_deliver, outcomes)
 
-    def _take(self) -> list[Job] | None:
+    def _take(self) -> list[QueuedCall] | None:
         """The next jobs, those left out that nobody waits for; None at the end."""
         with self._ready:
             self._wait_for(1, None)
@@ -177,7 +177,7 @@ class Batcher:
                 return None
             if self._window:
                 self._wait_for(min(self._last, self._batch), time.monotonic() + self._window)
-            taken: list[Job] = []
+            taken: list[QueuedCall] = []
             rows, now = 0, time.monotonic()
             while self._jobs:
                 job = self._jobs[0]
@@ -208,7 +208,7 @@ class Batcher:
             self._metrics.unknown.inc(len(answer.unknown))
         return to_json(answered(answer))
 
-    def _work(self, jobs: list[Job]) -> list[tuple[Job, Outcome | Exception]]:
+    def _work(self, jobs: list[QueuedCall]) -> list[tuple[QueuedCall, CallOutcome | Exception]]:
         served = self._current()
         if served is None:
             raise RuntimeError("calls were taken before there was a model")
@@ -224,22 +224,22 @@ class Batcher:
         self._metrics.batch_seconds.observe(seconds)
         share = seconds / len(requests)
         self._row_seconds = share if not self._row_seconds else 0.8 * self._row_seconds + 0.2 * share
-        outcomes: list[tuple[Job, Outcome | Exception]] = []
+        outcomes: list[tuple[QueuedCall, CallOutcome | Exception]] = []
         start = 0
         for job in jobs:
-            outcomes.append((job, Outcome(served, list(values[start : start + len(job.requests)]))))
+            outcomes.append((job, CallOutcome(served, list(values[start : start + len(job.requests)]))))
             start += len(job.requests)
         return outcomes
 
 
-def _try(served: Served, work: Callable[[Served], bytes]) -> Outcome:
+def _try(served: Served, work: Callable[[Served], bytes]) -> CallOutcome:
     try:
-        return Outcome(served, [work(served)])
+        return CallOutcome(served, [work(served)])
     except Exception as error:
-        return Outcome(served, [error])
+        return CallOutcome(served, [error])
 
 
-def _deliver(outcomes: list[tuple[Job, Outcome | Exception]]) -> None:
+def _deliver(outcomes: list[tuple[QueuedCall, CallOutcome | Exception]]) -> None:
     for job, outcome in outcomes:
         if job.future.done():
             continue

@@ -341,7 +341,7 @@ def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
     metrics, seconds = parts.metrics, parts.limits.timeout_s
     base: Any = AutoHTTPProtocol
 
-    class Protocol(base):  # type: ignore[misc]
+    class LimitedHeadProtocol(base):  # type: ignore[misc]
         """Closes a connection on which no whole head came in time, and speaks JSON where there is no request."""
 
         _timer: asyncio.TimerHandle | None = None
@@ -386,7 +386,7 @@ def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
                 metrics.refused.labels("head").inc()
             self.transport.close()
 
-    return Protocol
+    return LimitedHeadProtocol
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:

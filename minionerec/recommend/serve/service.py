@@ -11,7 +11,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.moments import MOMENTS
 from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError, name_shown
-from minionerec.recommend.serve.batching import Batcher, Outcome
+from minionerec.recommend.serve.batching import Batcher, CallOutcome
 from minionerec.recommend.serve.config import Limits
 from minionerec.recommend.serve.guard import NOTES
 from minionerec.recommend.serve.metrics import Metrics
@@ -147,7 +147,7 @@ class Service:
         if self._log_histories:
             notes["histories"] = [list(request.history) for request in requests]
 
-    async def _ask(self, call: "Call", requests: Sequence[Request], work: Any = None) -> Outcome:
+    async def _ask(self, call: "Call", requests: Sequence[Request], work: Any = None) -> CallOutcome:
         """Put requests to the model, as long as the caller listens and time is left.
 
         Raises:

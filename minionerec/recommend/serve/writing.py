@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.recommend.items import CHOICE, NUMBER, Column, Items
+from minionerec.recommend.items import CHOICE, NUMBER, CatalogueItems, Column
 from minionerec.recommend.requests import Answer, Recommended
 
 _MOST_CHOICES = 200
@@ -39,7 +39,7 @@ def answered(answer: Answer) -> dict[str, Any]:
     return {"items": [recommended(item) for item in answer.items], "unknown": list(answer.unknown)}
 
 
-def described(items: Items, indices: Sequence[int]) -> list[dict[str, Any]]:
+def described(items: CatalogueItems, indices: Sequence[int]) -> list[dict[str, Any]]:
     """Items with their columns."""
     return [
         {
@@ -67,7 +67,7 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def filters(items: Items) -> list[dict[str, Any]]:
+def filters(items: CatalogueItems) -> list[dict[str, Any]]:
     """The columns to filter by.
 
     Returns:

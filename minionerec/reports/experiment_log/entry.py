@@ -17,7 +17,7 @@ from minionerec.reports.config import ReportConfig
 from minionerec.reports.experiment_log.config import EntrySetting, ExperimentLogConfig
 from minionerec.reports.experiment_log.gaps import Gap, SettingLine, Value, gaps_to, setting_lines
 from minionerec.reports.experiment_log.lineage import RL, Lineage, Training, trace
-from minionerec.reports.experiment_log.rules import Step
+from minionerec.reports.experiment_log.rules import StagePair
 from minionerec.reports.experiment_log.trainings import our_settings
 from minionerec.reports.material import Material, gather
 from minionerec.reports.reference import UNKNOWN, ReferenceRow
@@ -70,7 +70,7 @@ class Entry:
     material: Material
     lineages: Mapping[str, Lineage]
     trainings: Sequence[Training]
-    steps: Sequence[Step]
+    steps: Sequence[StagePair]
 
     @property
     def name(self) -> str:
@@ -267,7 +267,7 @@ def _trainings(lineages: Mapping[str, Lineage]) -> list[Training]:
     return list(found.values())
 
 
-def _steps(material: Material) -> list[Step]:
+def _steps(material: Material) -> list[StagePair]:
     labels = list(material.recommended)
     pairs = pairwise(labels) if len(labels) <= ONE_BY_ONE else ((labels[0], label) for label in labels[1:])
     names = log_metrics(material)
@@ -275,7 +275,7 @@ def _steps(material: Material) -> list[Step]:
     for before, after in pairs:
         first, second = (material.recommended[label].system for label in (before, after))
         gaps = differences(second, first, material.readings[0], names, material.bootstrap)
-        found.append(Step(after, before, gaps))
+        found.append(StagePair(after, before, gaps))
     return found
 
 

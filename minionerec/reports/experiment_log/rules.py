@@ -31,7 +31,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Step:
+class StagePair:
     """Two stages on the same rows.
 
     Attributes:
@@ -88,7 +88,7 @@ def _range(low: float, high: float) -> str:
     return f"by {size}"
 
 
-def stage_pattern(step: Step) -> list[Said]:
+def stage_pattern(step: StagePair) -> list[Said]:
     """In how many metrics a stage rose and fell, which fell, and how much of it the rows can show."""
     gains = {name: found.difference for name, found in step.differences.items()}
     rise, fall = [n for n, gain in gains.items() if gain > 0], [n for n, gain in gains.items() if gain < 0]
@@ -156,7 +156,7 @@ def gains(after: LevelAnalysis, before: LevelAnalysis, names: tuple[str, str]) -
     return said
 
 
-def sharpening(after: LevelAnalysis, before: LevelAnalysis, step: Step) -> list[Said]:
+def sharpening(after: LevelAnalysis, before: LevelAnalysis, step: StagePair) -> list[Said]:
     """Whether a stage finds fewer first codes in long lists while its first guess gets better."""
     k = after.ks[-1]
     if after.levels != before.levels or k not in before.ks or k == 1 or not _first(after) or not _first(before):

@@ -36,7 +36,7 @@ Values = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Line:
+class BoardLine:
     """One recommender.
 
     Attributes:
@@ -111,7 +111,7 @@ class Board:
     config: LeaderboardConfig
     ground: Ground
     table: SidTable | None
-    lines: Sequence[Line]
+    lines: Sequence[BoardLine]
     baselines: Baselines | None
     reference: Reference | None
 
@@ -132,12 +132,12 @@ class Board:
         return [self.config.headline, f"{'HR' if kind == 'NDCG' else 'NDCG'}@{k}"]
 
     @property
-    def finished(self) -> list[Line]:
+    def finished(self) -> list[BoardLine]:
         """The recommenders that are measured, the best by the headline first."""
         finished = [line for line in self.lines if not line.pending]
         return sorted(finished, key=lambda line: -self.score(line))
 
-    def score(self, line: Line) -> float:
+    def score(self, line: BoardLine) -> float:
         """The headline of one recommender."""
         return line.estimates[self.config.level][self.config.headline].mean
 
@@ -212,12 +212,12 @@ def _line(
     ground: Ground,
     table: SidTable | None,
     reference: Reference | None,
-) -> Line:
+) -> BoardLine:
     """One recommender, measured."""
     theirs = next((each for each in reference.rows if each.name == row.published), None) if reference else None
     places = row.runs
     if not places:
-        return Line(row, row=theirs)
+        return BoardLine(row, row=theirs)
     _check_distinct(row, places)
     system = load_runs(row.name, places, config.split)
     for place, run in zip(places, system.runs, strict=True):
@@ -237,7 +237,7 @@ def _line(
     by_level = _by_level(estimate_seeds(values, drawn.seed, drawn.resamples, drawn.clusters))
     stated = reference.settings.get(theirs.group, {}) if reference and theirs else {}
     level = stated_reading(stated, sorted(levels, key=lambda level: level != config.level))
-    return Line(
+    return BoardLine(
         setting=row,
         values=values,
         grouped=grouped,
@@ -280,7 +280,7 @@ def _grouped(place: Path, system: System, ground: Ground, table: SidTable | None
     return SID if theirs == ours else OWN_SIDS
 
 
-def _with_differences(lines: Sequence[Line], config: LeaderboardConfig, bootstrap: Bootstrap) -> list[Line]:
+def _with_differences(lines: Sequence[BoardLine], config: LeaderboardConfig, bootstrap: Bootstrap) -> list[BoardLine]:
     """The lines with their paired differences from the baseline."""
     base = next((line for line in lines if line.setting.name == config.baseline and not line.pending), None)
     if base is None:
@@ -292,12 +292,12 @@ def _with_differences(lines: Sequence[Line], config: LeaderboardConfig, bootstra
     return found
 
 
-def _ordered(lines: Sequence[Line], config: LeaderboardConfig) -> list[Line]:
+def _ordered(lines: Sequence[BoardLine], config: LeaderboardConfig) -> list[BoardLine]:
     """The lines in the order of the page: pending ones last, unless they stand as given."""
     if config.order == "given":
         return list(lines)
 
-    def key(line: Line) -> tuple[bool, float]:
+    def key(line: BoardLine) -> tuple[bool, float]:
         if line.effort is None:
             return True, 0.0
         if config.order == "headline":
@@ -309,7 +309,7 @@ def _ordered(lines: Sequence[Line], config: LeaderboardConfig) -> list[Line]:
 
 
 def _baselines(
-    lines: Sequence[Line], config: LeaderboardConfig, ground: Ground, table: SidTable | None
+    lines: Sequence[BoardLine], config: LeaderboardConfig, ground: Ground, table: SidTable | None
 ) -> Baselines | None:
     """The baselines of the first evaluation that has them by the SIDs of the page; else by item, of the first."""
     measured = {line.name: found for line in lines if (found := _measured(line, config, len(ground.rows)))}
@@ -331,7 +331,7 @@ def _baselines(
     return Baselines(source, measured[source]["chosen"], found, drawn) if found else None
 
 
-def _measured(line: Line, config: LeaderboardConfig, rows: int) -> dict[str, Any] | None:
+def _measured(line: BoardLine, config: LeaderboardConfig, rows: int) -> dict[str, Any] | None:
     """What an evaluation of one recommender wrote, where it measured the baselines too on the page's rows."""
     for place in line.setting.runs:
         file = place / "metrics.json"

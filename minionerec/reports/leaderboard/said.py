@@ -7,7 +7,7 @@ from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports.cells import signed
 from minionerec.reports.experiment_log.gaps import Gap
 from minionerec.reports.experiment_log.rules import Said
-from minionerec.reports.leaderboard.board import Board, Line
+from minionerec.reports.leaderboard.board import Board, BoardLine
 from minionerec.reports.sections.findings import Standing, beside, highest, quoted
 from minionerec.reports.systems import opposite
 
@@ -69,7 +69,7 @@ def _given_baseline(board: Board) -> list[Said]:
     return [Said("baseline", each, {name: list(gap) for name, gap in found.items()}) for each in text]
 
 
-def compared(board: Board, line: Line) -> Gap | None:
+def compared(board: Board, line: BoardLine) -> Gap | None:
     """The metric by which a line is set beside its published row: the headline, or where that cannot be right its pair.
 
     None where neither is published.

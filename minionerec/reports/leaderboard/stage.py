@@ -16,7 +16,7 @@ from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section
 from minionerec.reports.experiment_log.gaps import shown_setting
 from minionerec.reports.experiment_log.parts import PENDING, READING, published_rows
 from minionerec.reports.experiment_log.trainings import NOT_RECORDED
-from minionerec.reports.leaderboard.board import LEVELS, OWN_SIDS, SID, TITLE, Board, Line, gather
+from minionerec.reports.leaderboard.board import LEVELS, OWN_SIDS, SID, TITLE, Board, BoardLine, gather
 from minionerec.reports.leaderboard.config import LeaderboardConfig
 from minionerec.reports.leaderboard.effort import Effort
 from minionerec.reports.leaderboard.said import compared, sentences
@@ -88,7 +88,7 @@ def standings(board: Board) -> Table:
     return Table(headers, rows, caption)
 
 
-def _apart(board: Board) -> tuple[list[Line], list[Line]]:
+def _apart(board: Board) -> tuple[list[BoardLine], list[BoardLine]]:
     """The recommenders that may stand beside published figures, and those that were given more; all without figures."""
     apart = [line for line in board.lines if line.given and board.reference is not None]
     return [line for line in board.lines if line not in apart], apart
@@ -108,7 +108,7 @@ def _strong(estimate: Estimate | None, strong: bool) -> Cell:
     return Cell(format_mean(estimate), format_interval(estimate), strong)
 
 
-def _published_cells(board: Board, line: Line) -> list[str | Cell]:
+def _published_cells(board: Board, line: BoardLine) -> list[str | Cell]:
     """The published figure and ours minus theirs, by the headline or, where that cannot be right, by its pair."""
     metric = board.config.headline
     shown = f"{line.row.shown(metric)}" if line.row and metric in line.row.metrics else PENDING
@@ -218,7 +218,7 @@ def published(board: Board, reference: Reference) -> list[Block]:
     return blocks
 
 
-def _baseline(board: Board) -> Line:
+def _baseline(board: Board) -> BoardLine:
     return next(line for line in board.lines if line.setting.name == board.config.baseline)
 
 
@@ -325,7 +325,7 @@ def board_json(board: Board) -> dict[str, Any]:
     }
 
 
-def _line_json(line: Line, board: Board) -> dict[str, Any]:
+def _line_json(line: BoardLine, board: Board) -> dict[str, Any]:
     setting = line.setting
     found: dict[str, Any] = {
         "pending": line.pending,

@@ -8,7 +8,7 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import DataError
-from minionerec.sid.embed.items import HasItems, Items
+from minionerec.sid.embed.items import HasItems, ItemTexts
 from minionerec.sid.embed.texts import item_texts
 
 FITTED_FILE = "fitted_items.json"
@@ -75,4 +75,4 @@ def _texts(corpus: HasItems) -> dict[str, str]:
 def _corpus_before(folder: Path) -> HasItems | None:
     """The corpus that an artefact was made from; None where it is no more what it was."""
     place = unchanged_input(folder, "corpus")
-    return None if place is None else Items.load(place)
+    return None if place is None else ItemTexts.load(place)

@@ -57,7 +57,7 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
 
 
 @dataclass(frozen=True)
-class Encoded:
+class TextVectors:
     """Vectors of texts and what their tokens were.
 
     Attributes:
@@ -120,7 +120,7 @@ class HFEncoder:
         self.model = model.to(self.device).eval()
         self.limit = _token_limit(self.tokenizer, model, max_length)
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[str]) -> TextVectors:
         """Encode texts.
 
         Args:
@@ -139,7 +139,7 @@ class HFEncoder:
                 f"{self.name}: the vector of {texts[bad[0]][:60]!r} is not finite ({len(bad)} of {len(texts)}). "
                 "Use dtype float32."
             )
-        return Encoded(vectors, lengths, np.isin(np.arange(len(texts)), long))
+        return TextVectors(vectors, lengths, np.isin(np.arange(len(texts)), long))
 
 
 def pooled_states(

@@ -14,7 +14,7 @@ from minionerec.data.corpus import ITEM_COLUMNS
 
 
 class HasItems(Protocol):
-    """Whatever knows the items of a corpus: the corpus, or `Items`."""
+    """Whatever knows the items of a corpus: the corpus, or `ItemTexts`."""
 
     @property
     def items(self) -> pd.DataFrame:
@@ -22,7 +22,7 @@ class HasItems(Protocol):
 
 
 @dataclass(frozen=True)
-class Items:
+class ItemTexts:
     """The items of a corpus, row i = item index i.
 
     Attributes:
@@ -32,7 +32,7 @@ class Items:
     items: pd.DataFrame
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], texts: bool = True) -> "Items":
+    def load(cls, path: str | os.PathLike[str], texts: bool = True) -> "ItemTexts":
         """Read the items of a corpus artefact.
 
         Args:

@@ -20,7 +20,7 @@ _GAP = 1 << 15  # bytes between two wanted rows that are read along rather than 
 _RUN = 1 << 23  # bytes read at once where rows are picked
 
 
-class Rows(Protocol):
+class VectorRows(Protocol):
     """A table of float32 vectors (N, D) that gives some of its rows at a time: an array, or something in a file."""
 
     @property
@@ -175,7 +175,7 @@ def _runs(ascending: np.ndarray, gap: int, most: int) -> Iterator[tuple[int, int
             first = end
 
 
-def blocks(vectors: Rows, size: int = _ROWS) -> Iterator[tuple[slice, np.ndarray]]:
+def blocks(vectors: VectorRows, size: int = _ROWS) -> Iterator[tuple[slice, np.ndarray]]:
     """Some rows at a time and a float32 copy of them, so that no second table as large is held."""
     for start in range(0, len(vectors), size):
         rows = slice(start, min(start + size, len(vectors)))
@@ -191,7 +191,7 @@ def is_large(path: str | os.PathLike[str]) -> bool:
     return 4 * shape[0] * shape[1] >= STREAMED_FROM
 
 
-def save_vectors(path: str | os.PathLike[str], vectors: Rows) -> None:
+def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
     """Write vectors as `numpy.save` does; those in a file in blocks, as float16 where they are so, else as float32."""
     if isinstance(vectors, np.ndarray):
         np.save(path, vectors, allow_pickle=False)

@@ -10,7 +10,7 @@ from minionerec.core.artefacts import to_plain, write_text_atomic
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
 from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
-from minionerec.sid.embed.items import Items
+from minionerec.sid.embed.items import ItemTexts
 from minionerec.sid.embed.mapped import save_vectors
 from minionerec.sid.embed.ready import ITEMS_FILE, VECTORS_FILE
 from minionerec.sid.embed.vectors import vectors_in_blocks
@@ -60,7 +60,7 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
         with work.phase("load"):
-            items = Items.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+            items = ItemTexts.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
         cache = config.cache or f"{stage.output}.cache"

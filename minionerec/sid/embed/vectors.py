@@ -17,9 +17,9 @@ from minionerec.core.artefacts import file_sha256
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.sid.embed.config import EncoderSettings, encoder_inputs
-from minionerec.sid.embed.hf import Encoded, HFEncoder, hub_commit
+from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
 from minionerec.sid.embed.items import HasItems
-from minionerec.sid.embed.mapped import Rows, is_large
+from minionerec.sid.embed.mapped import VectorRows, is_large
 from minionerec.sid.embed.ready import (
     VECTORS_FILE,
     check_vectors,
@@ -55,7 +55,7 @@ class VectorCache:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
-    def write(self, texts: Sequence[str], encoded: Encoded) -> None:
+    def write(self, texts: Sequence[str], encoded: TextVectors) -> None:
         """Add the vectors of texts.
 
         Raises:
@@ -88,7 +88,7 @@ class VectorCache:
         known = {row.tobytes() for part in self._parts() for row in part["keys"]}
         return [text for text in dict.fromkeys(texts) if text_key(text) not in known]
 
-    def read(self, texts: Sequence[str]) -> Encoded:
+    def read(self, texts: Sequence[str]) -> TextVectors:
         """The vectors of texts that are all here.
 
         Raises:
@@ -108,12 +108,12 @@ class VectorCache:
                     truncated[row] = part["truncated"][place]
         if rows or vectors is None:
             raise ArtefactError(f"{self.folder}: lacks {len(rows)} vectors. Was it changed meanwhile? Run again.")
-        return Encoded(vectors, tokens, truncated)
+        return TextVectors(vectors, tokens, truncated)
 
 
 def encode_cached(
     texts: Sequence[str], cache: VectorCache, processes: int = 1, *, device: str = "auto", **encoder: Any
-) -> Encoded:
+) -> TextVectors:
     """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
 
     A run that was killed goes on where it was. Since batches hold what is missing, a vector may differ in its last
@@ -222,7 +222,7 @@ def large_vectors(encoder: str) -> Path | None:
     return file if is_large(file) else None
 
 
-def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> Rows:
+def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
     """As `make_vectors`, for those who can do with some rows at a time: large `.npy` files stay where they are.
 
     Args:

@@ -5,7 +5,7 @@ import torch
 
 from minionerec.core.processes import process_rank, world_size
 from minionerec.models.backbone.catalogue.sampled import Sample
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.rows import ColumnSubset
 
 
 class Sampler:
@@ -53,7 +53,7 @@ class Sampler:
             drawn.append(numbers.to(device))
         if self.siblings:
             drawn.append(self._beside(targets.repeat(self.siblings)))
-        columns = Columns(torch.cat(drawn).unique())
+        columns = ColumnSubset(torch.cat(drawn).unique())
         return Sample(columns, self._log_shares(labels, columns))
 
     def _beside(self, targets: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Sampler:
         at = first + (torch.rand(len(targets), dtype=torch.float64).to(targets.device) * others).long()
         return at + (at >= targets)
 
-    def _log_shares(self, labels: torch.Tensor, columns: Columns) -> torch.Tensor:
+    def _log_shares(self, labels: torch.Tensor, columns: ColumnSubset) -> torch.Tensor:
         """For each window the logarithm of the probability that each SID is there: float32 (B, C)."""
         row, slot = (labels > 0).nonzero(as_tuple=True)
         own, numbers = labels[row, slot] - 1, columns.numbers

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from minionerec.training.grpo.loss import CLIP, LossTerms
-from minionerec.training.grpo.scoring import Groups
+from minionerec.training.grpo.scoring import RolloutGroups
 from minionerec.training.rewards.combined import WeightedRewards
 from minionerec.training.rewards.rollouts import Rollouts
 
@@ -134,7 +134,7 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
     return {"mean": float(lengths.mean()), "min": float(lengths.min()), "max": float(lengths.max())}
 
 
-def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: Groups) -> dict[str, torch.Tensor]:
+def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
     """What is known of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
     Args:

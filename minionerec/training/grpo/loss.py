@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from minionerec.training.grpo.scoring import Groups
+from minionerec.training.grpo.scoring import RolloutGroups
 
 CLIP = 0.2  # ratios are clipped to 1 - CLIP and 1 + CLIP
 
@@ -30,7 +30,13 @@ class LossTerms:
 
 
 def policy_loss(
-    logps: torch.Tensor, groups: Groups, *, kind: str = "grpo", beta: float = 0.0, slices: int = 1, processes: int = 1
+    logps: torch.Tensor,
+    groups: RolloutGroups,
+    *,
+    kind: str = "grpo",
+    beta: float = 0.0,
+    slices: int = 1,
+    processes: int = 1,
 ) -> LossTerms:
     """The loss of one slice of a step.
 

@@ -19,7 +19,7 @@ from minionerec.training.shared_prefix import shared_prefix_logps
 
 
 @dataclass(frozen=True)
-class Groups:
+class RolloutGroups:
     """P groups: prompts with G completions each. A step's, or the share of them that is computed at a time.
 
     Attributes:
@@ -53,11 +53,11 @@ class Groups:
         """Where there is a token that is computed: bool (P * G, C)."""
         return self.mask & self.scored.repeat_interleave(len(self.mask) // len(self)).unsqueeze(1)
 
-    def parts(self, size: int) -> list["Groups"]:
+    def parts(self, size: int) -> list["RolloutGroups"]:
         """The groups in order, so many at a time."""
         return [self._part(start, min(start + size, len(self))) for start in range(0, len(self), size)]
 
-    def _part(self, start: int, stop: int) -> "Groups":
+    def _part(self, start: int, stop: int) -> "RolloutGroups":
         size = len(self.mask) // len(self)
         rows = slice(start * size, stop * size)
         return replace(
@@ -90,7 +90,7 @@ def make_groups(
     scored: np.ndarray,
     tokens: int,
     device: torch.device,
-) -> Groups:
+) -> RolloutGroups:
     """The groups of a step on one device.
 
     Args:
@@ -102,7 +102,7 @@ def make_groups(
         device: Where the tensors lie.
     """
     lengths = torch.tensor([len(ids) for group in completions for ids in group])
-    return Groups(
+    return RolloutGroups(
         prompts=[row["prompt"] for row in rows],
         completions=completions,
         mask=(torch.arange(int(lengths.max())) < lengths.unsqueeze(1)).to(device),
@@ -113,7 +113,9 @@ def make_groups(
     )
 
 
-def completion_logps(model: Any, backbone: PreTrainedModel, groups: Groups) -> tuple[torch.Tensor, torch.Tensor | None]:
+def completion_logps(
+    model: Any, backbone: PreTrainedModel, groups: RolloutGroups
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probabilities, with gradient, of the scored groups' completions.
 
     Args:
@@ -138,7 +140,7 @@ def completion_logps(model: Any, backbone: PreTrainedModel, groups: Groups) -> t
     )
 
 
-def _nothing(model: Any, backbone: PreTrainedModel, groups: Groups) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Zeros that one can go backwards from, where no group is scored."""
     if groups.may_rest and model is backbone:
         smallest = min(backbone.parameters(), key=torch.numel)

@@ -49,8 +49,8 @@ from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.stream.disk import Numbered, Ragged, span
 from minionerec.training.stream.jobs import (
     Chance,
-    Job,
     Made,
+    WriterTask,
     Written,
     builder_of,
     count_tasks,
@@ -148,7 +148,7 @@ def disk_prompts(
     for task in config.tasks:
         check_task(task)
 
-    def make(job: Job, batch: Any, chance: Chance, seed: int) -> Made:
+    def make(job: WriterTask, batch: Any, chance: Chance, seed: int) -> Made:
         own, histories, items = builder, None, None
         if job.task in ITEM_TASKS:
             items = batch

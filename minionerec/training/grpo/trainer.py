@@ -27,7 +27,7 @@ from minionerec.training.grpo.figures import (
 from minionerec.training.grpo.loss import policy_loss
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut
 from minionerec.training.grpo.rows import Row
-from minionerec.training.grpo.scoring import Groups, completion_logps, completions_of, make_groups
+from minionerec.training.grpo.scoring import RolloutGroups, completion_logps, completions_of, make_groups
 from minionerec.training.grpo.trl_adapter import StepTrainer
 from minionerec.training.rewards.advantages import group_advantages, has_signal, sibling_advantages
 from minionerec.training.rewards.combined import WeightedRewards
@@ -108,7 +108,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
 
-    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[Groups]:
+    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and ask the reference about the groups that matter."""
         every = [row for part in rows for row in part]
         with self.accelerator.autocast():
@@ -139,7 +139,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         total: torch.Tensor = self.accelerator.reduce(torch.tensor(float(value), device=self.accelerator.device), "sum")
         return total.item()
 
-    def reference_logps(self, groups: Groups, slices: int) -> torch.Tensor:
+    def reference_logps(self, groups: RolloutGroups, slices: int) -> torch.Tensor:
         """Log-probabilities of a step's completions under the reference model, float32 (P * G, C).
 
         Without gradient there is room for more prompts at a time than in the policy pass.
@@ -148,12 +148,12 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         with torch.no_grad():
             return torch.cat([self.score(self.ref_model, part)[0] for part in groups.parts(at_once)])
 
-    def score(self, model: Any, groups: Groups) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def score(self, model: Any, groups: RolloutGroups) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probabilities and entropies of the completions, see `completion_logps`."""
         with self.accelerator.autocast():
             return completion_logps(model, self.accelerator.unwrap_model(model), groups)
 
-    def slice_loss(self, model: Any, groups: Groups) -> torch.Tensor:
+    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
         """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
         logps, entropies = self.score(model, groups)
         terms = policy_loss(

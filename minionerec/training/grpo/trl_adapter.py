@@ -8,8 +8,8 @@ An optimiser step takes its rows from the published `get_batch_samples`. They ar
 the first slice of the step is computed, for then the random state of an unfinished run is back:
 
     get_train_dataloader   rows of one slice after the other, in an order that follows from seed and epoch
-    get_batch_samples      the rows of all slices of a step ─▶ a `Step`
-    _prepare_inputs        the next of `Step.slices`; the first makes them all: `make_step`
+    get_batch_samples      the rows of all slices of a step ─▶ a `DeferredStep`
+    _prepare_inputs        the next of `DeferredStep.slices`; the first makes them all: `make_step`
     compute_loss           `slice_loss` of it
 """
 
@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.training.grpo.rows import Row
-from minionerec.training.grpo.scoring import Groups
+from minionerec.training.grpo.scoring import RolloutGroups
 
 # Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by
 # `Trainer`. No other private method or attribute of TRL is overridden, called or read.
@@ -76,7 +76,7 @@ class EpochSampler(Sampler[int]):
         yield from order[: len(self)].view(-1, *self.shape).transpose(1, 2).flatten().tolist()
 
 
-class Step:
+class DeferredStep:
     """The rows of an optimiser step on this device, and the slices that are made of them when the first is asked for.
 
     Args:
@@ -84,11 +84,11 @@ class Step:
         make: Makes the slices.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Row]], make: Callable[[Sequence[Sequence[Row]]], list[Groups]]):
+    def __init__(self, rows: Sequence[Sequence[Row]], make: Callable[[Sequence[Sequence[Row]]], list[RolloutGroups]]):
         self.rows, self.make = rows, make
 
     @cached_property
-    def slices(self) -> list[Groups]:
+    def slices(self) -> list[RolloutGroups]:
         """What the loss is computed of, one slice after the other."""
         return self.make(self.rows)
 
@@ -132,7 +132,7 @@ class StepTrainer(GRPOTrainer):
             self.train_dataset: Any = rows
 
     @abstractmethod
-    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[Groups]:
+    def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """What the loss is computed of, one slice after the other.
 
         Args:
@@ -140,7 +140,7 @@ class StepTrainer(GRPOTrainer):
         """
 
     @abstractmethod
-    def slice_loss(self, model: Any, groups: Groups) -> torch.Tensor:
+    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
         """The loss of one slice, divided by the number of slices.
 
         Args:
@@ -166,7 +166,7 @@ class StepTrainer(GRPOTrainer):
     ) -> tuple[list[Any], Any]:
         """The slices of a step, which know their step."""
         rows, count = super().get_batch_samples(epoch_iterator, num_batches, device)
-        step = Step(rows, self.make_step)
+        step = DeferredStep(rows, self.make_step)
         return [{"step": step, "place": place} for place in range(len(rows))], count
 
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _WINDOWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Given:
+class ModelInputs:
     """What every seed of a configuration has in common.
 
     Attributes:
@@ -82,7 +82,7 @@ def check_corpus(config: SequentialConfig) -> None:
         raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
-def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None = None) -> Given:
+def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None = None) -> ModelInputs:
     """Read what a configuration names.
 
     Args:
@@ -128,7 +128,7 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
         "num_codes": 0 if digits is None else int(digits.max()) + 1,
     }
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in split.counts.items()))
-    return Given(
+    return ModelInputs(
         split=split,
         hyper=hyper | {name: value for name, value in of_data.items() if name in known},
         text=text,

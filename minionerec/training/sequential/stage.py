@@ -35,7 +35,7 @@ from minionerec.models.sequential.registry import check_hyper
 from minionerec.models.sequential.saved import load_sequential, save_sequential
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.given import Given, check_corpus, read_given
+from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given
 from minionerec.training.sequential.train import TrainSettings, fit
 
 # What a trained recommender says of validation and test rows: ranks, metrics, lists.
@@ -131,7 +131,7 @@ logger = get_logger(__name__)
 HISTORY_FILE, METRICS_FILE, STATE_FILE = "history.json", "metrics.json", "state.safetensors"
 ROWS = "rows"
 """Folder of training rows on disk, in that of the unfinished run."""
-Reader = Callable[[Path | None], Given]
+Reader = Callable[[Path | None], ModelInputs]
 """Reads what is given, with training rows in a folder where they are streamed."""
 
 

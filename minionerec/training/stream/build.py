@@ -16,9 +16,9 @@ from minionerec.data.windows import FlatWindows, Recency, varied_windows
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.rows import Rows, tokenise_examples, window_texts, with_histories
+from minionerec.training.rows import TokenizedExamples, tokenise_examples, window_texts, with_histories
 from minionerec.training.stream.disk import KINDS, NO_LOSS, DiskRows, FlatRows, Ragged
-from minionerec.training.stream.jobs import Chance, Job, Made, builder_of, plan_jobs, rows_of, write_jobs
+from minionerec.training.stream.jobs import Chance, Made, WriterTask, builder_of, plan_jobs, rows_of, write_jobs
 
 # Windows of items as token ids with a loss at every target, without a loop over items.
 
@@ -128,7 +128,7 @@ class RowMaker:
         windowed = (NEXT_SID, NEXT_TITLE) if config.all_positions else ()
         self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in config.tasks if task in windowed}
 
-    def make(self, job: Job, batch: Any, chance: Chance, seed: int) -> Made:
+    def make(self, job: WriterTask, batch: Any, chance: Chance, seed: int) -> Made:
         """Rows of one batch of a job."""
         if job.task in self.texts:
             return self._of_windows(job.task, batch, chance, seed)
@@ -146,7 +146,7 @@ class RowMaker:
     def _of_rows(self, task: str, chains: Chains, chance: Chance, seed: int) -> Made:
         numbers, taken = rows_of(chains, self.stored, self.numbered)
         if not len(taken):
-            return self._made(Rows())
+            return self._made(TokenizedExamples())
         builder = builder_of(self.builder, taken)
         examples = builder.some(task, "train")
         chosen = chance(len(examples))
@@ -156,7 +156,7 @@ class RowMaker:
             with_histories(rows, builder, taken.take(chosen), self.recency(numbers[chosen]))
         return self._made(rows)
 
-    def _made(self, rows: Rows) -> Made:
+    def _made(self, rows: TokenizedExamples) -> Made:
         flat = FlatRows.of(rows, self.teacher)
         return flat, flat.counted(rows.cut, rows.cut_completions)
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from minionerec.data.columns import ColumnWriter
-from minionerec.training.rows import Rows
+from minionerec.training.rows import TokenizedExamples
 from minionerec.training.stream.jobs import Written, count_tasks
 
 NO_LOSS = -1.0
@@ -56,7 +56,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class FlatRows:
-    """Tokenised rows, as `minionerec.training.rows.Rows` has them, in a few arrays.
+    """Tokenised rows, as `minionerec.training.rows.TokenizedExamples` has them, in a few arrays.
 
     Attributes:
         tokens: Token ids of each row.
@@ -75,7 +75,7 @@ class FlatRows:
     prompts: Ragged | None = None
 
     @classmethod
-    def of(cls, rows: Rows, teacher: bool) -> "FlatRows":
+    def of(cls, rows: TokenizedExamples, teacher: bool) -> "FlatRows":
         """From rows as lists, with or without what a teacher is asked."""
         tokens = Ragged.of(rows.input_ids)
         labelled = np.fromiter((label >= 0 for row in rows.labels for label in row), bool, len(tokens.values))
@@ -115,7 +115,7 @@ class FlatRows:
 
 
 def read_row(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, list[Any]]:
-    """A row as `minionerec.training.rows.Rows.columns` has it, from columns of `KINDS`."""
+    """A row as `minionerec.training.rows.TokenizedExamples.columns` has it, from columns of `KINDS`."""
     begin, end = span(arrays["ends"], number)
     tokens, weights = arrays["tokens"][begin:end], arrays["weights"][begin:end]
     losses = weights != NO_LOSS

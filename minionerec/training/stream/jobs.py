@@ -29,7 +29,7 @@ _SALT = 0x5EED
 
 
 @dataclass(frozen=True)
-class Job:
+class WriterTask:
     """Rows that one process writes.
 
     Attributes:
@@ -51,7 +51,7 @@ class Job:
     most: int | None = None
 
 
-def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, most: int = 0) -> list[Job]:
+def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, most: int = 0) -> list[WriterTask]:
     """What there is to write: of each task and shard all examples where the weight is 1 or more, and a random rest.
 
     Args:
@@ -60,14 +60,14 @@ def plan_jobs(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, m
         folder: Where the rows lie.
         most: Tokens that all rows may have, of each shard as many; 0 for any number.
     """
-    jobs: list[Job] = []
+    jobs: list[WriterTask] = []
     for task, weight in tasks.items():
         shards: Sequence[Path | None] = [None] if task in ITEM_TASKS else files
         for share, times, name in ((1.0, int(weight), "all"), (weight - int(weight), 1, "some")):
             for number, shard in enumerate(shards if share and times else ()):
                 place = folder / f"{task}-{name}-{number:05d}"
                 own = most // len(shards) + (number < most % len(shards)) if most else None
-                jobs.append(Job(task, len(jobs), shard, share, times, place, own))
+                jobs.append(WriterTask(task, len(jobs), shard, share, times, place, own))
     return jobs
 
 
@@ -127,12 +127,12 @@ class Written:
         tally: What was counted of them.
     """
 
-    job: Job
+    job: WriterTask
     arrays: Mapping[str, np.ndarray]
     tally: Mapping[str, int]
 
     @classmethod
-    def open(cls, job: Job) -> "Written":
+    def open(cls, job: WriterTask) -> "Written":
         """Open what was finished.
 
         Raises:
@@ -143,11 +143,11 @@ class Written:
 
 
 def write_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[WriterTask],
     stored: StoredCorpus,
     kinds: Mapping[str, str],
     seed: int,
-    make: Callable[[Job, Any, Chance, int], Made],
+    make: Callable[[WriterTask, Any, Chance, int], Made],
 ) -> list[Written]:
     """Write the rows of all jobs, each process its share, and open them when all are written.
 
@@ -187,11 +187,11 @@ def count_tasks(written: Sequence[Written]) -> dict[str, int]:
 
 
 def _write(
-    job: Job,
+    job: WriterTask,
     stored: StoredCorpus,
     kinds: Mapping[str, str],
     seed: int,
-    make: Callable[[Job, Any, Chance, int], Made],
+    make: Callable[[WriterTask, Any, Chance, int], Made],
 ) -> None:
     """Write the rows of a job, from where an earlier run was."""
     with ColumnWriter(job.place, kinds) as writer:
@@ -215,7 +215,7 @@ def _write(
         writer.finish()
 
 
-def _batches(job: Job, stored: StoredCorpus, seed: int) -> Iterator[Any]:
+def _batches(job: WriterTask, stored: StoredCorpus, seed: int) -> Iterator[Any]:
     """Sequences of a job's shard, or ranges of items, a few thousand at a time.
 
     Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.

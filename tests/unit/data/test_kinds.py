@@ -14,7 +14,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.recommend.rankers.lists import Rows
+from minionerec.recommend.rankers.lists import RankedSplit
 
 N = 6
 
@@ -43,7 +43,7 @@ def of(kinds, group, kind):
 def test_kinds_of_a_corpus_by_hand():
     corpus = corpus_of(TRAIN, TEST)
     times = RowTimes(np.array([5, 5, 5, NO_TIME, 7]), np.array([5, 4, NO_TIME, 3, 7]))
-    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", times)
+    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", times)
     assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([0, 4], [1])
     assert (of(kinds, "pair", FOLLOWED), of(kinds, "pair", NOT_FOLLOWED)) == ([3], [0, 1, 4])  # 4, 0 in cleo's history
     assert of(kinds, "reverse", REVERSED) == [0, 1]  # 1, 2 and 0, 1; the other way round in the rows
@@ -56,20 +56,20 @@ def test_kinds_of_a_corpus_by_hand():
 
 def test_a_frequent_target_is_one_of_more_than_five_rows():
     corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [("u", [0], 1), ("u", [0], 2)])
-    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", None)
+    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", None)
     assert (of(kinds, "target", "rare"), of(kinds, "target", "frequent")) == ([0], [1])
     assert "time" not in kinds
 
 
 def test_training_rows_are_not_looked_up_in_training():
     corpus = corpus_of(TRAIN, TEST)
-    assert list(row_kinds(corpus, Rows.of(corpus, "train"), "train", None)) == ["repeat", "history"]
+    assert list(row_kinds(corpus, RankedSplit.of(corpus, "train"), "train", None)) == ["repeat", "history"]
 
 
 def test_every_kind_can_be_told_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
-    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", times)
+    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", times)
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
 
 
@@ -91,7 +91,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
         catalogue,
     )
     split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(data)
-    rows = Rows.of(split, "test")
+    rows = RankedSplit.of(split, "test")
     kinds = row_kinds(split, rows, "test", None)
     trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item
     pairs = {pair for items in trained for pair in pairwise(items)}
@@ -111,7 +111,7 @@ def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
     file = tmp_path / "times.csv"
     lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
     file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
-    rows = Rows.of(corpus, "test")
+    rows = RankedSplit.of(corpus, "test")
     assert of(read_kinds(corpus, rows, "test", file), "time", LATER) == [1, 3, 4]
     assert "time" not in read_kinds(corpus, rows, "test", None)
 
@@ -119,5 +119,5 @@ def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
 @pytest.mark.parametrize("rows", [[], [("u", [], 1)]])
 def test_training_without_pairs(rows):
     corpus = corpus_of([("u", [], 0), *rows], [("u", [0], 1), ("v", [], 0)])
-    kinds = row_kinds(corpus, Rows.of(corpus, "test"), "test", None)
+    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", None)
     assert of(kinds, "pair", NOT_FOLLOWED) == [0]

@@ -15,7 +15,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.explain import SOURCES, explain
-from minionerec.recommend.items import Column, Items
+from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.recommender import Recommender
@@ -32,7 +32,7 @@ HISTORY = ["i3", "i9", "i10", "i3", "i7"]
 def recommender_of(ranker, corpus):
     """With a column of prices, the item's number."""
     prices = Column.of(pd.Series(np.arange(corpus.n_items)))
-    items = Items(corpus.items["item_id"].tolist(), corpus.items["title"].tolist(), {"price": prices})
+    items = CatalogueItems(corpus.items["item_id"].tolist(), corpus.items["title"].tolist(), {"price": prices})
     return Recommender(ranker, items, "model", "0" * 12, corpus.max_history)
 
 

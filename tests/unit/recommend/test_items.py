@@ -7,7 +7,7 @@ import pytest
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, Items
+from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems
 from minionerec.recommend.requests import RequestError
 
 TABLE = """item_id,title,department,price,in_stock,code
@@ -30,7 +30,7 @@ def corpus():
 @pytest.fixture
 def items(corpus, tmp_path):
     (tmp_path / "items.csv").write_text(TABLE)
-    return Items.of(corpus, tmp_path / "items.csv")
+    return CatalogueItems.of(corpus, tmp_path / "items.csv")
 
 
 def test_columns_are_what_all_their_cells_are(items, corpus, tmp_path):
@@ -42,7 +42,7 @@ def test_columns_are_what_all_their_cells_are(items, corpus, tmp_path):
     assert items.columns["department"].choices == ["Ink", "Tea"]
     frame = pd.DataFrame({"item_id": list("abcd"), "price": [1, 2, None, 4], "on": [True, False, True, None]})
     frame.to_parquet(tmp_path / "items.parquet")
-    read = Items.of(corpus, tmp_path / "items.parquet")
+    read = CatalogueItems.of(corpus, tmp_path / "items.parquet")
     assert read.columns["price"].kind == NUMBER and read.columns["on"].kind == SWITCH
     assert read.mask({"price": {"at_least": 2}, "on": False}).tolist() == [False, True, False, False]
 
@@ -116,10 +116,10 @@ def test_search_finds_beginnings_of_words_whole_ones_first(items):
 def test_tables_that_cannot_be_taken(corpus, tmp_path, text, message):
     (tmp_path / "items.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        Items.of(corpus, tmp_path / "items.csv")
+        CatalogueItems.of(corpus, tmp_path / "items.csv")
 
 
 def test_a_note_of_several_lines_swallows_nothing(corpus, tmp_path):
     (tmp_path / "items.csv").write_text('item_id,note,price\na,"good, if\nlate, as ever,\nb",1\nb,fine,2\n')
-    read = Items.of(corpus, tmp_path / "items.csv")
+    read = CatalogueItems.of(corpus, tmp_path / "items.csv")
     assert [read.columns["price"].at(item) for item in range(4)] == [1, 2, None, None]

@@ -6,7 +6,7 @@ from minionerec.reports.document import (
     Bullets,
     Cell,
     Details,
-    Example,
+    ExampleBlock,
     Figure,
     Paragraph,
     Section,
@@ -27,10 +27,10 @@ BLOCKS = [
     Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}")], ["row", "plain"]], f"caption {NASTY}"),
     Figure('<svg><path d="M0"/></svg>', f"figure {NASTY}"),
     Details(f"summary {NASTY}", f"pre {NASTY}\nsecond"),
-    Example(
+    ExampleBlock(
         f"example {NASTY}", [f"old {NASTY}"], f"target {NASTY}", [("list", [(f"item {NASTY}", True), ("b", False)])]
     ),
-    Example("empty", [], "target", [("list", [])]),
+    ExampleBlock("empty", [], "target", [("list", [])]),
 ]
 
 

@@ -11,7 +11,7 @@ from minionerec.metrics.statistics import PairedDifference
 from minionerec.reports.cells import MINUS
 from minionerec.reports.experiment_log import rules
 from minionerec.reports.experiment_log.gaps import Gap, SettingLine, setting_lines, spread
-from minionerec.reports.experiment_log.rules import Step
+from minionerec.reports.experiment_log.rules import StagePair
 
 SHARES = st.floats(0.01, 0.99)
 
@@ -91,7 +91,7 @@ def test_stage_pattern_names_every_metric_that_falls(values):
         half = 0.001 if shown else 0.1
         return PairedDifference(size, size - half, size + half, 0.5)
 
-    step = Step("B", "A", {f"HR@{n}": difference(*value) for n, value in enumerate(values, start=1)})
+    step = StagePair("B", "A", {f"HR@{n}": difference(*value) for n, value in enumerate(values, start=1)})
     (said,) = rules.stage_pattern(step)
     fall = [name for name, found in step.differences.items() if found.difference < 0]
     assert said.numbers["fall"] == fall
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_levels_that_nobody_reached():
     assert rules.contrast({"A": empty, "B": empty}) == []
     other = analysis([0.5, 0.5])
     assert rules.gains(empty, other, ("X", "Y")) == []  # other numbers of levels
-    assert rules.sharpening(empty, other, Step("X", "Y", {})) == []
+    assert rules.sharpening(empty, other, StagePair("X", "Y", {})) == []
     late = analysis([0.5, 0.5], ks=(5, 50))
     assert rules.gains(late, late, ("X", "Y")) == [] and rules.reach({}) == []
 
@@ -137,11 +137,11 @@ def test_gains_are_points_and_retentions_similar_within_two_and_a_half(after, be
 @given(SHARES, SHARES, SHARES, SHARES)
 def test_sharper_is_said_where_first_codes_fall_and_the_first_guess_rises(wide, wide_before, exact, exact_before):
     after, before = analysis([0.5, 0.5], wide, exact), analysis([0.5, 0.5], wide_before, exact_before)
-    step = Step("B", "A", {"HR@1": PairedDifference(0.01, -0.01, 0.03, 0.4)})
+    step = StagePair("B", "A", {"HR@1": PairedDifference(0.01, -0.01, 0.03, 0.4)})
     said = rules.sharpening(after, before, step)
     assert bool(said) == (wide < wide_before and exact > exact_before)
     assert all(each.text.endswith("no further than chance goes.") for each in said)
-    sure = Step("B", "A", {"HR@1": PairedDifference(0.02, 0.01, 0.03, 0.001)})
+    sure = StagePair("B", "A", {"HR@1": PairedDifference(0.02, 0.01, 0.03, 0.001)})
     assert all("chance" not in each.text for each in rules.sharpening(after, before, sure))
 
 

@@ -12,7 +12,7 @@ from minionerec.sid.balanced import balanced_assign, balanced_stream
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.embed.mapped import VectorFile
 from minionerec.sid.methods import assign
-from minionerec.sid.quantiser import Encoded, Encoder, Quantiser
+from minionerec.sid.quantiser import EncodedVectors, Encoder, Quantiser
 from minionerec.sid.report import level_use, sid_report
 from minionerec.sid.residual_kmeans import encode, fit_residual, reconstruct, residual_kmeans
 
@@ -147,7 +147,7 @@ def test_points_of_an_encoder_are_made_when_asked_for(stored):
         (rng.normal(size=(3, 4)).astype("f4"), np.ones(3, "f4")),
     ]
     quantiser = Quantiser([rng.normal(size=(5, 3)).astype("f4")], Encoder(vectors.mean(axis=0), 2.0, layers, False))
-    points, whole = Encoded(file, quantiser), quantiser.points(vectors)
+    points, whole = EncodedVectors(file, quantiser), quantiser.points(vectors)
     assert points.shape == whole.shape and len(points) == 900
     np.testing.assert_allclose(points[np.array([5, 2])], whole[[5, 2]], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(points[7], whole[7], rtol=1e-4, atol=1e-5)

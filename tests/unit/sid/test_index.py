@@ -10,7 +10,7 @@ import pytest
 
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.sid import index, table
-from minionerec.sid.index import ItemIds, Made
+from minionerec.sid.index import ItemIds, LazySequence
 from minionerec.sid.table import SidTable
 
 
@@ -39,7 +39,7 @@ def both(monkeypatch):
 
 def test_large_tables_say_what_small_ones_do(monkeypatch, tmp_path):
     small, large, fingerprint = both(monkeypatch)
-    assert isinstance(large.item_ids, ItemIds) and isinstance(large.sids, Made) and isinstance(small.sids, list)
+    assert isinstance(large.item_ids, ItemIds) and isinstance(large.sids, LazySequence) and isinstance(small.sids, list)
     assert large.fingerprint == fingerprint
     assert list(large.sids) == small.sids and list(large.token_tuples) == small.token_tuples
     assert (large.sids[-1], large.sids[1:4], large.sids[::2]) == (small.sids[-1], small.sids[1:4], small.sids[::2])

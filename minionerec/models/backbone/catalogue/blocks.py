@@ -16,7 +16,7 @@ from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, sum_to_leaves
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.history import Places
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.rows import ColumnSubset
 
 if TYPE_CHECKING:
     from minionerec.models.backbone.catalogue.model import CatalogueModel
@@ -55,7 +55,7 @@ class Blocks:
             matrix = nn.functional.pad(tower.vectors(rows - 1, *self.given), (0, 0, 1, 0))
             self.states.append(tower.state(own, Places(row, slot, moments=self.told), matrix))
 
-    def scores(self, columns: Columns, positions: slice = slice(None)) -> Iterator[torch.Tensor]:
+    def scores(self, columns: ColumnSubset, positions: slice = slice(None)) -> Iterator[torch.Tensor]:
         """Scores of some SIDs, float32 (P', C), tower by tower.
 
         Args:
@@ -69,10 +69,10 @@ class Blocks:
             scores = tower.scores_of(columns, state[positions], seen, places, *self.given).float()
             yield self.model.with_popularity(scores, self.told[positions], columns.numbers)
 
-    def __iter__(self) -> Iterator[Columns]:
+    def __iter__(self) -> Iterator[ColumnSubset]:
         """The blocks."""
         for begin in range(0, self.size, SIDS_AT_ONCE):
-            yield Columns.between(begin, min(begin + SIDS_AT_ONCE, self.size), self.histories.device)
+            yield ColumnSubset.between(begin, min(begin + SIDS_AT_ONCE, self.size), self.histories.device)
 
     def totals(self) -> torch.Tensor:
         """Logarithm of each tower's sum of exp s over all SIDs: float32 (towers, P)."""
@@ -82,7 +82,7 @@ class Blocks:
             found = torch.logaddexp(found, part)
         return found
 
-    def log_probs(self, totals: torch.Tensor, columns: Columns, positions: slice = slice(None)) -> torch.Tensor:
+    def log_probs(self, totals: torch.Tensor, columns: ColumnSubset, positions: slice = slice(None)) -> torch.Tensor:
         """Log-probabilities of some SIDs, averaged over towers: float32 (P', C); see `totals` and `scores`."""
         parts = zip(self.scores(columns, positions), totals[:, positions], strict=True)
         found = [scores - total[:, None] for scores, total in parts]
@@ -165,7 +165,7 @@ class BlockBranches(LeafBranches):
         for prompt in (nodes >= inner).flatten(1).any(1).nonzero()[:, 0].tolist():
             leaf = nodes[prompt] >= inner
             numbers, which = self.trie.sid[nodes[prompt][leaf]].long().unique(return_inverse=True)
-            own = self.blocks.log_probs(self.totals, Columns(numbers), slice(prompt, prompt + 1))[0]
+            own = self.blocks.log_probs(self.totals, ColumnSubset(numbers), slice(prompt, prompt + 1))[0]
             found[prompt, leaf] = own[which]
         return found
 

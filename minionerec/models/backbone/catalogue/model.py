@@ -17,7 +17,7 @@ from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
-from minionerec.models.backbone.catalogue.tower import Part, Tower
+from minionerec.models.backbone.catalogue.tower import SidBlock, Tower
 from minionerec.models.decoding.branches import OpensBranches
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
@@ -27,8 +27,8 @@ from minionerec.models.nn.causal import CausalLayer
 from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import PairCounts, Places
 from minionerec.models.nn.layers import check_heads
-from minionerec.models.nn.moments import Popularity
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.moments import LearnedPopularity
+from minionerec.models.nn.rows import ColumnSubset
 
 # What a text of tokens says in SIDs, and which prefix it has reached.
 
@@ -146,7 +146,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
-        self.popularity = Popularity(size) if config.moment_tokens else None
+        self.popularity = LearnedPopularity(size) if config.moment_tokens else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -277,7 +277,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if sample is not None:
             columns = sample.columns
             places = self.places_at(histories, row, slot, columns, counted, told)
-            part = Part.of(histories, columns, places)
+            part = SidBlock.of(histories, columns, places)
             found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
             scores = [self.with_popularity(each, places.told, columns.numbers) for each in found]
             return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
@@ -296,7 +296,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def with_popularity(
         self, scores: torch.Tensor, told: torch.Tensor, columns: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `Popularity`."""
+        """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `LearnedPopularity`."""
         return scores if self.popularity is None else self.popularity(scores, told, columns)
 
     def leaf_log_probs(self, histories: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
@@ -359,7 +359,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
-        columns: Columns,
+        columns: ColumnSubset,
         labels: torch.Tensor | None = None,
         told: torch.Tensor | None = None,
     ) -> Places:

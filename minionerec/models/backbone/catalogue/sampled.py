@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.rows import ColumnSubset
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sample:
             window's own targets.
     """
 
-    columns: Columns
+    columns: ColumnSubset
     log_shares: torch.Tensor
 
 

@@ -16,7 +16,7 @@ from minionerec.models.nn.layers import causal_mask
 from minionerec.models.nn.linear import Linear, linear
 from minionerec.models.nn.moments import MomentStates
 from minionerec.models.nn.padding import length_groups
-from minionerec.models.nn.rows import Columns, take_rows
+from minionerec.models.nn.rows import ColumnSubset, take_rows
 
 
 class Tower(nn.Module):
@@ -180,7 +180,7 @@ class Tower(nn.Module):
 
     def scores_of(
         self,
-        columns: Columns,
+        columns: ColumnSubset,
         state: torch.Tensor,
         seen: torch.Tensor,
         places: Places,
@@ -192,7 +192,7 @@ class Tower(nn.Module):
         Args:
             columns: The SIDs.
             state: float (P, D), see `state`.
-            seen: int64 (B, T), see `Part`.
+            seen: int64 (B, T), see `SidBlock`.
             places: The positions, whose entries name columns.
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
@@ -206,7 +206,7 @@ class Tower(nn.Module):
         scored: torch.Tensor = self.history(scores, state, seen, places)
         return scored
 
-    def scores_at(self, part: "Part", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
+    def scores_at(self, part: "SidBlock", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
         """Scores of some SIDs at the asked positions, equal to those columns of `scores`: float (P, C).
 
         Args:
@@ -223,7 +223,7 @@ class Tower(nn.Module):
 
 
 @dataclass(frozen=True)
-class Part:
+class SidBlock:
     """Some of the SIDs, to be scored at positions of a batch; nothing in it is as long as there are SIDs.
 
     Attributes:
@@ -234,14 +234,14 @@ class Part:
         places: The positions, whose entries name columns.
     """
 
-    columns: Columns
+    columns: ColumnSubset
     rows: torch.Tensor
     histories: torch.Tensor
     seen: torch.Tensor
     places: Places
 
     @classmethod
-    def of(cls, histories: torch.Tensor, columns: Columns, places: Places) -> "Part":
+    def of(cls, histories: torch.Tensor, columns: ColumnSubset, places: Places) -> "SidBlock":
         """Of histories int64 (B, T), SIDs from 1, padded with 0 on the right."""
         seen = (columns.find(histories - 1) + 1).masked_fill(histories == 0, 0)
         others = histories[(histories > 0) & (seen == 0)].unique()

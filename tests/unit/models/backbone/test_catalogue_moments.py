@@ -11,13 +11,13 @@ from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.backbone.catalogue.model import read_tokens, told_moments
 from minionerec.models.backbone.catalogue.sampled import Sample
-from minionerec.models.backbone.catalogue.tower import Part
+from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.moments import MomentStates, Popularity
-from minionerec.models.nn.rows import Columns
+from minionerec.models.nn.moments import LearnedPopularity, MomentStates
+from minionerec.models.nn.rows import ColumnSubset
 
 RNG = np.random.default_rng(0)
 CODES = np.unique(RNG.integers(0, (3, 3, 5), size=(24, 3)), axis=0)
@@ -127,7 +127,7 @@ def test_a_state_is_scaled_and_shifted_by_its_moment():
 
 
 def test_popularity_is_added_by_moment_and_column():
-    popularity = Popularity(4)
+    popularity = LearnedPopularity(4)
     scores, moments = torch.randn(3, 4), torch.tensor([2, 0, 1])
     assert popularity(scores, moments) is scores
     logs, weights = torch.randn(3, 4), torch.tensor([0.5, 0.0, 2.0])
@@ -190,12 +190,12 @@ def test_scores_of_some_sids_are_those_columns(model, leave_out):
         for one, other in zip(model.tower_scores(HISTORIES, row, slot, told), dense, strict=True):
             assert torch.equal(one, other)
     for numbers in ([0, 1, 5, N - 1], list(range(N)), [7]):
-        columns = Columns(torch.tensor(numbers))
-        part = Part.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted, told))
+        columns = ColumnSubset(torch.tensor(numbers))
+        part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted, told))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
             found = model.with_popularity(tower.scores_at(part, *model.given()), part.places.told, columns.numbers)
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
-    sample = Sample(Columns(torch.arange(N)), torch.zeros(len(LABELS), N))
+    sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
     losses = [
         model(histories=HISTORIES, labels=LABELS, moments=MOMENTS, leave_out=leave_out, sample=each).loss.item()
         for each in (None, sample)

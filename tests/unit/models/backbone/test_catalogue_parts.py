@@ -10,14 +10,14 @@ from support.decoding import token_ids
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.backbone.catalogue.sampled import Sample
-from minionerec.models.backbone.catalogue.tower import Part
+from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.rows import Columns, take_rows
+from minionerec.models.nn.rows import ColumnSubset, take_rows
 
 RNG = np.random.default_rng(0)
 CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(40, 3)), axis=0)
@@ -71,8 +71,8 @@ def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(off, leave_ou
     counted = LABELS if leave_out else None
     dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted))
     for numbers in ([0, 1, 5, 9, N - 1], list(range(N)), [7], (SEEN[0] - 1).tolist()):
-        columns = Columns(torch.tensor(numbers).unique())
-        part = Part.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted))
+        columns = ColumnSubset(torch.tensor(numbers).unique())
+        part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
             found = tower.scores_at(part, *model.given())
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
@@ -88,15 +88,15 @@ def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
     width = max(map(len, rows))
     histories = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     row, slot = (histories > 0).nonzero(as_tuple=True)
-    columns = Columns(torch.tensor(sorted(numbers)))
-    part = Part.of(histories, columns, model.places_at(histories, row, slot, columns))
+    columns = ColumnSubset(torch.tensor(sorted(numbers)))
+    part = SidBlock.of(histories, columns, model.places_at(histories, row, slot, columns))
     (whole,) = model._scores(histories, model._places(histories, row, slot))
     (tower,) = model.each_tower()
     assert torch.allclose(tower.scores_at(part, *model.given()), whole[:, columns.numbers], atol=1e-5)
 
 
 def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(model):
-    sample = Sample(Columns(torch.arange(N)), torch.zeros(len(LABELS), N))
+    sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
     for weights in (None, torch.rand(LABELS.shape)):
         both = []
         for given_sample in (None, sample):
@@ -111,7 +111,7 @@ def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(mode
 
 
 def test_a_sampled_step_has_gradients_of_the_rows_that_it_read(model):
-    columns = Columns(torch.unique(torch.cat([LABELS[:2][LABELS[:2] > 0] - 1, torch.tensor([0, N - 1])])))
+    columns = ColumnSubset(torch.unique(torch.cat([LABELS[:2][LABELS[:2] > 0] - 1, torch.tensor([0, N - 1])])))
     model.zero_grad()
     model(
         histories=HISTORIES[:2], labels=LABELS[:2], sample=Sample(columns, torch.zeros(2, len(columns)))

@@ -26,7 +26,7 @@ from minionerec.recommend.rankers.baselines import (
     choose,
     make_baselines,
 )
-from minionerec.recommend.rankers.lists import Rows, rank_rows
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.recommend.rankers.protocol import Ranker
 from minionerec.sid.table import SidTable
 
@@ -40,7 +40,7 @@ def rows(*pairs):
 
 
 def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
-    asked = Rows(frame.users.tolist(), frame.histories.tolist(), frame.targets, corpus.n_items)
+    asked = RankedSplit(frame.users.tolist(), frame.histories.tolist(), frame.targets, corpus.n_items)
     allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
     return rank_rows(
         make_baselines(corpus, table, chosen or Chosen())[baseline], asked, k, table=table, allowed=allowed
@@ -157,7 +157,7 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
     histories = split.histories("test")
     popular = np.argsort(-np.bincount(split.train.targets - 1, minlength=split.num_items), kind="stable").tolist()
     baselines = make_baselines(split, None, Chosen())
-    found = {name: rank_rows(baseline, Rows.of(split, "test"), 8) for name, baseline in baselines.items()}
+    found = {name: rank_rows(baseline, RankedSplit.of(split, "test"), 8) for name, baseline in baselines.items()}
     assert found[POPULARITY].targets.tolist() == split.targets("test").tolist()
     assert found[POPULARITY].items == [popular] * 30
     for history, row in zip(histories, found[RECENT].items, strict=True):

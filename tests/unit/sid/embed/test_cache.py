@@ -6,7 +6,7 @@ from support.encoders import save_encoder, watch_encoder
 
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.embed import vectors as cache_module
-from minionerec.sid.embed.hf import Encoded, HFEncoder
+from minionerec.sid.embed.hf import HFEncoder, TextVectors
 from minionerec.sid.embed.vectors import VectorCache, encode_cached
 
 WORDS = ["red", "blue", "lamp", "table", "oak", "steel", "bolt", "long"]
@@ -77,7 +77,7 @@ def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written_or_lacks_something(tmp_path):
-    one = Encoded(np.ones((1, 2), np.float32), np.ones(1, np.int32), np.zeros(1, bool))
+    one = TextVectors(np.ones((1, 2), np.float32), np.ones(1, np.int32), np.zeros(1, bool))
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="cannot be written"):
         VectorCache(tmp_path / "file").write(["a"], one)

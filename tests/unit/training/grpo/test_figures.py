@@ -11,7 +11,7 @@ from support.rollouts import rollouts_of
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.figures import Figures, completion_figures, reward_figures, rollout_figures, token_figures
 from minionerec.training.grpo.loss import LossTerms
-from minionerec.training.grpo.scoring import Groups
+from minionerec.training.grpo.scoring import RolloutGroups
 from minionerec.training.rewards.combined import WeightedRewards
 
 NAN = float("nan")
@@ -75,7 +75,7 @@ def test_figures_of_completions(accelerator):
 def test_figures_of_tokens_are_about_scored_groups_and_clipped_ratios():
     mask = torch.ones(4, 2, dtype=torch.bool)
     scored = torch.tensor([True, False])
-    groups = Groups([[1]] * 2, [[[5, 6]] * 2] * 2, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]), scored, 8, True)
+    groups = RolloutGroups([[1]] * 2, [[[5, 6]] * 2] * 2, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]), scored, 8, True)
     ratio = torch.tensor([[1.5, 1.0], [1.5, 0.5], [1.0, 1.0], [1.0, 1.0]])
     kl = torch.arange(8.0).reshape(4, 2)
     found = token_figures(LossTerms(torch.tensor(0.0), ratio, kl), kl + 1, groups)

@@ -8,7 +8,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.training.grpo.loss import policy_loss
-from minionerec.training.grpo.scoring import Groups
+from minionerec.training.grpo.scoring import RolloutGroups
 
 GROUPS, SIZE, WIDTH = 3, 4, 5
 # What TRL calls the losses.
@@ -57,7 +57,7 @@ def test_loss_and_gradient_are_trls(trl, kind, beta):
     logps = (torch.from_numpy(rng.normal(-2, 1, mask.shape)).float() * mask).requires_grad_()
     reference = torch.from_numpy(rng.normal(-2, 1, mask.shape)).float() * mask
     advantages = torch.from_numpy(rng.normal(0, 1, GROUPS * SIZE)).float()
-    groups = Groups(
+    groups = RolloutGroups(
         prompts=[[7]] * GROUPS,
         completions=[[[1]] * SIZE] * GROUPS,
         mask=mask,
@@ -93,6 +93,6 @@ def test_loss_and_gradient_are_trls(trl, kind, beta):
 
 def test_a_slice_without_a_token_has_no_loss():
     mask = torch.zeros(SIZE, WIDTH, dtype=torch.bool)
-    groups = Groups([[7]], [[[]] * SIZE], mask, torch.ones(SIZE), torch.ones(1, dtype=torch.bool), 1, True)
+    groups = RolloutGroups([[7]], [[[]] * SIZE], mask, torch.ones(SIZE), torch.ones(1, dtype=torch.bool), 1, True)
     for kind in NAMES:
         assert policy_loss(torch.zeros(mask.shape), groups, kind=kind).loss.item() == 0

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler
 from trl import GRPOTrainer
 
 from minionerec.training.grpo.trainer import SidGrpoTrainer
-from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, EpochSampler, Step, StepTrainer
+from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, DeferredStep, EpochSampler, StepTrainer
 
 FOLDER = ROOT / "minionerec" / "training" / "grpo"
 
@@ -100,7 +100,7 @@ def test_every_launch_takes_the_same_steps(processes, slices, size):
 
 def test_a_step_is_made_when_its_first_slice_is_asked_for_and_once():
     made = []
-    step = Step([["a"], ["b"]], lambda rows: made.append(rows) or [torch.tensor(place) for place in range(2)])
+    step = DeferredStep([["a"], ["b"]], lambda rows: made.append(rows) or [torch.tensor(place) for place in range(2)])
     assert made == []
     assert [int(part) for part in (step.slices[1], step.slices[0])] == [1, 0]
     assert made == [[["a"], ["b"]]]
