@@ -398,11 +398,17 @@ class Filled:
         found = [self.plan.job(self.key.data, case, name, seed)]
         if found[0].output is None:
             raise ConfigError(f"{where} names {{{name}}}, but that step only prints, and writes nothing.")
-        several = case is not None and found[0].key.seed is not None and self.key.seed is None
-        if several and not self.plan.recipe.has_cases:  # the folder of all seeds
+        place = found[0].folder
+        if (
+            case is not None
+            and not self.plan.recipe.has_cases
+            and found[0].key.seed is not None
+            and self.key.seed is None
+        ):
             found = [self.plan.job(self.key.data, case, name, each) for each in self.plan.seeds_of(case)]
+            place = place.parent  # the folder of all seeds
         self.needs += [job.key for job in found if job.key not in self.needs]
-        return str(found[0].folder.parent if several and not self.plan.recipe.has_cases else found[0].output)
+        return str(place)
 
     def _seed_in(self, case: Case, name: str, where: str) -> int | None:
         """The seed with which a case's step is read: this one's, or its only one."""
