@@ -374,7 +374,7 @@ def write_artefact(
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write one text file beside its place and rename it, so that no reader ever sees half of it; of a link, its target.
+    """Write one text file beside its place and rename it, so that no reader sees half of it; of a link, its target.
 
     Raises:
         ArtefactError: If the place cannot be written.

@@ -230,7 +230,9 @@ def test_links_that_lead_to_something_else_are_no_output(config, tmp_path):
 def test_a_disk_is_not_replaced(config, tmp_path, monkeypatch):
     (tmp_path / "sum").mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: str(path) == config.output)
-    with pytest.raises(ArtefactError, match="sum: a disk is mounted there, so it cannot be replaced. Choose a folder"):
+    with pytest.raises(
+        ArtefactError, match=r"sum: a disk is mounted there, so it cannot be replaced\. Choose a folder"
+    ):
         run_sum(config)
 
 
