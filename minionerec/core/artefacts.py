@@ -25,6 +25,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.faults import fault, is_about_writing
 from minionerec.core.manifests import DIGEST, digest_of, flaw, is_edited, maker, strays
 from minionerec.core.processes import is_main_process
+from minionerec.core.urls import without_query
 
 MANIFEST = "manifest.json"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -54,10 +55,21 @@ def is_artefact(path: str | os.PathLike[str]) -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists."""
+    """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists.
+
+    Queries of URLs, which may hold signatures, are not part of it (`minionerec.core.urls.without_query`).
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
-    return json.loads(json.dumps(value, default=str))
+    return _without_queries(json.loads(json.dumps(value, default=str)))
+
+
+def _without_queries(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_queries(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_queries(each) for each in value]
+    return without_query(value) if isinstance(value, str) else value
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
