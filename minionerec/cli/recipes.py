@@ -60,7 +60,7 @@ class RecipeSettings(Settings):
     )
     jobs: int = setting(1, "steps that run at a time", least=1)
     threads: int | None = setting(None, "CPU threads of each step; the library's own choice if not given", least=1)
-    launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given")
+    launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given", path=True)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.faults import fault, is_about_writing
 from minionerec.core.manifests import DIGEST, digest_of, flaw, is_edited, maker, strays
 from minionerec.core.processes import is_main_process
+from minionerec.core.urls import without_query
 
 MANIFEST = "manifest.json"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -54,10 +55,21 @@ def is_artefact(path: str | os.PathLike[str]) -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists."""
+    """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists.
+
+    Queries of URLs, which may hold signatures, are not part of it (`minionerec.core.urls.without_query`).
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
-    return json.loads(json.dumps(value, default=str))
+    return _without_queries(json.loads(json.dumps(value, default=str)))
+
+
+def _without_queries(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_queries(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_queries(each) for each in value]
+    return without_query(value) if isinstance(value, str) else value
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -232,6 +244,11 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
     return Path(record["path"])
 
 
+def real_place(path: str | os.PathLike[str]) -> Path:
+    """Where something is written: a path as given, or, where it is a link, what that leads to, so that it stays one."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
 def check_own_name(path: Path) -> None:
     """Check that a place has a name, beside which an artefact can be prepared.
 
@@ -246,14 +263,16 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
     """Check, before long work, that an artefact can be written to a place later.
 
     Args:
-        path: Its directory.
+        path: Its directory, or a link to it.
         kind: Kind of the artefact; one of another kind that lies there is not replaced. Any may be if None.
 
     Raises:
         ArtefactError: If the place cannot be written, holds something else, or lies inside another artefact.
     """
-    path = Path(path)
+    path = real_place(path)
     check_own_name(path)
+    if os.path.ismount(path):
+        raise ArtefactError(f"{path}: a disk is mounted there, so it cannot be replaced. Choose a folder on it.")
     if os.path.lexists(path) and not is_artefact(path) and (not path.is_dir() or any(path.iterdir())):
         raise ArtefactError(
             f"{path}: exists and is not an output of this project; refusing to replace it. Choose another output."
@@ -288,7 +307,9 @@ def _cannot_write(path: Path, error: OSError) -> ArtefactError:
 def remove_old(path: Path) -> Path:
     """Remove what an artefact replaced, where a kill left it; gives the place that it is moved to."""
     old = path.with_name(f".{path.name}.old")
-    if old.is_dir():
+    if old.is_symlink():
+        old.unlink()
+    elif old.is_dir():
         shutil.rmtree(old, ignore_errors=True)
     return old
 
@@ -320,7 +341,7 @@ def write_artefact(
     the directory takes the place of `path`. On any error the fresh directory is removed and `path` is untouched.
 
     Args:
-        path: Where the artefact is to lie; an earlier artefact there is replaced.
+        path: Where the artefact is to lie; an earlier artefact there is replaced. Of a link, what it leads to.
         kind: Kind of artefact, checked by readers.
         config: Resolved configuration (dataclass or mapping).
         stage: Name of the stage that makes it.
@@ -336,7 +357,7 @@ def write_artefact(
     Raises:
         ArtefactError: If the place cannot be written, or holds something that is not an artefact.
     """
-    path = Path(path)
+    path = real_place(path)
     require_writable(path, kind)
     fresh = path.with_name(f".{path.name}.writing")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -365,12 +386,12 @@ def write_artefact(
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write one text file beside its place and rename it, so that no reader ever sees half of it.
+    """Write one text file beside its place and rename it, so that no reader sees half of it; of a link, its target.
 
     Raises:
         ArtefactError: If the place cannot be written.
     """
-    path = Path(path)
+    path = real_place(path)
     fresh = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ def run_command(main: Callable[[], None]) -> None:
 
     What a user can mend, and faults of the machine, are one line and status 2. Anything else keeps its traceback.
     """
+    _open_streams()
     setup_logging()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -47,6 +48,17 @@ def run_command(main: Callable[[], None]) -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
         _end(MinioneRecError(said))
+
+
+def _open_streams() -> None:
+    """Let what is written to a closed standard stream go nowhere, and not into the next file that is opened."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def _end(error: MinioneRecError) -> NoReturn:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.records import Gpu, Machine
+from minionerec.core.urls import without_query
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = 10  # seconds for git
@@ -99,7 +100,7 @@ def _own_peak() -> int | None:
 
 
 def command_words() -> tuple[str, ...]:
-    """The command line as it was typed: a program is named without its folder, text is readable as UTF-8."""
+    """The command line as it was typed, without queries of URLs and the program's folder, readable as UTF-8."""
     program, *words = getattr(sys, "argv", None) or [""]
     name = Path(program).name
     if name == "__main__.py":
@@ -108,7 +109,7 @@ def command_words() -> tuple[str, ...]:
         first = program.split(" ")
     else:
         first = ["python", program] if name.endswith(".py") else [name or "python"]
-    return tuple(word.encode("utf-8", "backslashreplace").decode() for word in [*first, *words])
+    return tuple(without_query(word.encode("utf-8", "backslashreplace").decode()) for word in [*first, *words])
 
 
 @cache

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json
-from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.errors import ArtefactError, MinioneRecError, shown
 
 CONFIG_FILE = "config.json"
+_ADAPTER = "adapter_config.json"
 _CODE, _KERNELS = "auto_map", ("attn_implementation", "_attn_implementation", "experts_implementation", "kernel_config")
 _SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
@@ -111,6 +112,7 @@ def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy
 def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
     """Check, before anything is built, what the configuration in a directory asks for."""
     folder = Path(place)
+    _check_places(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
         return  # a name of the hub, or nothing: the library says so
     config = _read(folder / CONFIG_FILE, error, remedy)
@@ -133,6 +135,17 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
                 f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} beside it has that "
                 f"size. {remedy}"
             )
+
+
+def _check_places(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
+    """Check that no file of a directory has a library read weights that lie elsewhere, which no hash here covers."""
+    if (folder / _ADAPTER).is_file():
+        raise error(f"{folder / _ADAPTER}: names another model, whose weights lie elsewhere. Merge them. {remedy}")
+    for file in sorted(folder.glob("*.index.json")):
+        named = _read(file, error, remedy).get("weight_map")
+        for name in named.values() if isinstance(named, dict) else [named]:
+            if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
+                raise error(f"{file}: names the weights {shown(name)}, which are no file beside it. {remedy}")
 
 
 def _is_known(kind: str) -> bool:

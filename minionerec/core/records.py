@@ -11,7 +11,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.artefacts import read_json, read_manifest, real_place
 from minionerec.core.errors import ArtefactError
 from minionerec.core.manifests import DIGEST
 
@@ -105,7 +105,8 @@ class RunRecord:
 
 
 def record_path(output: Path) -> Path:
-    """Where the record of an artefact lies: beside it."""
+    """Where the record of an artefact lies: beside it, and of a link beside what that leads to."""
+    output = real_place(output)
     return output.with_name(f"{output.name}.record.json")
 
 

@@ -30,7 +30,8 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.manifests import digest_of, flaw, is_edited
 from minionerec.core.parts import part_names, parts_of
 from minionerec.core.processes import local_rank
-from minionerec.core.urls import BLOCK, WEB, NotThere, Place, is_remote, speaking
+from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
+from minionerec.core.web import BLOCK
 
 logger = get_logger(__name__)
 
@@ -124,8 +125,9 @@ def fetched(path: str | os.PathLike[str]) -> Path:
     place = Place.at(path)
     if place.is_local:
         return Path(place.root)
+    logger.info("Asking for %s.", place.url)
     raw, info = _found(place)
-    with _keeping(path):
+    with _keeping(place.url):
         return _fetch_file(place, info) if raw is None else _fetch_artefact(place, raw)
 
 
@@ -208,7 +210,7 @@ def _fetch_artefact(place: Place, raw: bytes) -> Path:
         if _is_whole(target):
             return target
         fresh = target.with_name(f".{target.name}.fetching")
-        if target.exists():
+        if whole := target.exists():
             logger.warning("%s was changed since it was copied from %s: it is copied anew.", target, place.url)
             shutil.rmtree(fresh, ignore_errors=True)
             target.rename(fresh)
@@ -216,6 +218,8 @@ def _fetch_artefact(place: Place, raw: bytes) -> Path:
         logger.info("Fetching %s.", place.url)
         for name, digest in manifest["files"].items():
             if not (fresh / name).is_file() or file_sha256(fresh / name) != digest:
+                if whole:
+                    (fresh / name).unlink(missing_ok=True)  # it was not cut off, but changed
                 _copy(place, f"{place.root}/{name}", fresh / name, digest)
         fresh.mkdir(exist_ok=True)
         (fresh / MANIFEST).write_bytes(raw)
@@ -234,7 +238,7 @@ def _is_whole(target: Path) -> bool:
 def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
     marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
     with speaking(place.url):
-        key = json.dumps([place.url, place.fs.ukey(place.root), marks])
+        key = json.dumps([place.url, place.root, place.fs.ukey(place.root), marks])
     target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / place.name
     size = info.get("size")
     fixed = set(marks) - {"size"}  # else nothing would tell another content
@@ -248,32 +252,43 @@ def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
         if not stands():
             fresh = target.with_name(f".{target.name}.fetching")
             logger.info("Fetching %s.", place.url)
-            _copy(place, place.root, fresh, None, size)
+            if not fixed:
+                fresh.unlink(missing_ok=True)  # what came before may be of another content
+            etag = str(info.get("ETag", "W/"))
+            _copy(place, place.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
             fresh.replace(target)
     return target
 
 
-def _copy(place: Place, path: str, target: Path, digest: str | None, size: int | None = None) -> None:
-    """Copy one file, and hold it against its hash, or its size, as it comes.
+def _copy(
+    place: Place, path: str, target: Path, digest: str | None, size: int | None = None, mark: str | None = None
+) -> None:
+    """Copy one file, and hold it against its hash, or its size; one that was cut off goes on where it was.
 
     Raises:
         ArtefactError: If it cannot be read, or is another.
         OSError: If the copy cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    hashed, count = hashlib.sha256(), 0
-    total = None if size is None else -(-size // BLOCK)
-    with target.open("wb") as copy:
-        for block in progress(place.blocks(path), f"fetch {target.name}", total=total, unit="MiB"):
-            hashed.update(block)
-            count += len(block)
+    before = target.stat().st_size if target.is_file() else 0
+    begin, blocks = place.blocks(path, before if size is None or before < size else 0, mark)
+    total = None if size is None else -(-(size - begin) // BLOCK)
+    with target.open("r+b" if begin else "wb") as copy:
+        copy.seek(begin)
+        copy.truncate()
+        for block in progress(blocks, f"fetch {target.name}", total=total, unit="MiB"):
             copy.write(block)
-    if digest is not None and hashed.hexdigest() != digest:
+    count = target.stat().st_size
+    if begin and digest is not None and file_sha256(target) != digest:
+        target.unlink()
+        return _copy(place, path, target, digest, size, mark)
+    if digest is not None and file_sha256(target) != digest:
         raise ArtefactError(
             f"{place.url}: its file {path[len(place.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
             "being written. Run the same command again, or put the artefact there again: minionerec put --replace true."
         )
     if size is not None and count != size:
+        target.unlink()
         raise ArtefactError(f"{place.url}: {count:,} of {size:,} bytes came. Run the same command again.")
 
 

@@ -15,6 +15,7 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 
 import argparse
 import math
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -50,6 +51,7 @@ class Description:
     reads: str = ""
     parts: bool = False
     writes: bool = False
+    path: bool = False
     came_later: bool = False
     of: str = ""
 
@@ -69,6 +71,7 @@ def setting(
     reads: str = "",
     parts: bool = False,
     writes: bool = False,
+    path: bool = False,
     came_later: bool = False,
     of: str = "",
 ) -> Any:
@@ -90,6 +93,8 @@ def setting(
             path itself decides nothing, the content does.
         parts: Whether it may name a folder as well, whose files are the parts of what is read; each is an input then.
         writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
+        path: Whether it is, or may be, or holds some other path than that of an input or of what is written. In every
+            path a first part `~` or `~name` is the home of the user, or of the one of that name.
         came_later: Whether results may have been finished before there was such a setting, which it then must not make
             stale: it decides only where it differs from its default.
         of: Name of the setting that it belongs to. Where that one has its default this one must have its own too, and
@@ -108,6 +113,7 @@ def setting(
         reads=reads,
         parts=parts,
         writes=writes,
+        path=path,
         came_later=came_later,
         of=of,
     )
@@ -233,13 +239,16 @@ def growing_settings(config: Any) -> set[str]:
 
 
 def check_settings(config: Any) -> None:
-    """Check every setting by itself, as its description says.
+    """Check every setting by itself, as its description says; in paths `~` becomes the home of the user.
 
     Raises:
         ConfigError: Naming the setting, its value and what it may be.
     """
     for each in fields(config):
-        value, said = getattr(config, each.name), description(each)
+        said = description(each)
+        if said.reads or said.writes or said.path or each.name == "output":
+            setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+        value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
             raise _without_owner(each.name, value, said.of, getattr(config, said.of))
         if said.required and not value and value != 0:
@@ -254,6 +263,25 @@ def check_settings(config: Any) -> None:
         for name, number in _entries_of(each.name, value):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check_range(name, number, said)
+
+
+def _at_home(name: str, value: Any, inside: bool = False) -> Any:
+    """Paths, and those in lists and mappings, with homes of users in place of `~` and `~name`.
+
+    Mappings inside of others hold texts beside paths, such as notes, which are left unless they begin with a home.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: _at_home(f"{name} {key}", each, inside or isinstance(each, Mapping)) for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_at_home(name, entry, inside) for entry in value]
+    if not isinstance(value, str) or not value.startswith("~"):
+        return value
+    found = os.path.expanduser(value)
+    if found.startswith("~") and not inside:
+        raise ConfigError(f"{name} is {shown(value)}, but there is no such user. Mend the name, or write ./{value}")
+    return found
 
 
 def _without_owner(name: str, value: Any, owner: str, other: Any) -> ConfigError:
@@ -337,7 +365,7 @@ def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
     Raises:
         ConfigError: As `read_yaml` and `typed_values`.
     """
-    file = str(find_path(file))
+    file = str(find_path(_at_home("--config", file)))
     return typed_values(config_class, read_yaml(file), file)
 
 

@@ -43,6 +43,7 @@ from minionerec.core.artefacts import (
     is_artefact,
     read_json,
     read_manifest,
+    real_place,
     remove_old,
     require_writable,
     to_plain,
@@ -77,7 +78,7 @@ class Stage:
 
     Attributes:
         name: Its name; None where it is not in the registry of stages.
-        output: The directory.
+        output: The directory; of a link, the one that it leads to.
         inputs: Name to path.
         settings: What decides the result, as plain values.
     """
@@ -95,7 +96,7 @@ class Stage:
         self.config = config
         self.name = stage_name(type(config))
         self.kind = config.kind if kind is None else kind
-        self.output = Path(config.output) if output is None else output
+        self.output = real_place(config.output if output is None else output)
         self.inputs = config.inputs() if inputs is None else dict(inputs)
         self.settings: dict[str, Any] = to_plain(config.deciding() if settings is None else dict(settings))
 

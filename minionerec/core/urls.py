@@ -1,5 +1,6 @@
 """URLs of any filesystem that fsspec knows: what reads them, and what is said where that fails."""
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -8,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
+from minionerec.core.web import BLOCK, Web
 
 LOCAL = ("file", "local")
 WEB = ("http", "https")
-BLOCK = 1 << 20
-"""Bytes that are read at a time."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+://[^\s?'\"]*)\?(?!sha256=[0-9a-f]{16}(?![^\s'\",)]))[^\s'\"]+")
 _SECRET = re.compile(r"://[^/?#@]*:[^/?#@]*@")
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
-    **dict.fromkeys(WEB, "aiohttp"),
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
     **{"hdfs": "pyarrow", "hf": "huggingface_hub"},
 }
@@ -44,7 +44,7 @@ class Place:
     """A URL with what reads it.
 
     Attributes:
-        url: As it was given.
+        url: As it was given, but for its query (`without_query`); for messages and names.
         protocol: Such as "s3".
         fs: The filesystem, of fsspec.
         root: The path within it, without a slash behind.
@@ -64,10 +64,11 @@ class Place:
         Raises:
             ConfigError: As `fetched`.
         """
-        match = _URL.fullmatch(url)
+        given, url = url, without_query(url)
+        match = _URL.fullmatch(given)
         if match is None:
             raise ConfigError(f"{url!r} is no URL; expected one such as s3://bucket/corpus.")
-        if _SECRET.search(url):
+        if _SECRET.search(given):
             raise ConfigError(
                 f"{_SECRET.sub('://...@', url)}: holds a password, which manifests would show. Leave it out, and give "
                 "it in the environment, as the package of the protocol says."
@@ -77,7 +78,7 @@ class Place:
         name = _file_name(name)
         if name in ("", ".", ".."):
             raise ConfigError(f"{url}: its path has no name of its own at the end, such as .../corpus. Mend the URL.")
-        fs, root = _filesystem(url, protocol)
+        fs, root = _filesystem(given, protocol)
         return cls(url, protocol, fs, root.rstrip("/"), name)
 
     @property
@@ -85,23 +86,36 @@ class Place:
         """Whether it lies on this machine."""
         return self.protocol in LOCAL
 
-    def blocks(self, path: str) -> Iterator[bytes]:
-        """The content of a file, in parts.
+    def blocks(self, path: str, begin: int = 0, mark: str | None = None) -> tuple[int, Iterator[bytes]]:
+        """The content of a file from a byte on, or all of it, where no other can be had.
+
+        Args:
+            path: The file.
+            begin: The first byte that is wanted.
+            mark: What tells the content that the bytes before belong to, where it is known; servers are asked by it.
+
+        Returns:
+            The first byte of what comes, and its parts, which raise as this does.
 
         Raises:
             ArtefactError: If it cannot be read.
         """
         with speaking(self.url):
+            if isinstance(self.fs, Web):
+                begin, parts = self.fs.blocks(path, begin, mark)
+                return begin, self._spoken(parts)
             source = self.fs.open(path, "rb")
-        try:
-            while True:
-                with speaking(self.url):
-                    block = source.read(BLOCK)
-                if not block:
-                    return
-                yield block
-        finally:
-            source.close()
+            if begin and source.seekable():
+                source.seek(begin)
+        return (begin if source.seekable() else 0), self._spoken(_read(source))
+
+    def _spoken(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        while True:
+            with speaking(self.url):
+                block = next(parts, None)
+            if block is None:
+                return
+            yield block
 
     def read(self, name: str) -> bytes | None:
         """A small file below; None where it is not there."""
@@ -138,12 +152,32 @@ class Place:
             return None
 
 
+def without_query(text: str) -> str:
+    """A text in which every URL has the hash of its query in place of it: queries may hold signatures and tokens.
+
+    Example:
+        >>> without_query("--items https://shop.example/items.csv?token=1")
+        '--items https://shop.example/items.csv?sha256=4a4df60fa44efba7'
+        >>> without_query("https://shop.example/items.csv?sha256=4a4df60fa44efba7")
+        'https://shop.example/items.csv?sha256=4a4df60fa44efba7'
+    """
+    return _QUERY.sub(lambda match: f"{match[1]}?sha256={hashlib.sha256(match[0].encode()).hexdigest()[:16]}", text)
+
+
+def _read(source: Any) -> Iterator[bytes]:
+    with source:
+        while block := source.read(BLOCK):
+            yield bytes(block)
+
+
 def _file_name(path: str) -> str:
     """The last part of a path, as a name that a file here may have."""
     return re.sub(r"[^\w.+=@ -]", "_", path.rstrip("/").rpartition("/")[2])[-100:]
 
 
 def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
+    if protocol in WEB:
+        return Web(), url.partition("#")[0]
     import fsspec
 
     try:
@@ -157,8 +191,13 @@ def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
         remedy = f"Install it: pip install {package}" if package else f"{error}".rstrip(".") or "Install it"
         raise ConfigError(f"{url}: the package that reads {protocol}:// is not installed. {remedy}.") from None
     options = {"auto_mkdir": True} if protocol in LOCAL else {}
-    with speaking(url):
-        fs, root = fsspec.core.url_to_fs(url, **options)
+    try:
+        with speaking(without_query(url)):
+            fs, root = fsspec.core.url_to_fs(url, **options)
+    except ArtefactError as error:
+        if any(f"({name}Error" in str(error) for name in ("Type", "Attribute", "Value")):
+            raise ConfigError(f"{without_query(url)}: {protocol}:// needs more than a URL says. Use another.") from None
+        raise
     return fs, str(root)
 
 
@@ -178,7 +217,11 @@ def speaking(url: str) -> Iterator[None]:
     except Exception as error:  # each filesystem has errors of its own
         protocol = url.partition("://")[0]
         package = _PACKAGES.get(protocol, "fsspec")
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(" .:")
+        reason = f"{type(error).__name__}: {' '.join(without_query(str(error)).split())[:300]}".rstrip(" .:")
+        if protocol in WEB and isinstance(error, PermissionError):
+            raise ArtefactError(
+                f"{url}: no permission ({error}). Mend the URL; one that is signed may be over."
+            ) from None
         if isinstance(error, PermissionError) or "credential" in reason.lower():
             remedy = f"Check the credentials, which {package} takes from the environment"
             raise ArtefactError(f"{url}: no permission ({reason}). {remedy}.") from None

@@ -44,6 +44,7 @@ class PrepareConfig(StageConfig):
         None,
         "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
         decides=False,
+        path=True,
     )
     times_by_order: bool = setting(
         False,
@@ -129,8 +130,9 @@ class PrepareConfig(StageConfig):
         "duckdb, spark: folder for what memory does not hold, some 150 bytes an interaction; on a cluster one that all "
         "its machines see; by default that of the output",
         decides=False,
+        path=True,
     )
-    layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)")
+    layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)", path=True)
     layout_name: str = setting("corpus", "layout: how the files' names begin")
     layout_index: str | None = setting(
         None,

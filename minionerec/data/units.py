@@ -1,5 +1,7 @@
 """Units of times that are numbers, and which one a number looks like."""
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from minionerec.core.errors import DataError
@@ -8,28 +10,107 @@ SECOND, NANOSECOND = 1, 10**9
 """Ticks of a time in a second."""
 UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9))
 """Unit → its ticks in a second."""
+SMALL, BEYOND = -1, -2
+"""What stands for a unit where a number looks like none: too small for one, or behind 2100 in that of its size."""
 _FROM, _STEP = 1e8, 1e3
 _LATEST = 4_102_444_800.0
 """Seconds from 1970 to 2100."""
+_TWO = (("mm", 1, 12), ("dd", 1, 31), ("HH", 0, 23), ("MM", 0, 59), ("SS", 0, 60))
+_YEARS = (("yyyy", 1970, 2100), ("yy", 0, 99))
+DATE_FORMS = {
+    year[0] + "".join(name for name, _, _ in _TWO[:fields]): (year, *_TWO[:fields])
+    for year in _YEARS
+    for fields in (2, 3, 4, 5)
+    if (year[0] == "yyyy") or fields > 3
+}
+"""Digits of dates that a number may show, such as yyyymmddHHMM: name, least and most of each field."""
 
 
 def unit_numbers(times: np.ndarray) -> np.ndarray:
-    """The place in `UNITS` of the unit that each number looks like: int64 (M,).
+    """The place in `UNITS` of the unit that each number looks like, or `SMALL` or `BEYOND`: int64 (M,).
 
-    From 1973 on times of the four units lie in ranges of their own: seconds from 1e8 to 1e11, milliseconds to 1e14,
-    microseconds to 1e17. Smaller numbers, which may be days or a mere order, get -1.
+    From 1973 to 2100 times of the four units lie in ranges of their own: seconds from 1e8 to 4.1e9, milliseconds from
+    1e11 to 4.1e12, and so on. Smaller numbers, which may be days or a mere order, are `SMALL`; what lies in between,
+    such as the digits of a date, is `BEYOND`.
 
     Example:
-        >>> unit_numbers(np.array([5, 1_500_000_000, 1_500_000_000_000])).tolist()
-        [-1, 0, 1]
+        >>> unit_numbers(np.array([5, 1_500_000_000, 1_500_000_000_000, 20_180_101_123_000])).tolist()
+        [-1, 0, 1, -2]
     """
-    found: np.ndarray = np.searchsorted(unit_borders(), np.asarray(times, float), "right") - 1
+    times = np.asarray(times, float)
+    starts, ends = (np.array(border) for border in zip(*unit_borders(), strict=True))
+    found: np.ndarray = np.searchsorted(starts, times, "right") - 1
+    return np.where((found >= 0) & (times > ends[found]), BEYOND, found)
+
+
+def unit_borders() -> list[tuple[float, float]]:
+    """The smallest and the largest number that look like each of `UNITS`."""
+    return [(_FROM * _STEP**unit, _LATEST * ticks) for unit, (_, ticks) in enumerate(UNITS)]
+
+
+def mixed_units(counts: Mapping[int, int], largest_small: float, least_other: float) -> tuple[int, set[int]]:
+    """The unit that most numbers of a column look like, and those of which the others must be a mistake.
+
+    Numbers that run on through 1e8 without a gap, as times from 1972 to 1974 do, are of one unit.
+
+    Args:
+        counts: Unit, or `SMALL` or `BEYOND` → how many, of those that are there.
+        largest_small: The largest of the numbers that are `SMALL`.
+        least_other: The smallest of the others.
+
+    Example:
+        >>> mixed_units({SMALL: 3, 0: 9}, 17_500.0, 1.5e9), mixed_units({SMALL: 3, 0: 9}, 9.9e7, 1.1e8)
+        ((0, {-1}), (0, set()))
+    """
+    usual = max(counts, key=lambda unit: (counts[unit], unit >= 0, -unit))
+    others = set(counts) - {usual}
+    if {SMALL, 0} <= set(counts) and 2 * largest_small >= least_other and usual in (SMALL, 0):
+        return max(usual, 0), others - {SMALL, 0}
+    return usual, others
+
+
+def looks_like(number: float) -> str:
+    """What a number may be as a time, in words, for messages.
+
+    Example:
+        >>> looks_like(17_500), looks_like(20_180_101_123_000), looks_like(1_500_000_000_000)
+        ('days since 1970', 'a date written as yyyymmddHHMMSS', 'milliseconds since 1970')
+    """
+    unit = int(unit_numbers(np.array(number)))
+    if unit >= 0:
+        return f"{UNITS[unit][0]} since 1970"
+    if (form := date_form(np.array([number]))) is not None:
+        return f"a date written as {form}"
+    if unit == BEYOND:
+        return "a time after 2100"
+    for name, least, most in (("days", 1e3, 5e4), ("hours", 5e4, 1.2e6), ("minutes", 1.5e6, 6e7)):
+        if least <= number <= most:
+            return f"{name} since 1970"
+    return "no time since 1973"
+
+
+def date_form(times: np.ndarray, forms: Iterable[str] = DATE_FORMS) -> str | None:
+    """The first of some forms of `DATE_FORMS` that all numbers have; None where there is none, or no number.
+
+    Args:
+        times: int64 or float64 (M,).
+        forms: The forms.
+    """
+    if not len(times):
+        return None
+    return next((form for form in forms if has_form(times[:1], form).all() and has_form(times, form).all()), None)
+
+
+def has_form(times: np.ndarray, form: str) -> np.ndarray:
+    """Which numbers have the digits of a form of `DATE_FORMS`: bool (M,)."""
+    rest = times.astype(np.int64)
+    found: np.ndarray = (rest == times) & (rest > 0)
+    for _, least, most in reversed(DATE_FORMS[form][1:]):
+        rest, part = np.divmod(rest, 100)
+        found &= (part >= least) & (part <= most)
+    _, least, most = DATE_FORMS[form][0]
+    found &= (rest >= least) & (rest <= most)
     return found
-
-
-def unit_borders() -> list[float]:
-    """The smallest number that looks like each of `UNITS`."""
-    return [_FROM * _STEP**unit for unit in range(len(UNITS))]
 
 
 def check_unit(times: np.ndarray, ticks: int, where: str) -> None:

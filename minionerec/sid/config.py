@@ -70,6 +70,7 @@ class SidConfig(EncoderConfig):
         None,
         "folder of the published files; $MINIONEREC_DATA/Amazon if not given (data/Amazon without it)",
         decides=False,
+        path=True,
     )
     codebook_sizes: list[int] = setting([256, 256, 256], "codes per level, one number per level")
     digits: int = setting(

@@ -147,7 +147,9 @@ class SftConfig(StreamedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
     sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
-    model: str = setting("scratch", "hub name or directory of a causal language model, or `scratch`", required=True)
+    model: str = setting(
+        "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
+    )
     hidden_size: int = setting(256, "scratch: width", least=1)
     layers: int = setting(4, "scratch: transformer blocks", least=1)
     heads: int = setting(4, "scratch: attention heads", least=1)
@@ -156,7 +158,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
     text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
     tied: bool = setting(True, "scratch: output head shares the input embedding")
     dropout: float = setting(0.0, "dropout behind embedding, attention and feed-forward", least=0, below=1)
-    wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True)
+    wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
     all_positions: bool = setting(
         False,
         "next_sid, title_history_to_title: one row a user window with a loss at every item, instead of one row an "
@@ -246,6 +248,7 @@ class CatalogueTrainConfig(RefittableConfig):
     vectors: str = setting(
         "tfidf",
         "item text beside learned vectors: tfidf, the output of embed-items, a .npy or .parquet file; empty: none",
+        path=True,
     )
     vector_width: int = setting(128, "width of TF-IDF vectors", least=1)
     hidden_size: int = setting(128, "width of a tower", least=1)

@@ -40,6 +40,7 @@ class ExtendConfig(StageConfig):
         "catalogue model: where the text of new items comes from, which must be what it was trained with: tfidf "
         "(fitted as it was then), the output of embed-items, a .npy or .parquet file",
         required=True,
+        path=True,
     )
     start: str = setting(
         "neighbours",

@@ -19,8 +19,8 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import build_model
 from minionerec.models.sequential.saved import load_sequential, save_sequential
-from minionerec.recommend.export import check
 from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.sid_trie import check
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 
 EVIL = """
@@ -406,3 +406,31 @@ def test_a_recommender_reads_nothing_that_was_changed(shop, tmp_path, monkeypatc
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_pretrained(str(tmp_path / "none"), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "{outside}", "missing.safetensors", "a/b.safetensors", 7, []]
+)
+def test_weights_that_lie_elsewhere_are_not_read(shop, tmp_path, name):
+    struck = copied(shop, tmp_path / "shop")
+    weights = load_file(struck / "sft" / "model.safetensors")
+    outside = struck / "outside.safetensors"
+    (struck / "sft" / "model.safetensors").rename(outside)
+    named = name.format(outside=outside) if isinstance(name, str) else name
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, named)}
+    (struck / "sft" / "model.safetensors.index.json").write_text(json.dumps(index))
+    sign(struck / "sft")
+    refused(
+        lambda: load_bundle(struck / "sft"), "model.safetensors.index.json: names the weights ", "no file beside it"
+    )
+    refused(lambda: load_pretrained(str(struck / "sft"), torch.float32), "names the weights ")
+
+
+def test_an_adapter_of_a_model_elsewhere_is_not_followed(shop, tmp_path):
+    struck = copied(shop, tmp_path / "shop")
+    other = {"peft_type": "LORA", "base_model_name_or_path": str(shop / "sft")}
+    (struck / "sft" / "adapter_config.json").write_text(json.dumps(other))
+    sign(struck / "sft")
+    refused(
+        lambda: load_bundle(struck / "sft"), "adapter_config.json: names another model, whose weights lie elsewhere"
+    )

@@ -362,12 +362,12 @@ def amazon(folder, reviews, allowed=0, meta=META):
         *(REVIEW % time for time in ("[1]", "{}", "Infinity", "NaN", "1" + "0" * 20, "1" * 5000, "true", "1.5")),
         REVIEW % "1500000000000",
         REVIEW % '"soon"',
-        REVIEW.replace("u1", "u\\ud800") % 5,
-        REVIEW.replace("u1", "u\\n1") % 5,
-        REVIEW.replace('"u1"', "[" * 100_000) % 5,
-        REVIEW.replace('"asin"', '"reviewerID": "u2", "asin"') % 5,
-        REVIEW.replace('"u1"', "7") % 5,
-        REVIEW.replace('"u1"', '""') % 5,
+        REVIEW.replace("u1", "u\\ud800") % START,
+        REVIEW.replace("u1", "u\\n1") % START,
+        REVIEW.replace('"u1"', "[" * 100_000) % START,
+        REVIEW.replace('"asin"', '"reviewerID": "u2", "asin"') % START,
+        REVIEW.replace('"u1"', "7") % START,
+        REVIEW.replace('"u1"', '""') % START,
         "[]",
         "7",
         "{",
@@ -392,7 +392,7 @@ def test_amazon_files_that_begin_with_no_object(tmp_path, line):
 
 
 def test_amazon_nesting_that_nobody_reads_is_no_matter(tmp_path):
-    deep = REVIEW.replace("{", '{"x": ' + "[" * 100_000 + "]" * 100_000 + ", ", 1) % 5
+    deep = REVIEW.replace("{", '{"x": ' + "[" * 100_000 + "]" * 100_000 + ", ", 1) % START
     assert amazon(tmp_path, [*REVIEWS, deep]) == (N + 1, 0)
 
 
@@ -407,6 +407,15 @@ def test_amazon_2018_reviews_read_as_2023_offer_a_guess(tmp_path):
     late = [review.replace(str(START)[:4], f"{str(START)[:4]}000") for review in REVIEWS]
     with pytest.raises(MinioneRecError, match=r"line 1: 'unixReviewTime' is \d+, which is no time in seconds.*milli"):
         amazon(tmp_path, late)
+
+
+@pytest.mark.parametrize("time", [0, -1, 17_562, 20_180_131_071_244])
+def test_reviews_whose_time_is_none_of_the_edition_are_bad_lines(tmp_path, time):
+    lines = list(REVIEWS)
+    lines[3] = lines[3].replace(lines[3].split('"unixReviewTime": ')[1].split("}")[0], str(time))
+    with pytest.raises(MinioneRecError, match=rf"line 4: 'unixReviewTime' is {time}, which is no time in seconds"):
+        amazon(tmp_path, lines)
+    assert amazon(tmp_path, lines, allowed=1)[1] == 1
 
 
 # The other readers (items 15, 16)

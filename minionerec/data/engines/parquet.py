@@ -11,13 +11,13 @@ import pyarrow.types as pt
 from minionerec.core.errors import DataError
 from minionerec.data.engines.build import Raw
 from minionerec.data.engines.engine import DIGITS, Engine, linked_name
-from minionerec.data.engines.statements import real, units, whole
+from minionerec.data.engines.statements import has_form, real, units, whole
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import refuse_malformed, refuse_missing
 from minionerec.data.sources.table_files import TableFiles, plain
 from minionerec.data.sources.tables import Catalogue, lines_inside, refuse_unknown, without_index
-from minionerec.data.sources.times import DATE, NUMBER, refuse_time, refuse_unit
-from minionerec.data.units import NANOSECOND, SECOND
+from minionerec.data.sources.times import DATE, FEWEST, NUMBER, all_dates, refuse_time, refuse_unit
+from minionerec.data.units import BEYOND, DATE_FORMS, NANOSECOND, SECOND, SMALL, date_form, mixed_units
 
 _USER, _ITEM, _TIME = 1, 3, 5
 """Why a row cannot be used: these for ids that are malformed, one more for those that are missing; the time is none."""
@@ -59,12 +59,12 @@ class ParquetVisits:
             DataError: Naming the first row that cannot be used, as far as `bad` does not allow it.
         """
         gaps, is_date = self._gaps(engine), _is_date(self._kind(self.time))
-        unit = "-1" if is_date else units("stamp")
+        unit = str(SMALL) if is_date else units("stamp")
         engine.table("given", f"SELECT *, {unit} AS unit FROM ({self._given(engine, gaps)}) AS read_in")
         found = engine.rows("SELECT reason, unit, count(*), min(place) FROM given GROUP BY reason, unit")
         self._refuse(found, is_date, bad)
-        usual = self._refuse_units(found, bad)
-        fits = "reason = 0" if usual is None else f"reason = 0 AND (unit = {usual} OR unit = -1)"
+        strange = set() if is_date else self._refuse_units(engine, found, bad)
+        fits = " AND ".join(["reason = 0", *(f"unit <> {unit}" for unit in sorted(strange))])
         ids = pa.array(catalogue.items["item_id"], pa.string(), from_pandas=True)
         shelf = pa.table({"code": ids, "item": pa.array(np.arange(len(ids)), pa.int32())})
         engine.load("shelf", shelf.schema, [shelf])
@@ -154,17 +154,48 @@ class ParquetVisits:
             else:
                 refuse_missing(self._place(place), str(column.name), bool(column.isna().iloc[0]), n, bad)
 
-    def _refuse_units(self, found: list[tuple[int, int, int, int]], bad: BadRows) -> int | None:
-        """Count the rows of another unit than most; gives the unit of most where there are such."""
-        groups = [(n, unit, place) for why, unit, n, place in found if why == 0 and unit >= 0]
-        if len(groups) < 2:
-            return None
-        most = max(n for n, _, _ in groups)
-        usual = min(unit for n, unit, _ in groups if n == most)
-        place, unit = min((place, unit) for _, unit, place in groups if unit != usual)
-        n = sum(n for n, unit, _ in groups if unit != usual)
-        refuse_unit(self._place(place), self._column(place, self.time), 0, (unit, usual), n, bad)
-        return usual
+    def _refuse_units(self, engine: Engine, found: list[tuple[int, int, int, int]], bad: BadRows) -> set[int]:
+        """Count the rows of another unit than most; gives these units.
+
+        Raises:
+            DataError: If most numbers are the digits of dates, or lie after 2100 in the unit of their size.
+        """
+        groups = {unit: (n, place) for why, unit, n, place in found if why == 0}
+        if not groups:
+            return set()
+        ends = (0.0, 0.0)
+        if SMALL in groups and len(groups) > 1:
+            ends = engine.row(
+                f"SELECT CAST(max(CASE WHEN unit = {SMALL} THEN stamp END) AS DOUBLE), "
+                f"CAST(min(CASE WHEN unit <> {SMALL} THEN stamp END) AS DOUBLE) FROM given WHERE reason = 0"
+            )
+        usual, strange = mixed_units({unit: n for unit, (n, _) in groups.items()}, *ends)
+        if strange:
+            place = min(groups[unit][1] for unit in strange)
+            column = self._column(place, self.time)
+            n = sum(groups[unit][0] for unit in strange)
+            refuse_unit(self._place(place), column, 0, usual, n, bad)
+        place = min(place for unit, (_, place) in groups.items() if unit not in strange)
+        column = self._column(place, self.time)
+        form = None if usual == SMALL else self._date_form(engine, column, sorted(strange))
+        if usual == BEYOND or form is not None:
+            raise all_dates(self._place(place), column, 0, form)
+        return strange
+
+    def _date_form(self, engine: Engine, first: pd.Series, strange: list[int]) -> str | None:
+        """The form of dates that all times have, a few different ones at least; `first` is the first of them."""
+        for form in DATE_FORMS:
+            if date_form(first.to_numpy(), (form,)) is None:
+                continue
+            fits = f"CASE WHEN {has_form('stamp', form, engine.divide)} THEN 1 ELSE 0 END"
+            where = " AND ".join(["reason = 0", *(f"unit <> {unit}" for unit in strange)])
+            whole_too = "CASE WHEN stamp = floor(stamp) THEN 1 ELSE 0 END"
+            least, different = engine.row(
+                f"SELECT min({fits} * {whole_too}), count(DISTINCT stamp) FROM given WHERE {where}"
+            )
+            if least == 1 and different >= FEWEST:
+                return form
+        return None
 
     def _place(self, place: int) -> str:
         number, row = divmod(place, _ROWS)

@@ -33,8 +33,8 @@ from minionerec.data.sources.tables import (
     without_index,
 )
 from minionerec.data.sources.text import text_part
-from minionerec.data.sources.times import read_times_of_part, refuse_unit
-from minionerec.data.units import NANOSECOND, SECOND, unit_numbers
+from minionerec.data.sources.times import FEWEST, all_dates, read_times_of_part, refuse_unit
+from minionerec.data.units import BEYOND, DATE_FORMS, NANOSECOND, SECOND, SMALL, has_form, mixed_units, unit_numbers
 
 # Text tables in parts of whole records, for those that no memory holds.
 
@@ -157,13 +157,28 @@ def read_tables_with(
 
 @dataclass
 class _First:
-    """Rows of a kind: how many, and of the first its number, its place in words, its time and its item."""
+    """Rows of a kind: how many, and of the first its number, its place in words, its time and its item.
+
+    `least` and `most` are the ends of their times, `forms` the forms of dates that all have, `different` some times.
+    """
 
     row: int
     place: str
     time: pd.Series
     item: str
     count: int = 0
+    least: float = np.inf
+    most: float = -np.inf
+    forms: set[str] = field(default_factory=lambda: set(DATE_FORMS))
+    different: set[float] = field(default_factory=set)
+
+    def add(self, times: np.ndarray) -> None:
+        """Count the times of some more rows."""
+        self.count += len(times)
+        self.least, self.most = min(self.least, float(times.min())), max(self.most, float(times.max()))
+        self.forms = {form for form in self.forms if has_form(times[:1], form).all() and has_form(times, form).all()}
+        if self.forms and len(self.different) < FEWEST:
+            self.different.update(np.unique(times)[:FEWEST].tolist())
 
 
 @dataclass
@@ -197,7 +212,7 @@ class _Parts:
         times, right, self.ticks = read_times_of_part(table[time], place, self.bad, self.ticks)
         chosen, times = table[right], times[right]
         index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
-        units = unit_numbers(times) if self.ticks == SECOND else np.full(len(times), -1)
+        units = unit_numbers(times) if self.ticks == SECOND else np.full(len(times), SMALL)
         for found, some in ((self.of_unit, np.ones(len(times), dtype=bool)), (self.unknown, index < 0)):
             for unit in np.unique(units[some]).tolist():
                 rows = np.flatnonzero(some & (units == unit))
@@ -205,27 +220,38 @@ class _Parts:
                 if unit not in found:
                     where = place(int(chosen.index[row]))
                     found[unit] = _First(self.rows + row, where, chosen[time].iloc[[row]], chosen[item].iloc[row])
-                found[unit].count += len(rows)
+                found[unit].add(times[rows])
         self.rows += len(chosen)
         return InteractionPart(pa.array(chosen[user], pa.string(), from_pandas=True), index, times)
 
     def _stays(self) -> str:
         """Count the rows of another unit than most, and those whose item nobody knows; says which are neither."""
-        known = {unit: first for unit, first in self.of_unit.items() if unit >= 0}
-        strange: dict[int, _First] = {}
-        if len(known) > 1:
-            usual = min(known, key=lambda unit: (-known[unit].count, unit))
-            strange = {unit: first for unit, first in known.items() if unit != usual}
-            unit = min(strange, key=lambda unit: strange[unit].row)
-            n = sum(first.count for first in strange.values())
-            refuse_unit(strange[unit].place, strange[unit].time, 0, (unit, usual), n, self.bad)
+        strange = self._refuse_units() if self.ticks == SECOND and self.of_unit else set()
         unknown = [first for unit, first in self.unknown.items() if unit not in strange]
         if unknown:
             first = min(unknown, key=lambda each: each.row)
             n = sum(each.count for each in unknown)
             refuse_unknown(first.place, self.columns["item_column"], first.item, n, self.catalogue, self.bad)
-        left_out = [f"{statements.units('stamp')} <> {unit}" for unit in strange]
+        left_out = [f"{statements.units('stamp')} <> {unit}" for unit in sorted(strange)]
         return " AND ".join(["item >= 0", *left_out])
+
+    def _refuse_units(self) -> set[int]:
+        """Count the rows of another unit than most, and refuse digits of dates; gives these units."""
+        known = self.of_unit
+        others = [first.least for unit, first in known.items() if unit != SMALL]
+        ends = (known[SMALL].most, min(others)) if SMALL in known and others else (0.0, 0.0)
+        usual, strange = mixed_units({unit: first.count for unit, first in known.items()}, *ends)
+        if strange:
+            first = min((known[unit] for unit in strange), key=lambda each: each.row)
+            n = sum(known[unit].count for unit in strange)
+            refuse_unit(first.place, first.time, 0, usual, n, self.bad)
+        kept = [each for unit, each in known.items() if unit not in strange]
+        forms = set.intersection(*(each.forms for each in kept)) if usual != SMALL else set()
+        different = set[float]().union(*(each.different for each in kept))
+        if usual == BEYOND or (forms and len(different) >= FEWEST):
+            first = min(kept, key=lambda each: each.row)
+            raise all_dates(first.place, first.time, 0, next((form for form in DATE_FORMS if form in forms), None))
+        return strange
 
 
 def _check_ids(engine: Engine, schema: pa.Schema, path: Path, names: tuple[str, str]) -> None:

@@ -15,7 +15,7 @@ Tables, in the order in which they are made:
 from dataclasses import dataclass
 
 from minionerec.data.times import NO_TIME
-from minionerec.data.units import unit_borders
+from minionerec.data.units import BEYOND, DATE_FORMS, SMALL, unit_borders
 
 PEOPLE = "SELECT person, min(place) AS who FROM raw GROUP BY person"
 ITEMS = "SELECT item, count(*) AS chosen FROM visits GROUP BY item"
@@ -35,9 +35,21 @@ def real(number: float) -> str:
 
 
 def units(stamp: str) -> str:
-    """The place in `UNITS` of the unit that a number looks like, -1 for none, as `unit_numbers` has it."""
-    cases = [f"WHEN {stamp} >= {real(border)} THEN {unit}" for unit, border in enumerate(unit_borders())]
-    return f"CASE {' '.join(reversed(cases))} ELSE -1 END"
+    """The place in `UNITS` of the unit that a number looks like, `SMALL` or `BEYOND`, as `unit_numbers` has it."""
+    cases = [
+        f"WHEN {stamp} > {real(last)} THEN {BEYOND} WHEN {stamp} >= {real(first)} THEN {unit}"
+        for unit, (first, last) in enumerate(unit_borders())
+    ]
+    return f"CASE {' '.join(reversed(cases))} ELSE {SMALL} END"
+
+
+def has_form(stamp: str, form: str, divide: str) -> str:
+    """Whether a number has the digits of a form of `DATE_FORMS`, as `minionerec.data.units.has_form` has it."""
+    number = f"CAST({stamp} AS BIGINT)"
+    year, *fields = DATE_FORMS[form]
+    parts = {100**place: each for place, each in enumerate(reversed(fields))}
+    held = [f"({number} {divide} {whole(n)}) % 100 BETWEEN {least} AND {most}" for n, (_, least, most) in parts.items()]
+    return " AND ".join([*held, f"{number} {divide} {whole(100 ** len(fields))} BETWEEN {year[1]} AND {year[2]}"])
 
 
 def visits(first: float | None, last: float | None) -> str:

@@ -20,7 +20,7 @@ from minionerec.core.errors import DataError, cut, shown
 from minionerec.core.log import progress
 from minionerec.data.files import check_file, open_bytes, parse_json, plain_text, repeated_keys
 from minionerec.data.source import BadRows, Source, item_table
-from minionerec.data.units import UNITS, unit_numbers
+from minionerec.data.units import UNITS, looks_like, unit_numbers
 
 # Large text files, plain or gzip, in blocks of whole lines; JSON lines as arrow tables, bad lines named one by one.
 
@@ -224,8 +224,6 @@ EDITIONS = {
     "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_LATEST = 9_214_646_400
-"""Seconds from 1970 to 2262, as far as nanoseconds reach."""
 _SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not understand
 
 
@@ -373,18 +371,16 @@ def _in_range(
 ) -> tuple[pa.Table, np.ndarray]:
     """The reviews whose time is one of this edition's unit, and their lines."""
     times = table[fields.time].to_numpy()
-    right = np.abs(times // fields.ticks) <= _LATEST
+    wanted = next(unit for unit, (_, ticks) in enumerate(UNITS) if ticks == fields.ticks)
+    right = unit_numbers(times) == wanted
     if right.all():
         return table, numbers
     first = int(np.flatnonzero(~right)[0])
-    unit = unit_numbers(times[first : first + 1])[0]
-    taken = next(name for name, ticks in UNITS if ticks == fields.ticks)
-    guess = f"; it looks like {UNITS[unit][0]}" if unit >= 0 and UNITS[unit][1] != fields.ticks else ""
     bad.add(
         "bad_time",
-        f"{path}, line {numbers[first]}: {fields.time!r} is {times[first]}, which is no time in {taken} since "
-        f"1970{guess} (in {int((~right).sum())} of {len(times)} lines from there on). Take the source of this "
-        "edition, or drop the line.",
+        f"{path}, line {numbers[first]}: {fields.time!r} is {times[first]}, which is no time in {UNITS[wanted][0]} "
+        f"since 1970; it looks like {looks_like(float(times[first]))} (in {int((~right).sum())} of {len(times)} lines "
+        "from there on). Take the source of this edition, or drop the line.",
         int((~right).sum()),
     )
     return table.filter(pa.array(right)), numbers[right]

@@ -6,11 +6,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import shown
+from minionerec.core.errors import DataError, shown
 from minionerec.data.source import BadRows
-from minionerec.data.units import NANOSECOND, SECOND, UNITS, unit_numbers
+from minionerec.data.units import (
+    BEYOND,
+    NANOSECOND,
+    SECOND,
+    SMALL,
+    UNITS,
+    date_form,
+    looks_like,
+    mixed_units,
+    unit_numbers,
+)
 
 _LIMIT = 2**63 - 1
+_OTHERS = {SMALL: "numbers too small to tell", BEYOND: "times after 2100"}
+FEWEST = 3
+"""Different numbers that must have the digits of dates before they are taken for such: one or two may by accident."""
 NUMBER = "a number from -2**63 to 2**63"
 DATE = "a date from 1678 to 2261"
 _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:00"
@@ -29,14 +42,15 @@ def read_times(
         path: The file, for messages.
         place: Says where a person finds the row of an index value of the column.
         bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
-            milliseconds) than most.
+            milliseconds, or days) than most.
 
     Returns:
         int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
         seconds.
 
     Raises:
-        DataError: Naming the first bad row, if `bad` does not allow it.
+        DataError: Naming the first bad row, if `bad` does not allow it; or the first row, if most numbers are the
+            digits of dates, or lie after 2100 in the unit of their size.
     """
     times, right, ticks = read_times_of_part(column, place, bad)
     if ticks == SECOND:
@@ -79,13 +93,23 @@ def refuse_time(place: str, column: pd.Series, row: int, expected: str, n: int, 
     )
 
 
-def refuse_unit(place: str, column: pd.Series, row: int, units: tuple[int, int], n: int, bad: BadRows) -> None:
-    """Count n rows of another unit than most; `row` of a column is the first, `units` its own and that of most."""
+def refuse_unit(place: str, column: pd.Series, row: int, usual: int, n: int, bad: BadRows) -> None:
+    """Count n rows of another unit than most; `row` of a column is the first of them."""
+    most, value = _OTHERS.get(usual) or UNITS[usual][0], column.iloc[row]
     bad.add(
         "bad_time",
-        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} looks like {UNITS[units[0]][0]} since 1970, "
-        f"but most rows like {UNITS[units[1]][0]} ({n} such rows). Write all in one unit, or drop them.",
+        f"{place}, column {column.name!r}: {shown(str(value))} looks like {looks_like(float(value))}, but "
+        f"most rows like {most} ({n} such rows). Write all in one unit, or drop them.",
         n,
+    )
+
+
+def all_dates(place: str, column: pd.Series, row: int, form: str | None) -> DataError:
+    """What to say of a column whose times are all the digits of dates, or behind 2100; `row` is the first."""
+    what = f"a date written as {form}" if form else "a time after 2100 in seconds, milli-, micro- and nanoseconds"
+    return DataError(
+        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} looks like {what}, as most rows do. Write "
+        "dates as 2018-01-31T12:30:00, or seconds since 1970."
     )
 
 
@@ -146,15 +170,22 @@ def _of_another_unit(
     column: pd.Series, times: np.ndarray, right: np.ndarray, place: Callable[[int], str], bad: BadRows
 ) -> np.ndarray:
     """Which numbers look like another unit than most: counted as bad."""
-    none = np.zeros(len(times), dtype=bool)
-    units = np.where(right, unit_numbers(times), -1)
-    counts = np.bincount(units[units >= 0], minlength=len(UNITS))
-    if (counts > 0).sum() < 2:
-        return none
-    usual = int(counts.argmax())
-    strange: np.ndarray = (units >= 0) & (units != usual)
-    row, n = int(np.flatnonzero(strange)[0]), int(strange.sum())
-    refuse_unit(place(int(column.index[row])), column, row, (int(units[row]), usual), n, bad)
+    if not right.any():
+        return ~right
+    units = unit_numbers(times)
+    kinds, numbers = np.unique(units[right], return_counts=True)
+    small, other = times[right & (units == SMALL)], times[right & (units != SMALL)]
+    ends = (float(small.max()), float(other.min())) if len(small) and len(other) else (0.0, 0.0)
+    usual, others = mixed_units(dict(zip(kinds.tolist(), numbers.tolist(), strict=True)), *ends)
+    strange: np.ndarray = right & np.isin(units, list(others))
+    if strange.any():
+        row, n = int(np.flatnonzero(strange)[0]), int(strange.sum())
+        refuse_unit(place(int(column.index[row])), column, row, usual, n, bad)
+    kept = np.flatnonzero(right & ~strange)
+    form = None if usual == SMALL else date_form(times[kept])
+    if usual == BEYOND or (form is not None and len(np.unique(times[kept])) >= FEWEST):
+        row = int(kept[0])
+        raise all_dates(place(int(column.index[row])), column, row, form)
     return strange
 
 

@@ -49,6 +49,7 @@ class GroundingConfig(StageConfig):
         "what makes vectors of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
         "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD)",
         required=True,
+        path=True,
     )
     dimensions: int = setting(256, "width of TF-IDF vectors; lowered for small catalogues", least=1)
     weights: str = setting(

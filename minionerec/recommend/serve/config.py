@@ -80,7 +80,9 @@ class ServeConfig(Settings):
         "how a new model comes in: not at all, by POST /v1/reload and SIGHUP, or also when the files change",
         known=("off", "request", "watch"),
     )
-    reload_root: str = setting("", "folder below which POST /v1/reload may name paths; empty: it may name none")
+    reload_root: str = setting(
+        "", "folder below which POST /v1/reload may name paths; empty: it may name none", path=True
+    )
     watch_s: float = setting(2.0, "seconds between two looks at the files, where they are watched", above=0)
     log: str = setting("requests", "what is logged, one JSON line each", known=("requests", "errors"))
     log_histories: bool = setting(False, "whether the lines of requests hold the histories")

@@ -73,7 +73,7 @@ class ExperimentLogConfig(StageConfig):
 
     kind: ClassVar[str] = "experiment_log"
 
-    entries: dict[str, Any] = setting({}, _ENTRY, required=True, decides=False)
+    entries: dict[str, Any] = setting({}, _ENTRY, required=True, decides=False, path=True)
     output: str = setting(
         "",
         "directory to write experiment_log.md, experiment_log.html and experiment_log.json into",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, to_plain
+from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, real_place, to_plain
 from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
@@ -177,7 +177,7 @@ def _record(output: Path) -> dict[str, Any] | None:
 
 def unfinished(label: str, checkpoint: str) -> Training | None:
     """A training that is under way: its settings, and how far it is; None where nothing lies there."""
-    output = Path(checkpoint)
+    output = real_place(checkpoint)
     if checkpoint and is_artefact(output):
         return _training(output, label)
     folder = output.with_name(f"{output.name}.partial") if checkpoint else None

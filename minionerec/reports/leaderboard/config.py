@@ -77,7 +77,7 @@ class LeaderboardConfig(StageConfig):
         "are counted by item alone",
         reads="sids",
     )
-    rows: dict[str, Any] = setting({}, _ROWS, required=True, decides=False)
+    rows: dict[str, Any] = setting({}, _ROWS, required=True, decides=False, path=True)
     output: str = setting(
         "",
         "directory to write leaderboard.md, leaderboard.html and leaderboard.json into",

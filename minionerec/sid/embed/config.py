@@ -25,6 +25,7 @@ class EncoderSettings:
         "item in item order, of a .parquet file with columns item_id and vector in any order, the output of "
         "embed-items, or a Hugging Face model by name or directory",
         required=True,
+        path=True,
     )
     dimensions: int = setting(64, "width of TF-IDF vectors; lowered for small catalogues", least=1)
     pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
@@ -86,7 +87,7 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     Raises:
         DataError: If the encoder is a `.npy` or `.parquet` file that does not exist.
     """
-    given = Path(name_or_copy(encoder)).expanduser()
+    given = Path(name_or_copy(encoder))
     path = find_path(given)
     if path.suffix in _READY:
         if not path.is_file():

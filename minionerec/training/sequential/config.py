@@ -47,6 +47,7 @@ class SequentialConfig(StageConfig):
         "",
         "text vectors for models with text_width: tfidf (of the titles), a .npy file with one row an item, or the "
         "output of `minionerec embed-items`; empty: none",
+        path=True,
     )
     vector_width: int = setting(64, "width of tfidf vectors", least=1)
     digits: str = setting(

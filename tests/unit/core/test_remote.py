@@ -128,12 +128,13 @@ def test_a_fetch_that_was_cut_off_leaves_nothing_to_be_found_and_goes_on(tmp_pat
     put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
     whole = urls.Place.blocks
 
-    def breaking(self, path):
-        blocks = whole(self, path)
-        if path.endswith("00000.bin"):
-            yield next(blocks)[:100]
-            raise KeyboardInterrupt
-        yield from blocks
+    def cut_off(parts):
+        yield next(parts)[:100]
+        raise KeyboardInterrupt
+
+    def breaking(self, path, *how):
+        begin, parts = whole(self, path, *how)
+        return begin, cut_off(parts) if path.endswith("00000.bin") else parts
 
     monkeypatch.setattr(urls.Place, "blocks", breaking)
     with pytest.raises(KeyboardInterrupt):
@@ -219,7 +220,7 @@ def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeyp
 
 def test_a_file_that_comes_short_is_not_kept(cache, monkeypatch):
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-    monkeypatch.setattr(urls.Place, "blocks", lambda self, path: iter([b"user"]))
+    monkeypatch.setattr(urls.Place, "blocks", lambda self, *given: (0, iter([b"user"])))
     with pytest.raises(ArtefactError, match="4 of 10 bytes came"):
         fetched("memory://raw/ratings.csv")
     assert not list(cache.glob("files/*/ratings.csv"))

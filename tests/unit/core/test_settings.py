@@ -184,3 +184,39 @@ def test_a_setting_belongs_to_one_that_there_is():
         names = {each.name for each in fields(config)}
         for each in fields(config):
             assert description(each).of in {"", *names - {each.name}}, f"{spec.name}: {each.name}"
+
+
+@dataclass
+class Homes(Cups):
+    root: str | None = setting(None, "a folder", path=True)
+    entries: dict[str, Any] = setting({}, "paths among other texts", path=True)
+
+
+def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.yaml").write_text(
+        "output: ~/cups\nshop: ~\nothers: {a: ~/a, b: b~}\nroot: ~/root\nstamp: ~/stamp\nfree: {a: ~/a}\n"
+        "entries: {x: ~/x, y: {sids: ~/y, note: ~3 % better}, z: [~/z]}\n".replace("shop: ~\n", "shop: '~'\n")
+    )
+    found = parse_settings(Homes, ["--config=~/c.yaml"])
+    home = str(tmp_path)
+    assert (found.output, found.shop, found.root) == (f"{home}/cups", home, f"{home}/root")
+    assert found.others == {"a": f"{home}/a", "b": "b~"}
+    assert (found.stamp, found.free) == ("~/stamp", {"a": "~/a"})
+    assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
+
+
+def test_the_home_of_nobody_is_an_error():
+    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Mend .*\./~nobodys"):
+        Cups(output="~nobodys/cups")
+    assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
+    words = ("directory", "folder", "path of", "file ", "file,", ".npy", "the output of")
+    for each in fields(STAGES[stage].config_class()):
+        said = description(each)
+        if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
+            known = said.reads or said.writes or said.path or each.name == "output" or said.known
+            assert known or "dotted path" in said.help or "files' names" in said.help, (stage, each.name, said.help)

@@ -8,8 +8,9 @@ from typing import ClassVar
 import pytest
 from filelock import FileLock
 
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest, write_artefact, write_text_atomic
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.records import read_run_record
 from minionerec.core.settings import StageConfig, setting
 from minionerec.core.stage import RECORD_FILE, Stage
 
@@ -186,3 +187,59 @@ def test_inputs_are_recorded_as_they_were_read(config, tmp_path):
         with work.finish() as place:
             (place / "sum.txt").write_text("6")
     assert not config.up_to_date()
+
+
+def test_an_output_that_is_a_link_stays_one_and_lies_in_its_target(config, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "sum").symlink_to("disk/sum")
+    assert run_sum(config)[:2] == (6, True)
+    for epochs in (2, 3, 5):
+        run_sum(replace(config, epochs=epochs))
+    assert run_sum(replace(config, epochs=5)) == (15, False, 0)
+    assert run_sum(replace(config, sign=-1, epochs=1, restart=True)) == (-3, True, 1)
+    assert (tmp_path / "sum").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "numbers", "sum"]
+    kept = sorted(path.name for path in (tmp_path / "disk").iterdir() if path.suffix != ".lock")
+    assert kept == ["sum", "sum.finished", "sum.record.json"]
+    record = read_run_record(tmp_path / "sum")
+    assert record is not None
+    assert record == read_run_record(tmp_path / "disk" / "sum")
+
+
+def test_a_link_that_a_run_before_left_as_the_old_output_goes(config, tmp_path):
+    run_sum(config)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / ".sum.old").symlink_to("disk")
+    assert run_sum(replace(config, sign=-1)) == (-6, True, 2)
+    assert (tmp_path / "disk").is_dir()
+    assert not (tmp_path / ".sum.old").is_symlink()
+
+
+def test_links_that_lead_to_something_else_are_no_output(config, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("x")
+    (tmp_path / "sum").symlink_to("mine")
+    with pytest.raises(ArtefactError, match="mine: exists and is not an output of this project"):
+        run_sum(config)
+    (tmp_path / "sum").unlink()
+    (tmp_path / "sum").symlink_to("sum")
+    with pytest.raises(ArtefactError, match="sum: exists and is not an output of this project"):
+        run_sum(config)
+
+
+def test_a_disk_is_not_replaced(config, tmp_path, monkeypatch):
+    (tmp_path / "sum").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: str(path) == config.output)
+    with pytest.raises(
+        ArtefactError, match=r"sum: a disk is mounted there, so it cannot be replaced\. Choose a folder"
+    ):
+        run_sum(config)
+
+
+def test_a_text_is_written_where_a_link_leads(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "a.txt").symlink_to("disk/a.txt")
+    for text in ("one", "two"):
+        write_text_atomic(tmp_path / "a.txt", text)
+    assert (tmp_path / "a.txt").is_symlink()
+    assert (tmp_path / "disk" / "a.txt").read_text() == "two"

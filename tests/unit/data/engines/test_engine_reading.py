@@ -294,3 +294,33 @@ def test_text_tables_that_are_none(tmp_path, content, message):
     for read in (lambda: read_text_table(path, ","), lambda: list(read_text_parts(path, ",", size=16))):
         with pytest.raises(DataError, match=message):
             read()
+
+
+_DAYS = pd.date_range("2018-01-31 07:12:44", periods=30, freq="9h")
+_SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        *(
+            np.insert(_SECONDS, 7, number)
+            for number in (0, -1, 17_562, 9_999_999_999, 20_180_131_071_244, 1_517_382_764_000)
+        ),
+        np.where(np.arange(30) % 2, _SECONDS // 86_400, _SECONDS),
+        np.append(np.arange(30), _SECONDS[0]),
+        90_000_000 + 1_000_000 * np.arange(30),
+        *(_DAYS.strftime(form).astype(np.int64).to_numpy() for form in ("%Y%m%d%H", "%Y%m%d%H%M%S", "%y%m%d%H%M")),
+        np.append(_DAYS.strftime("%Y%m%d%H%M").astype(np.int64).to_numpy(), 5),
+        _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy(),
+        _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy() + 0.5,
+        np.array([1_801_011_230, 1_801_011_231] * 15),
+    ],
+    ids=repr,
+)
+def test_units_and_digits_of_dates_are_told_as_in_memory(engine, folder, times, kind):
+    table = pd.DataFrame({"user_id": "u", "item_id": "a", "timestamp": times})
+    path = written(folder, table, kind)
+    for allowed in (0, 1, 40):
+        check_equal(engine, path, folder / "items.csv", allowed)
