@@ -28,6 +28,7 @@ from support.paths import ROOT
 from support.scripts import study
 
 from minionerec.cli.doctor import doctor_arguments
+from minionerec.cli.init import init_arguments
 from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
 from minionerec.cli.plan import between, config_values
 from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
@@ -173,6 +174,8 @@ def check_minionerec(words, copies=None):
         if given.action == "copy":
             find_recipe(given.recipe)
             copies[os.path.normpath(given.file)] = given.recipe
+    elif words[0] == "init":
+        init_arguments("minionerec init").parse_args(words[1:])
     elif words[0] == "serve":
         serve_arguments(words[1:])
     elif words[0] == "doctor":
