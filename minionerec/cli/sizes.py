@@ -145,7 +145,7 @@ def _catalogue(shape: Shape) -> Chosen:
     why = {
         "hidden_size": f"by the {shape.examples:,} training examples",
         "towers": "models whose probabilities are averaged: two where there are many examples, as far as time allows",
-        "epochs": "at most; it stops after two validations without a better one",
+        "epochs": "at most; it stops after four validations without a better one",
         "batch_size": f"by the {shape.windows:,} training windows",
         "eval_rows": "validation examples that are ranked, at most",
     }
