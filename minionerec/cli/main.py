@@ -6,6 +6,8 @@ from pathlib import Path
 
 from minionerec.cli.command import run_stage
 from minionerec.cli.doctor import run_doctor
+from minionerec.cli.init import SUMMARY as INIT
+from minionerec.cli.init import run_init
 from minionerec.cli.plan import config_values, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, shipped_recipes
 from minionerec.cli.run import SUMMARY as RUN
@@ -25,6 +27,7 @@ _PUT = "Put finished artefacts where a URL says, to be read from there by any st
 _SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, the description of all paths at /docs."
 _SERVED = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
 _OWN = {
+    "init": f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop",
     "run": f"{RUN}, e.g. minionerec run demo",
     "recipes": "List the shipped recipes; `minionerec recipes copy NAME FILE` gives one to be edited",
     "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
@@ -145,7 +148,7 @@ def dispatch() -> None:
     if name not in _OWN and name not in STAGES:
         raise ConfigError(f"unknown command {name!r}; known: {', '.join([*_OWN, *STAGES])}.")
     sys.argv = [f"minionerec {name}", *words[1:]]
-    own = {"recipes": _recipes, "doctor": run_doctor, "put": _put}
+    own = {"init": run_init, "recipes": _recipes, "doctor": run_doctor, "put": _put}
     if name == "run":
         run_recipe(sys.argv[0], words[1:])
     elif name == "serve":

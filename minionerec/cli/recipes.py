@@ -61,6 +61,7 @@ class RecipeSettings(Settings):
     jobs: int = setting(1, "steps that run at a time", least=1)
     threads: int | None = setting(None, "CPU threads of each step; the library's own choice if not given", least=1)
     launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given", path=True)
+    serve: str = setting("", "step whose model the last line of a run says how to serve; none if empty")
 
 
 @dataclass
@@ -537,6 +538,7 @@ class _Layer:
         if len(set(settings.seeds)) < len(settings.seeds):
             raise ConfigError(f"{self.said['seeds'][1]} names one twice; give each once.")
         self._check_names()
+        self._check_serve(settings.serve)
         given = [key for key in _OF_CASES if key in self.said or getattr(self, key, None)]
         if not given:
             return self._plain(settings)
@@ -573,6 +575,12 @@ class _Layer:
             if not NAME.fullmatch(name):
                 raise ConfigError(f"{where}: {shown(name)} cannot be a name; expected letters, digits, - and _.")
         return {name: _mapping(said, f"{where}.{name}") for name, said in found.items()}
+
+    def _check_serve(self, name: str) -> None:
+        """Check that `serve` names a step of a recipe without cases."""
+        if name and name not in self.steps:
+            where, names = self.said["serve"][1], ", ".join(self.steps) or "none"
+            raise ConfigError(f"{where} is {name!r}, which is no step; its steps: {names}.")
 
     def _check_names(self) -> None:
         where = self.source.where("variables")

@@ -1,6 +1,7 @@
 """`minionerec run`: the jobs of a recipe's plan, and the tables that a recipe with cases ends in."""
 
 import argparse
+import shlex
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ from minionerec.core.places import shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings, typed_values
 from minionerec.core.stages import STAGES
+from minionerec.data.config import PrepareConfig
 
 # What a recipe with cases ends in: comparisons of its cases and the experiment log, as jobs of their own.
 
@@ -375,9 +377,28 @@ def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
         note = "up to date" if outcomes[key].word != "done" else ""
         print(f"  {key.title:<16}{outcomes[key].seconds:8.1f} s  {note}".rstrip())
     print(f"  {'all':<16}{time.monotonic() - begun:8.1f} s")
+    closing += serving(recipe, jobs)
     print("".join(f"\n{line}" for line in closing), end="\n" if closing else "")
     sys.stdout.flush()
     return 0
+
+
+def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
+    """How to serve the model that the recipe names, with the items table as columns to filter by, where it fits.
+
+    Args:
+        recipe: The recipe.
+        jobs: What was run.
+    """
+    found = [job for job in jobs.values() if job.key.step == recipe.settings.serve]
+    if not found:
+        return []
+    words = ["minionerec", "serve", "--checkpoint", str(found[0].folder)]
+    for need in found[0].needs:
+        data = jobs[need].settings if need in jobs else None
+        if isinstance(data, PrepareConfig) and data.items and data.item_column == "item_id":
+            words += ["--items", data.items]
+    return [f"Serve it: {shlex.join(words)}"]
 
 
 def _with_log(job: Job, live: bool, spare: Path) -> Job:

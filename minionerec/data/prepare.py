@@ -130,12 +130,26 @@ def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[
 def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[BuiltCorpus, OrderAudit]:
     """Any other source, filtered and split, and its audit; the published layout is written where that is asked for."""
     bad = BadRows(config.max_bad_rows)
-    built = build_corpus(READERS[config.source](config, inputs, bad), **_choices(config))
+    built = build_corpus(read_source(config, inputs, bad), **_choices(config))
     if config.layout is not None:
         numbers = {user: number for number, user in enumerate(built.user_ids.to_pylist())}
         sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
         write_layout(config.layout, config.layout_name, built.corpus(), numbers, item_records(built.items), sids)
     return replace(built, counts={**built.counts, **bad.counts()}), built.audit
+
+
+def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:
+    """What the settings name, as its reader finds it; every source but the published layout, which comes split.
+
+    Args:
+        config: Settings.
+        inputs: Its files by name, as `config.inputs()` gives them.
+        bad: Counts rows that cannot be used.
+
+    Raises:
+        DataError: If a file is missing or malformed, as far as `bad` does not allow it.
+    """
+    return READERS[config.source](config, inputs, bad)
 
 
 def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[EngineCorpus, OrderAudit]:
@@ -145,7 +159,7 @@ def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path
         columns: dict[str, Any] = _columns(config) if config.source == "tables" else {}
         raw = read_tables_with(engine, _visits(config, inputs), inputs["items"], bad, **columns)
     else:
-        raw = hand_over_source(engine, READERS[config.source](config, inputs, bad))
+        raw = hand_over_source(engine, read_source(config, inputs, bad))
     built = build_with(engine, raw, **_choices(config))
     return replace(built, counts={**built.counts, **bad.counts()}), built.audit
 

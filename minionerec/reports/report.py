@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.core.stage import Stage
+from minionerec.data.kinds import LATER
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.ranking import item_ranks
 from minionerec.metrics.tables import (
@@ -32,7 +34,7 @@ from minionerec.reports.document import Block, Bullets, Cell, ExampleBlock, Figu
 from minionerec.reports.material import Material, gather
 from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration
-from minionerec.reports.sections.findings import Standing, findings
+from minionerec.reports.sections.findings import LaterRows, Standing, findings
 from minionerec.reports.sections.published import published
 from minionerec.reports.sections.ranking import differences_to_first, lists, metrics
 from minionerec.reports.slices import TITLE as BY_KIND
@@ -61,14 +63,30 @@ def headline(material: Material) -> Section:
         text += " ± is the standard deviation over seeds."
     means = {who: evaluation.metrics(level)[name].mean for who, evaluation in material.evaluations.items()}
     baselines, strongest = material.baselines.keys(), material.chosen.strongest
-    said = findings(Standing(name, means, baselines, strongest, ceiling, material.difference))
+    said = findings(Standing(name, means, baselines, strongest, ceiling, material.difference, later_rows(material)))
     if len(means) > 1:
         text += (
             " Differences are paired row by row; ahead and behind are said where the 95 % interval of the difference "
             "excludes 0. It speaks of the choice of test rows for these trained models, not of the training seed."
         )
-    blocks: list[Block] = [Tiles(tiles), Bullets(said), Paragraph(text)]
+    blocks: list[Block] = [Bullets(said), Tiles(tiles), Paragraph(text)]
     return Section("In short", blocks)
+
+
+def later_rows(material: Material) -> LaterRows | None:
+    """The rows whose target came later than the newest item, for the first sentences.
+
+    Returns:
+        None where kinds of rows are not wanted or times not known, where all rows are later ones, or where too few are.
+    """
+    by_kind = material.by_kind
+    if by_kind is None or by_kind.metric != material.headline:
+        return None
+    part = next((part for part in by_kind.parts if (part.kind.group, part.kind.name) == ("time", LATER)), None)
+    if part is None or not part.estimates:
+        return None
+    means = {name: found[by_kind.metric].mean for name, found in part.estimates.items()}
+    return LaterRows(part.kind.share, means, partial(by_kind.between, part.kind))
 
 
 def facts(material: Material) -> Section:

@@ -18,6 +18,12 @@ _INIT_WIDTH = 64  # and in so many dimensions: distances of random projections a
 _ROWS = 1 << 14  # vectors at once
 
 
+def most_codes(levels: int, n_items: int) -> int:
+    """Most codes of a level that a catalogue of N items can fill; see `fit_codebook_sizes`."""
+    roomy = int(np.ceil(2 * n_items ** (1 / levels)))
+    return min(n_items, max(n_items // ITEMS_PER_CODE, roomy))
+
+
 def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int, ...]:
     """Codebook sizes that a catalogue can fill: the wished ones, or fewer where items are few.
 
@@ -36,8 +42,7 @@ def fit_codebook_sizes(codebook_sizes: Sequence[int], n_items: int) -> tuple[int
         >>> fit_codebook_sizes((256, 256, 256), 3686), fit_codebook_sizes((256, 256, 256), 300)
         ((256, 256, 256), (21, 21, 21))
     """
-    roomy = int(np.ceil(2 * n_items ** (1 / len(codebook_sizes))))
-    most = min(n_items, max(n_items // ITEMS_PER_CODE, roomy))
+    most = most_codes(len(codebook_sizes), n_items)
     fitting = tuple(min(size, most) for size in codebook_sizes)
     if fitting != tuple(codebook_sizes):
         logger.info(

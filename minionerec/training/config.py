@@ -260,6 +260,17 @@ class CatalogueTrainConfig(RefittableConfig):
     learned_vectors: bool = setting(True, "give every SID a vector of its own")
     code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
     pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
+    repeats: bool = setting(
+        False,
+        "let the pointer's score depend on the SID too, where some are chosen again far more often than others",
+        came_later=True,
+    )
+    popularity: bool = setting(
+        False,
+        "add recent popularity to scores, by the half-life and weight that rank validation rows best; a weight of 0 is "
+        "among them",
+        came_later=True,
+    )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
     reach: int = setting(10, "items back that pairs are counted", least=1)
     decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
@@ -316,6 +327,7 @@ class CatalogueTrainConfig(RefittableConfig):
         )
         _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
         _check(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
+        _check(self.pointer or not self.repeats, "repeats is about the pointer's score; set pointer to true as well.")
         self._check_loss()
         _check(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,

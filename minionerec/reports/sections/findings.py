@@ -12,6 +12,21 @@ _NONE = "no difference that these rows can show"
 
 
 @dataclass(frozen=True)
+class LaterRows:
+    """The rows whose target came later than the newest item of the history.
+
+    Attributes:
+        share: Their part of all rows.
+        means: Mean of the metric on them for each recommender.
+        between: Takes two names; gives the paired difference on them, the first minus the second.
+    """
+
+    share: float
+    means: Mapping[str, float]
+    between: Callable[[str, str], PairedDifference]
+
+
+@dataclass(frozen=True)
 class Standing:
     """What sentences are made from.
 
@@ -22,6 +37,7 @@ class Standing:
         strongest: The baseline that is best on validation examples; None where there are none.
         ceiling: What the best possible ranking may expect; None where that is not known.
         between: Takes two names; gives the paired difference, the first minus the second.
+        later: The same of the later rows; None where times are not known, or all or too few rows are later ones.
     """
 
     metric: str
@@ -30,12 +46,15 @@ class Standing:
     strongest: str | None
     ceiling: float | None
     between: Callable[[str, str], PairedDifference]
+    later: LaterRows | None = None
 
 
 def findings(standing: Standing) -> list[str]:
     """At most six sentences: the best, everyone beside the strongest baseline, step by step, and the ceiling.
 
-    A pair is asked for, and told, once. Ahead or behind is said where the interval of the difference excludes 0.
+    Where a baseline is ahead of the best trained recommender, or level with it, on all rows or on the later ones, the
+    first sentence says so. A pair is asked for, and told, once. Ahead or behind is said where the interval of the
+    difference excludes 0.
     """
     means, baselines = standing.means, standing.baselines
     ranked = sorted(means, key=means.__getitem__, reverse=True)
@@ -43,6 +62,7 @@ def findings(standing: Standing) -> list[str]:
     told = set(ranked[:2])
     sentences = [highest(standing, ranked)]
     baseline = standing.strongest or next((name for name in ranked if name in baselines), None)
+    sentences[0] += _not_ahead(standing, told, baseline)
     if baseline is not None:
         where = "validation" if standing.strongest else "these rows, for there are no validation examples"
         others = [name for name in own if {name, baseline} != told]
@@ -74,6 +94,47 @@ def highest(standing: Standing, ranked: Sequence[str]) -> str:
         else f"{opening}, but no lead over the next, {following}, that these rows can show: {_signed(found)}."
     )
     return sentence[0].upper() + sentence[1:] if best in standing.baselines else sentence
+
+
+def _not_ahead(standing: Standing, told: Collection[str], strongest: str | None) -> str:
+    """What to add where the best baseline is ahead of the best trained recommender, or level; "" where it is neither.
+
+    Args:
+        standing: What sentences are made from.
+        told: The two that the first sentence speaks of.
+        strongest: The baseline that everyone is set beside in the next one.
+    """
+    found = ""
+    mine, theirs = _best_two(standing.means, standing.baselines)
+    if mine and theirs and {mine, theirs} != set(told) and theirs != strongest:
+        found += _if_not_ahead(standing, "", mine, theirs, standing.between)
+    if (later := standing.later) is not None:
+        mine, theirs = _best_two(later.means, standing.baselines)
+        where = f"On the {100 * later.share:.0f} % of rows whose target came later than the newest history item, "
+        if mine and theirs:
+            found += _if_not_ahead(standing, where, mine, theirs, later.between)
+    return found
+
+
+def _best_two(means: Mapping[str, float], baselines: Collection[str]) -> tuple[str | None, str | None]:
+    """The best trained recommender and the best baseline, None where there is none."""
+    ranked = sorted(means, key=means.__getitem__, reverse=True)
+    mine = next((name for name in ranked if name not in baselines), None)
+    return mine, next((name for name in ranked if name in baselines), None)
+
+
+def _if_not_ahead(
+    standing: Standing, where: str, mine: str, theirs: str, between: Callable[[str, str], PairedDifference]
+) -> str:
+    """A sentence on a baseline that a recommender is not ahead of, with a space before it; "" where it is ahead."""
+    gap, other = between(mine, theirs), _said(standing, theirs)
+    if _verdict(gap) > 0:
+        return ""
+    if _verdict(gap) < 0:
+        said = f"{other} is ahead of the best trained recommender, {quoted(mine)}, by {_size(gap)}."
+    else:
+        said = f"{quoted(mine)} has no lead over {other} that these rows can show: {_signed(gap)}."
+    return f" {where}{said}" if where else f" {said[0].upper()}{said[1:]}"
 
 
 def beside(standing: Standing, names: Sequence[str], other: str, what: str, *, one_by_one: bool) -> list[str]:

@@ -67,6 +67,8 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         learned_vectors=config.learned_vectors,
         code_vectors=config.code_vectors,
         pointer=config.pointer,
+        repeats=config.repeats,
+        popularity=config.popularity,
         reach=config.reach,
         decay=config.decay,
         reverse=config.reverse,

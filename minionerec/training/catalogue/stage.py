@@ -50,22 +50,33 @@ from minionerec.training.validation import validation_set
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 """The weights that are tried."""
+HALF_LIVES = (None, 0.1, 0.03, 0.01)
+"""Half-lives that are tried, as shares of the training rows; None: as the loss weighs targets."""
+_HALF_LIFE_ROWS = 5000
 _ROWS = 256  # rows that are scored at a time
 
 
-def popularity_logs(windows: Windows, size: int) -> np.ndarray:
-    """Logarithms of how often each SID was a target, by moment, newer ones counting as the loss counts them.
+def popularity_logs(windows: Windows, size: int, half_life: float | None = None, recency: float = 0.0) -> np.ndarray:
+    """Logarithms of how often each SID was a target of training, by moment.
 
     Args:
-        windows: Training windows, with their moments.
+        windows: Training windows, with their moments if the model is told them.
         size: Number of SIDs, N.
+        half_life: Age at which a target counts half, as a share of the training rows; None: targets count as the loss
+            counts them.
+        recency: How fast the loss's weights fall with age, above 0 where a half-life is given: they tell the ages.
 
     Returns:
         float32 (3, N), in the order of `minionerec.data.moments.MOMENTS`; all targets where the moment is unknown.
     """
     found = np.zeros((len(MOMENTS), size))
-    for part in parts_of(len(windows["labels"])):
-        labels, weights, moments = (windows[name][part] for name in ("labels", "weights", "moments"))
+    places = list(parts_of(len(windows["labels"])))
+    power, newest = 1.0, 1.0
+    if half_life is not None:
+        power, newest = np.log(2) / (half_life * recency), max(float(windows["weights"][part].max()) for part in places)
+    for part in places:
+        labels, weights = windows["labels"][part], (windows["weights"][part] / newest) ** power
+        moments = windows["moments"][part] if "moments" in windows else np.full(labels.shape, UNKNOWN)
         for moment in range(len(MOMENTS)):
             counted = (labels > 0) & ((moments == moment) | (moment == UNKNOWN))
             found[moment] += np.bincount(labels[counted] - 1, weights[counted], size)
@@ -73,23 +84,66 @@ def popularity_logs(windows: Windows, size: int) -> np.ndarray:
 
 
 @torch.no_grad()
-def set_popularity(model: CatalogueModel, windows: Windows, weights: Mapping[str, float]) -> None:
+def set_popularity(
+    model: CatalogueModel,
+    windows: Windows,
+    weights: Mapping[str, float],
+    half_life: float | None = None,
+    recency: float = 0.0,
+) -> None:
     """Give a model the popularity of training targets, with given weights.
 
     Args:
         model: A model, changed in place; one without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
-        windows: Training windows, with their moments.
+        windows: Training windows, with their moments if the model is told them.
         weights: Moment → weight; 0 for those that are not named.
+        half_life: See `popularity_logs`.
+        recency: See `popularity_logs`.
     """
     if model.popularity is not None and not model.by_blocks:
         model.popularity.set(
-            torch.from_numpy(popularity_logs(windows, model.config.num_sids)),
+            torch.from_numpy(popularity_logs(windows, model.config.num_sids, half_life, recency)),
             torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]),
         )
 
 
+def fit_half_life(model: CatalogueModel, windows: Windows, heldout: Windows, recency: float) -> float | None:
+    """The half-life of popularity that ranks held-out targets best, with its best weight, moments hidden.
+
+    Args:
+        model: A trained model that adds popularity.
+        windows: Training windows.
+        heldout: Validation rows in the same form; 5,000 of them at most are ranked.
+        recency: How fast the loss's weights fall with age; at 0 nobody knows ages, and only None is tried.
+
+    Returns:
+        One of `HALF_LIVES`, the first of equals.
+    """
+    if model.popularity is None or model.by_blocks or not model.config.popularity or not recency:
+        return None
+    training = model.training
+    torch.nn.Module.eval(model)
+    some = some_windows(heldout, _HALF_LIFE_ROWS, 0)
+    asked = np.full(len(some["labels"]), UNKNOWN, dtype=np.int64)
+    reached = []
+    for half_life in HALF_LIVES:
+        set_popularity(model, windows, {}, half_life, recency)
+        reached.append(_gains(model, model.popularity.logs, some, asked).mean(1).max())
+    model.train(training)
+    found = HALF_LIVES[int(np.argmax(reached))]
+    tried = ", ".join(f"{each or 'as the loss'}: {value:.4f}" for each, value in zip(HALF_LIVES, reached, strict=True))
+    logger.info("Validation NDCG@10 by the half-life of popularity: %s.", tried)
+    return found
+
+
 @torch.inference_mode()
-def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) -> dict[str, float]:
+def fit_popularity(
+    model: CatalogueModel,
+    windows: Windows,
+    heldout: Windows,
+    half_life: float | None = None,
+    recency: float = 0.0,
+) -> dict[str, float]:
     """Give a trained model popularity, by moment, with the weights that rank held-out targets best.
 
     Each weight is the one with the highest NDCG@10 of the rows of its moment, the smallest of equals; that of the
@@ -97,8 +151,10 @@ def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) ->
 
     Args:
         model: The model, changed in place.
-        windows: Training windows, with their moments.
+        windows: Training windows, with their moments if the model is told them.
         heldout: Validation rows in the same form.
+        half_life: See `popularity_logs`.
+        recency: See `popularity_logs`.
 
     Returns:
         Moment → weight.
@@ -106,14 +162,15 @@ def fit_popularity(model: CatalogueModel, windows: Windows, heldout: Windows) ->
     if model.popularity is None or model.by_blocks:
         return {}
     popularity = model.popularity
-    set_popularity(model, windows, {})
+    set_popularity(model, windows, {}, half_life, recency)
     training = model.training
     torch.nn.Module.eval(model)
     last = (heldout["labels"] > 0).argmax(1)
-    moments = heldout["moments"][np.arange(len(last)), last].astype(np.int64)
-    told, untold = (
-        _gains(model, popularity.logs, heldout, asked) for asked in (moments, np.full_like(moments, UNKNOWN))
-    )
+    untold = _gains(model, popularity.logs, heldout, np.full(len(last), UNKNOWN, dtype=np.int64))
+    moments, told = np.full(len(last), UNKNOWN, dtype=np.int64), untold
+    if "moments" in heldout:
+        moments = heldout["moments"][np.arange(len(last)), last].astype(np.int64)
+        told = _gains(model, popularity.logs, heldout, moments)
     for moment in range(len(MOMENTS)):
         gains = untold if moment == UNKNOWN else told[:, moments == moment]
         if gains.shape[1]:
@@ -197,15 +254,20 @@ def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
     return knows
 
 
-def _weigh_popularity(run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows) -> dict[str, Any]:
+def _weigh_popularity(
+    run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows, recency: float
+) -> dict[str, Any]:
     """Fit what popularity adds, for the manifest; a refit takes what was found when rows were held out."""
     if model.popularity is None:
         return {}
     if run.refit is None:
-        return {"popularity": fit_popularity(model, windows, heldout)}
-    found = read_manifest(run.refit.chosen)["counts"].get("popularity", {})
-    set_popularity(model, windows, found)
-    return {"popularity": found}
+        half_life = fit_half_life(model, windows, heldout, recency)
+        weights = fit_popularity(model, windows, heldout, half_life, recency)
+    else:
+        counts = read_manifest(run.refit.chosen)["counts"]
+        weights, half_life = counts.get("popularity", {}), counts.get("popularity_half_life")
+        set_popularity(model, windows, weights, half_life, recency)
+    return {"popularity": weights} | ({"popularity_half_life": half_life} if half_life else {})
 
 
 def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
@@ -323,7 +385,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    return run.finish(trainer, bundle, counts | _weigh_popularity(run, trained, windows, heldout))
+    return run.finish(trainer, bundle, counts | _weigh_popularity(run, trained, windows, heldout, config.recency))
 
 
 def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:

@@ -19,7 +19,7 @@ from minionerec.core.settings import Settings
 from minionerec.core.stages import STAGES, StageSpec, stage_spec
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
-COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "run", "recipes", "put"]}
+COMMANDS = {name: ["-m", "minionerec.cli", name] for name in [*STAGES, "init", "run", "recipes", "put"]}
 COMMANDS |= {path.name: [path] for path in SCRIPTS}
 
 

@@ -213,7 +213,7 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
         (["recipes", "copy", "nowhere", "here"], "nowhere: no recipe there"),
         (
             ["no-such-command"],
-            "unknown command 'no-such-command'; known: run, recipes, doctor, put, serve, prepare-data, ",
+            "unknown command 'no-such-command'; known: init, run, recipes, doctor, put, serve, prepare-data, ",
         ),
         (["study", "demo"], "there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME."),
     ],

@@ -8,7 +8,7 @@ import pytest
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.reports.cells import MINUS
-from minionerec.reports.sections.findings import Standing, findings
+from minionerec.reports.sections.findings import LaterRows, Standing, findings
 from minionerec.reports.systems import Bootstrap, System, differences, opposite
 
 AHEAD, BEHIND, SAME = (0.0123, 0.0050, 0.0190), (-0.0123, -0.0190, -0.0050), (0.0004, -0.0012, 0.0019)
@@ -94,6 +94,68 @@ def test_a_baseline_may_be_the_best():
         'Between second and "my model" there is no difference that these rows can show: -0.0100 [-0.0200, +0.0100].',
         'Of what the best possible ranking may expect, 0.5000, the baseline popularity reaches 50 %, "my model" 40 %.',
     ]
+    assert not left
+
+
+LATER = "On the 80 % of rows whose target came later than the newest history item, "
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [
+        (AHEAD, ""),
+        (
+            (-0.0024, -0.0046, -0.0001),
+            f'{LATER}the baseline "transition counts" is ahead of the best trained recommender, "my model", by 0.0024 '
+            "[0.0001, 0.0046].",
+        ),
+        (
+            SAME,
+            f'{LATER}"my model" has no lead over the baseline "transition counts" that these rows can show: +0.0004 '
+            "[-0.0012, +0.0019].",
+        ),
+    ],
+    ids=["ahead", "behind", "level"],
+)
+def test_the_first_sentence_says_who_leads_on_later_rows(gap, said):
+    counts, metric = "transition counts", "NDCG@10"
+    means = {"my model": 0.0388, "popularity": 0.0308, counts: 0.0375}
+    later = LaterRows(
+        0.8,
+        {"my model": 0.0336, "popularity": 0.0315, counts: 0.0359},
+        lambda one, other: {("my model", counts): PairedDifference(*gap, 0.5)}[one, other],
+    )
+    between = {("my model", counts): AHEAD}
+    found = Standing(
+        metric, means, ("popularity", counts), counts, None, lambda *pair: PairedDifference(*between[pair], 0.5), later
+    )
+    opening = 'my model" has the highest NDCG@10, 0.0388, and is ahead of the next, the baseline "transition counts"'
+    assert told(found) == [f'"{opening}, by 0.0123 [0.0050, 0.0190].{" " if said else ""}{said}']
+
+
+def test_the_first_sentence_names_a_baseline_that_validation_did_not_choose():
+    """Third of all, with EASE the strongest on validation: the second sentence speaks of EASE alone."""
+    means = {"A": 0.40, "B": 0.39, "popularity": 0.395, "EASE": 0.1}
+    pairs = {
+        ("A", "popularity"): SAME,
+        ("A", "EASE"): AHEAD,
+        ("B", "EASE"): AHEAD,
+        ("B", "A"): SAME,
+    }
+    found, left = standing(means, pairs, ("popularity", "EASE"), strongest="EASE")
+    assert "no lead over the next, the baseline popularity" in told(found)[0]
+    assert not left
+    second = {**means, "popularity": 0.38}
+    pairs = {
+        ("A", "B"): SAME,
+        ("A", "popularity"): (-0.001, -0.002, 0.001),
+        ("A", "EASE"): AHEAD,
+        ("B", "EASE"): AHEAD,
+    }
+    found, left = standing(second, pairs, ("popularity", "EASE"), strongest="EASE")
+    assert told(found)[0].endswith(
+        " A has no lead over the baseline popularity that these rows can show: -0.0010 [-0.0020, +0.0010]."
+    )
     assert not left
 
 

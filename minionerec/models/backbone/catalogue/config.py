@@ -25,6 +25,8 @@ class CatalogueConfig(PreTrainedConfig):
         code_vectors: Whether codes have vectors.
         code_sizes: Rows of each table of code vectors.
         pointer: Whether SIDs of the history get an additional score.
+        repeats: Whether that score depends on the SID.
+        popularity: Whether recent popularity is weighed on held-out rows, and added to scores.
         num_transitions: Stored counts, E; 0 for none.
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
@@ -52,6 +54,8 @@ class CatalogueConfig(PreTrainedConfig):
         code_vectors: bool = True,
         code_sizes: Sequence[int] = (),
         pointer: bool = True,
+        repeats: bool = False,
+        popularity: bool = False,
         num_transitions: int = 0,
         reach: int = 10,
         decay: float = 0.6,
@@ -74,6 +78,8 @@ class CatalogueConfig(PreTrainedConfig):
         self.code_vectors = code_vectors
         self.code_sizes = list(code_sizes)
         self.pointer = pointer
+        self.repeats = repeats
+        self.popularity = popularity
         self.num_transitions = num_transitions
         self.reach = reach
         self.decay = decay

@@ -146,7 +146,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
-        self.popularity = LearnedPopularity(size) if config.moment_tokens else None
+        self.popularity = LearnedPopularity(size) if config.moment_tokens or config.popularity else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 

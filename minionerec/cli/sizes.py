@@ -1,0 +1,210 @@
+"""The settings of a recipe that follow from the data: one rule for each, with the reason in words.
+
+The rules interpolate between the shapes that this project has measured (its demo shop, Industrial_and_Scientific,
+Steam); a larger data set never gets a smaller model, a shorter history or fewer dimensions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minionerec.sid.residual_kmeans import most_codes
+
+LEVELS, CODES = 3, 256
+"""Levels of an SID, and most codes of each."""
+FEWEST_ITEMS = 10
+"""Metrics at 10 need as many items."""
+_MANY, _SOME = 30_000, 5_000  # training examples from which a model is 128 and 64 wide
+_SCORES = 1 << 32  # scores of one training (examples x items x towers x epochs) that the exact loss is asked for
+_SEEN = 10_000  # windows that a training sees at least, in as many epochs as that takes
+_SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 2.2e-7, 5.0e-5, 12.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the sizes follow from.
+
+    Attributes:
+        items: Items of the catalogue.
+        interactions: Interactions.
+        users: Users.
+        examples: Training examples: interactions with one of the same user before them, less those held out.
+        windows: Training windows (`minionerec.data.windows.user_windows`).
+        before: Median number of the user's items before an example.
+        ties: Share of neighbouring pairs of one moment; None where no moments are known.
+        listed: Whether the order within a moment agrees with the order of item ids.
+    """
+
+    items: int
+    interactions: int
+    users: int
+    examples: int
+    windows: int
+    before: float
+    ties: float | None
+    listed: bool
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Settings of one step.
+
+    Attributes:
+        values: Setting to its value.
+        why: Setting to the reason, for those that say one; it stands for the settings behind it too.
+    """
+
+    values: Mapping[str, Any]
+    why: Mapping[str, str]
+
+
+def history_length(before: float) -> int:
+    """Items of a history that are read, by the median number of items before an example."""
+    return 10 if before <= 10 else 20
+
+
+def width(examples: int) -> int:
+    """Width of a catalogue model."""
+    return 128 if examples >= _MANY else 64 if examples >= _SOME else 32
+
+
+def dimensions(items: int) -> int:
+    """Width of TF-IDF vectors: two a square root of the catalogue, in fours, 64 at most."""
+    return min(64, 4 * max(2, int(items**0.5 / 2 + 0.5)))
+
+
+def batch(windows: int) -> int:
+    """Windows of an optimiser step."""
+    return 128 if windows >= 5_000 else 64 if windows >= 1_500 else 32 if windows >= 500 else 16
+
+
+def epochs(windows: int, usual: int) -> int:
+    """Epochs: `usual`, more where they would see fewer than 10,000 windows, 40 at most."""
+    return max(usual, min(40, -(-_SEEN // max(1, windows))))
+
+
+def choose(shape: Shape) -> dict[str, Chosen]:
+    """The settings of the steps `corpus`, `sids`, `catalogue`, `eval_catalogue` and `sft`.
+
+    Args:
+        shape: The data.
+
+    Returns:
+        Step to its settings.
+    """
+    return {
+        "corpus": _corpus(shape),
+        "sids": _sids(shape),
+        "catalogue": _catalogue(shape),
+        "eval_catalogue": _evaluation(shape),
+        "sft": _language(shape),
+    }
+
+
+def _corpus(shape: Shape) -> Chosen:
+    share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
+    agrees = "is that of the item ids, which is no choice of theirs" if shape.listed else "is not that of the item ids"
+    values = {"ties": "shuffle" if shape.listed else "keep", "max_history": history_length(shape.before)}
+    why = {
+        "ties": f"{share} of a user's neighbouring pairs have one moment; the order within it {agrees}",
+        "max_history": f"half of the examples have {shape.before:,.0f} items or more before them",
+    }
+    return Chosen(values, why)
+
+
+def _sids(shape: Shape) -> Chosen:
+    codes = min(CODES, most_codes(LEVELS, shape.items))
+    values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
+    why = {
+        "dimensions": f"width of the text vectors, by the {shape.items:,} items",
+        "codebook_sizes": "codes of each level: most are learned from several items, and there is room for all",
+    }
+    return Chosen(values, why)
+
+
+def _catalogue(shape: Shape) -> Chosen:
+    wide, passes = width(shape.examples), epochs(shape.windows, 8)
+    size = batch(shape.windows)
+    scores = shape.examples * shape.items * passes
+    towers = 2 if wide == 128 and 2 * scores <= 2 * _SCORES else 1
+    values: dict[str, Any] = {
+        "hidden_size": wide,
+        "vector_width": wide,
+        "inner_size": 4 * wide,
+        "heads": 2 if wide < 64 else 4,
+        "towers": towers,
+        "dropout": 0.5 if wide == 128 else 0.4,
+        "learning_rate": {32: 0.003, 64: 0.002, 128: 0.001}[wide],
+        "epochs": passes,
+        "evals_per_epoch": 1 if passes <= 12 else 0.5 if passes <= 24 else 0.25,
+        "batch_size": size,
+        "device_batch_size": size,
+        "eval_rows": 5000,
+        "eval_beams": _beams(shape.items, 20),
+    }
+    why = {
+        "hidden_size": f"by the {shape.examples:,} training examples",
+        "towers": "models whose probabilities are averaged: two where there are many examples, as far as time allows",
+        "epochs": "at most; it stops after four validations without a better one",
+        "batch_size": f"by the {shape.windows:,} training windows",
+        "eval_rows": "validation examples that are ranked, at most",
+    }
+    if scores * towers > 2 * _SCORES:
+        values |= {"loss": "sampled", "negatives": 1024}
+        why["loss"] = (
+            f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
+        )
+    return Chosen(values, why)
+
+
+def _evaluation(shape: Shape) -> Chosen:
+    beams = _beams(shape.items, 50)
+    ks = [k for k in (1, 5, 10, 20, 50) if k <= beams]
+    return Chosen({"beams": beams, "ks": ks}, {"beams": f"candidates a list, of {shape.items:,} items"})
+
+
+def _language(shape: Shape) -> Chosen:
+    wide = 128 if shape.examples >= _MANY else 96
+    windows = 5 * shape.windows  # with the variants
+    size = min(64, batch(windows))
+    values = {
+        "hidden_size": wide,
+        "layers": 2,
+        "inner_size": 3 * wide,
+        "text_vocabulary": 600,
+        "epochs": epochs(windows, 4),
+        "batch_size": size,
+        "device_batch_size": size,
+        "eval_rows": 1000,
+        "eval_beams": _beams(shape.items, 20),
+    }
+    return Chosen(values, {"hidden_size": f"by the {shape.examples:,} training examples; small, for it is taught"})
+
+
+def _beams(items: int, most: int) -> int:
+    """Candidates of a list: `most`, or 10 of a small catalogue, where half of the items would be listed."""
+    return most if items >= 100 else 10
+
+
+def seconds(chosen: Mapping[str, Chosen], shape: Shape) -> dict[str, float]:
+    """About how long each step takes on one core, from runs that were measured on a CPU of 2026.
+
+    Returns:
+        Step to seconds.
+    """
+    model, language = chosen["catalogue"].values, chosen["sft"].values
+    columns = (
+        model["negatives"] + shape.examples // max(1, shape.windows) * model["batch_size"] if "loss" in model else 0
+    )
+    scored = min(shape.items, columns) if columns else shape.items
+    scores = shape.examples * (scored + 500) * model["towers"] * model["epochs"]
+    tokens = 5 * shape.examples * LEVELS * language["epochs"]
+    return {
+        "corpus": _SECONDS_A_STAGE + 5e-5 * shape.interactions,
+        "sids": _SECONDS_A_STAGE + 2e-3 * shape.items,
+        "catalogue": _SECONDS_A_STAGE + _SECONDS_A_SCORE * scores,
+        "eval_catalogue": 2 * _SECONDS_A_STAGE + 1e-8 * shape.examples * shape.items,
+        "sft": _SECONDS_A_STAGE + _SECONDS_A_TOKEN * tokens * (language["hidden_size"] / 128),
+        "eval_sft": 2 * _SECONDS_A_STAGE + 2e-3 * shape.examples,
+        "report": _SECONDS_A_STAGE,
+    }

@@ -1,0 +1,209 @@
+"""`minionerec init`: sizes follow from the data, and the recipe that is written is one that runs."""
+
+import csv
+import random
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+from support.paths import ROOT
+
+from minionerec.cli import main as cli
+from minionerec.cli.init import recipe_text, run_init, shape_of
+from minionerec.cli.plan import plan_of
+from minionerec.cli.recipes import read_recipe
+from minionerec.cli.run import serving
+from minionerec.cli.sizes import Shape, choose, seconds
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.config import PrepareConfig
+from minionerec.training.config import CatalogueTrainConfig
+
+SMALL = Shape(50, 500, 100, 320, 100, 3.0, 0.0, False)
+DEMO = Shape(600, 17_283, 2_200, 12_066, 2_300, 4.0, 0.0, False)
+STEAM = Shape(3_593, 126_824, 10_369, 93_164, 17_431, 6.0, 0.19, False)
+GAMES = Shape(16_874, 453_637, 50_597, 322_432, 60_000, 4.0, 0.46, True)
+SHAPES = [SMALL, DEMO, STEAM, GAMES]
+
+
+def tables(folder, items=50, users=100, each=5, columns=("user_id", "item_id", "timestamp")):
+    """Two tables of a small shop."""
+    rng = random.Random(0)
+    rows = [
+        (f"u{user}", rng.randrange(items), 1_600_000_000 + rng.randrange(10**7))
+        for user in range(users)
+        for _ in range(each)
+    ]
+    for name, header, content in [
+        ("items", ("item_id", "title"), [(item, f"thing {item % 7} of kind {item % 5}") for item in range(items)]),
+        ("interactions", columns, rows),
+    ]:
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([header, *content])
+
+
+def init(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["minionerec init", *map(str, words)])
+    run_init("minionerec init")
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        (SMALL, {"sids": [16, [8, 8, 8]], "catalogue": [32, 1, 40, 16], "eval_catalogue": 10, "ties": "keep"}),
+        (DEMO, {"sids": [48, [42, 42, 42]], "catalogue": [64, 1, 8, 64], "eval_catalogue": 50, "ties": "keep"}),
+        (STEAM, {"sids": [64, [256] * 3], "catalogue": [128, 2, 8, 128], "eval_catalogue": 50, "ties": "keep"}),
+        (GAMES, {"sids": [64, [256] * 3], "catalogue": [128, 1, 8, 128], "eval_catalogue": 50, "ties": "shuffle"}),
+    ],
+    ids=["small", "demo", "steam", "games"],
+)
+def test_shapes_and_their_settings(shape, wanted):
+    found = {step: said.values for step, said in choose(shape).items()}
+    assert [found["sids"][name] for name in ("dimensions", "codebook_sizes")] == wanted["sids"]
+    names = ("hidden_size", "towers", "epochs", "batch_size")
+    assert [found["catalogue"][name] for name in names] == wanted["catalogue"]
+    assert found["eval_catalogue"]["beams"] == wanted["eval_catalogue"]
+    assert found["corpus"]["ties"] == wanted["ties"]
+    assert found["catalogue"].get("loss") == ("sampled" if shape is GAMES else None)
+
+
+GROWING = {
+    "items": {"sids": ("dimensions", "codebook_sizes"), "eval_catalogue": ("beams",)},
+    "examples": {"catalogue": ("hidden_size", "vector_width"), "sft": ("hidden_size",)},
+    "windows": {"catalogue": ("batch_size",), "sft": ("batch_size",)},
+    "before": {"corpus": ("max_history",)},
+}
+
+
+@pytest.mark.parametrize("what", GROWING)
+def test_more_data_never_gives_a_smaller_size(what):
+    """Along each axis, from small to very large, sizes grow, epochs fall, and reasons stand beside their settings."""
+    changed = False
+    for shape in SHAPES:
+        before = None
+        for factor in [0.1 * 1.5**step for step in range(24)]:
+            value = getattr(shape, what) * factor
+            now = choose(replace(shape, **{what: value if what == "before" else max(10, int(value))}))
+            assert all(set(said.why) <= set(said.values) for said in now.values())
+            if before is not None:
+                for step, names in GROWING[what].items():
+                    for name in names:
+                        assert now[step].values[name] >= before[step].values[name], (shape, factor, name)
+                        changed |= now[step].values[name] > before[step].values[name]
+                for step in ("catalogue", "sft"):
+                    assert now[step].values["epochs"] <= before[step].values["epochs"]
+            before = now
+    assert changed
+
+
+def test_larger_data_take_longer():
+    times = [sum(seconds(choose(shape), shape).values()) for shape in (SMALL, DEMO, STEAM)]
+    assert times == sorted(times) and times[2] < 45 * 60
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["small", "demo", "steam", "games"])
+def test_every_setting_fits_its_stage(shape, tmp_path):
+    config = PrepareConfig(source="tables", items="items.csv", interactions="a: b.csv", user_column="who")
+    file = tmp_path / "mine.yaml"
+    file.write_text(recipe_text(config, shape, "mine", 40))
+    jobs = {key.step: job.settings for key, job in plan_of(file).items()}
+    assert jobs["corpus"].interactions == "a: b.csv" and jobs["corpus"].user_column == "who"
+    assert jobs["catalogue"].hidden_size == choose(shape)["catalogue"].values["hidden_size"]
+    assert jobs["catalogue"].patience and isinstance(jobs["catalogue"], CatalogueTrainConfig)
+    assert jobs["eval_catalogue"].ks[-1] <= jobs["eval_catalogue"].beams
+    assert ("sft" in jobs) == ("language model" in jobs["report"].predictions) == (shape is not GAMES)
+    if "sft" in jobs:
+        assert jobs["eval_sft"].beams == jobs["eval_catalogue"].beams
+
+
+def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    said = capsys.readouterr().out
+    assert said.startswith("mine.yaml: 7 steps for 50 items, 100 users and 500 interactions, about ")
+    assert said.endswith("Run them with: minionerec run mine\n")
+    recipe = read_recipe("mine")
+    assert recipe.settings.output == "runs/mine"
+    jobs = plan_of("mine")
+    assert serving(recipe, jobs) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue --items items.csv"]
+    comments = [line for line in (tmp_path / "mine.yaml").read_text().splitlines() if line.strip().startswith("#")]
+    assert len(comments) > 10
+
+
+def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", item_column="sku")
+    (tmp_path / "mine.yaml").write_text(recipe_text(config, SMALL, "mine", 40))
+    recipe = read_recipe("mine")
+    assert serving(recipe, plan_of("mine")) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue"]
+
+
+def test_the_shipped_recipe_of_steam_is_what_init_writes():
+    places = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
+    text = recipe_text(PrepareConfig(source="tables", **places), STEAM, "steam", 40)
+    assert (ROOT / "configs/steam/language.yaml").read_text() == text
+
+
+def test_the_demo_shop_has_its_own_shape():
+    config = PrepareConfig(
+        source="tables", items=str(ROOT / "data/demo/items.csv"), interactions=str(ROOT / "data/demo/interactions.csv")
+    )
+    shape = shape_of(config)
+    assert (shape.items, shape.interactions, shape.users, shape.listed) == (600, 17_283, 2_200, False)
+    assert abs(shape.windows - DEMO.windows) < 100 and shape.examples == DEMO.examples
+
+
+def test_windows_are_those_that_training_sees(tmp_path):
+    from minionerec.data.prepare import run_prepare
+    from minionerec.data.stored import StoredCorpus
+    from minionerec.data.windows import user_windows
+
+    tables(tmp_path, users=60, each=25)
+    paths = {"items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "interactions.csv")}
+    config = PrepareConfig(source="tables", output=str(tmp_path / "corpus"), **paths)
+    shape = shape_of(config)
+    run_prepare(config)
+    corpus = StoredCorpus.open(tmp_path / "corpus").load()
+    assert shape.before <= 10 and shape.examples == len(corpus.train)
+    assert len(user_windows(corpus)) == shape.windows > 60
+
+
+def test_what_exists_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    (tmp_path / "mine.yaml").write_text("mine\n")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml: is there already\. Give another NAME, or remove it\.$"):
+        init(monkeypatch, "items.csv", "interactions.csv", "mine.yaml")
+    assert (tmp_path / "mine.yaml").read_text() == "mine\n"
+
+
+def test_a_missing_column_names_the_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path, columns=("who", "item_id", "timestamp"))
+    with pytest.raises(DataError, match=r"column 'user_id' is missing.*--user_column"):
+        init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    init(monkeypatch, "items.csv", "interactions.csv", "mine", "--user_column", "who")
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["steps"]["corpus"]["user_column"] == "who"
+
+
+def test_too_few_items(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path, items=9)
+    with pytest.raises(ConfigError, match=r"^items\.csv: holds 9 items; .* at least 10"):
+        init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_serve_names_a_step(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("output: runs/x\nserve: catalogue\nsteps:\n  data: {stage: prepare-data}\n")
+    with pytest.raises(ConfigError, match=r"line 2: serve is 'catalogue', which is no step; its steps: data"):
+        read_recipe(file)
+
+
+def test_the_command_is_known(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["minionerec", "init", "--help"])
+    with pytest.raises(SystemExit):
+        cli.dispatch()
+    assert "--user_column" in capsys.readouterr().out
