@@ -44,11 +44,11 @@ _ROWS_AT_ONCE = 1024
 _PART = 1 << 18  # windows that are counted at a time
 _NEWEST = 10  # items of a history that transition counts read
 _EXAMPLES = 5000  # validation examples that constants are chosen by, of a fixed sample
-_MANY, _FEWER_EXAMPLES = 300_000, 1000  # of more training examples, that many validation examples
+_FEWEST_EXAMPLES, _PRODUCT = 1000, 250_000_000  # fewer, so many at least, where times training examples they are more
 _TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
 _MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
-_FIRST_EXAMPLES = 500  # validation examples on which the search over the transition counts begins
+_FIRST_EXAMPLES = 250, 500  # validation examples on which the search over transition counts begins: least and most
 
 
 @dataclass(frozen=True)
@@ -321,11 +321,11 @@ class TrainingRows:
 
     def together(self) -> np.ndarray:
         """How many users chose both of two candidates: float32 (C, C)."""
-        found = np.zeros((self.size, self.size), dtype=np.float32)
+        found: np.ndarray | None = None
         for sets in self.user_sets():
-            pairs = (sets.T @ sets).tocoo()
-            found[pairs.row, pairs.col] += pairs.data
-        return found
+            pairs = (sets.T @ sets).toarray()
+            found = pairs if found is None else np.add(found, pairs, out=found)
+        return np.zeros((self.size, self.size), np.float32) if found is None else found
 
     def check_k(self, k: int) -> None:
         """Check the number of candidates that lists are to hold.
@@ -609,10 +609,10 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
     """Weights of EASE: float32 (C, C), column j what each candidate says of candidate j.
 
     Args:
-        gram: float (C, C), how many users chose both of two candidates.
+        gram: float (C, C), how many users chose both of two candidates; symmetric.
         ridge: Added to the diagonal.
     """
-    matrix: np.ndarray = np.array(gram, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
+    matrix: np.ndarray = np.array(gram.T, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
     np.fill_diagonal(matrix, matrix.diagonal().astype(np.float64) + ridge)
     factor, inverse = lapack.get_lapack_funcs(("potrf", "potri"), (matrix,))
     upper, failed = factor(matrix, lower=False, overwrite_a=True, clean=True)
@@ -625,7 +625,8 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
         precision[start:end, end:] = precision[end:, start:end].T
         block = np.tril(precision[start:end, start:end])
         precision[start:end, start:end] = block + np.tril(block, -1).T
-    weights = (precision / -precision.diagonal()).astype(np.float32, copy=False)
+    precision /= -precision.diagonal()
+    weights = precision.astype(np.float32, copy=False)
     np.fill_diagonal(weights, 0)
     return weights
 
@@ -652,6 +653,11 @@ class _Examples:
         return _Examples(histories, self.targets[drawn], allowed)
 
 
+def _examples_of(trained: int) -> int:
+    """How many validation examples are read, of so many training examples."""
+    return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
+
+
 def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     """The validation examples that constants are chosen by, a fixed sample of many; None where there are none."""
     data = rows.data
@@ -661,11 +667,11 @@ def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     elif isinstance(data, StoredCorpus):
         if not data.sizes["valid"]:
             return None
-        found = sampled_rows(data, "valid", _FEWER_EXAMPLES, 0)
+        found = sampled_rows(data, "valid", _examples_of(data.sizes["train"]), 0)
         histories, targets, trained = found.histories.tolist(), found.targets, data.sizes["train"]
     else:
         histories, targets, trained = data.valid.histories.tolist(), data.valid.targets, len(data.train)
-    most = _FEWER_EXAMPLES if trained > _MANY else _EXAMPLES
+    most = _examples_of(trained)
     if not len(targets):
         return None
     allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
@@ -740,16 +746,17 @@ class TransitionGrid:
     def best(self) -> TransitionConstants:
         """The best point by coordinate descent; the first of several that are level.
 
-        It begins at two points of the grid, and of many examples first on a sample of them, at whose best point the
-        descent on all of them begins.
+        It begins at two points of the grid; of many examples first on a quarter of them (500 at most), at whose best
+        point the descent on all of them begins.
         """
         starts: tuple[TransitionConstants, ...] = (
             TransitionConstants(5, 0.3, 0.1, 0.1, None, 0.01, False),
             TransitionConstants(10, 0.6, 0.6, 0.3, None, 0.1, False),
         )
-        if len(self.examples.targets) > _FIRST_EXAMPLES:
-            few = TransitionGrid(self.rows, self.examples.some(_FIRST_EXAMPLES), self.half_life, self)
-            starts = (few.best(),)
+        least, most = _FIRST_EXAMPLES
+        if len(self.examples.targets) >= 4 * least:
+            first = self.examples.some(min(most, len(self.examples.targets) // 4))
+            starts = (TransitionGrid(self.rows, first, self.half_life, self).best(),)
         return max((self._descend(start) for start in starts), key=self.value)
 
     def _descend(self, point: TransitionConstants) -> TransitionConstants:
