@@ -1,10 +1,13 @@
 """What followed what: weighted counts of ordered pairs, kept sparse, with each row able to leave its own pairs out."""
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
+
+from minionerec.data.sequences import ranges
 
 _BLOCK = 1 << 16  # entries whose pairs are added up together
 
@@ -118,6 +121,19 @@ class TransitionPairs:
         self.size, self._steps, self._ages, self._firsts = size, steps[order], ages[order], first
         self._followers = follower[first].astype(np.int32)
         self._offsets = np.append(0, np.cumsum(np.bincount(source[first], minlength=size)))
+        self._newness: dict[float, np.ndarray] = {}
+
+    def only(self, sources: np.ndarray) -> "TransitionPairs":
+        """Those of them that begin with some entries, bool (size,)."""
+        found = copy(self)
+        entries = np.flatnonzero(np.repeat(sources, np.diff(self._offsets)))
+        ends = np.append(self._firsts[1:], len(self._steps))
+        places = ranges(self._firsts[entries], ends[entries])
+        found._steps, found._ages, found._newness = self._steps[places], self._ages[places], {}
+        found._followers = self._followers[entries]
+        found._firsts = np.append(0, np.cumsum(ends[entries] - self._firsts[entries]))[:-1]
+        found._offsets = np.append(0, np.cumsum(np.where(sources, np.diff(self._offsets), 0)))
+        return found
 
     def counts(self, reach: int, decay: float, reverse: float, half_life: float | None) -> csr_array:
         """The counts of `count_transitions`, a target of age `half_life` counting half: float32 (N, N).
@@ -133,7 +149,9 @@ class TransitionPairs:
         weights[: 2 * reach] = np.where(np.arange(2 * reach) % 2 == 0, 1.0, reverse) * float(decay) ** steps
         values = weights[self._steps]
         if half_life is not None:
-            values = values * 0.5 ** (self._ages / half_life)
+            if half_life not in self._newness:
+                self._newness[half_life] = 0.5 ** (self._ages / half_life)
+            values = values * self._newness[half_life]
         data = np.add.reduceat(values, self._firsts) if len(self._firsts) else np.zeros(0)
         found = csr_array(
             (data.astype(np.float32), self._followers.copy(), self._offsets.copy()), shape=(self.size, self.size)

@@ -10,7 +10,7 @@ EASE: Steck 2019, equation 8.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Split, Windows
+from minionerec.data.sequences import Split, Windows, ranges
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import padded_windows, sampled_rows, windows_in_parts
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
-from minionerec.data.windows import row_windows
+from minionerec.data.windows import FlatWindows, row_windows
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Ranker, Ranking
@@ -44,9 +44,11 @@ _ROWS_AT_ONCE = 1024
 _PART = 1 << 18  # windows that are counted at a time
 _NEWEST = 10  # items of a history that transition counts read
 _EXAMPLES = 5000  # validation examples that constants are chosen by, of a fixed sample
-_MANY, _FEWER_EXAMPLES = 300_000, 1000  # of more training examples, that many validation examples
+_FEWEST_EXAMPLES, _PRODUCT = 1000, 250_000_000  # fewer, so many at least, where times training examples they are more
 _TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
+_MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
+_FIRST_EXAMPLES = 250, 500  # validation examples on which the search over transition counts begins: least and most
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Chosen:
             None where all count the same.
         transitions: Constants of the transition counts.
         ridge: Ridge of EASE; None where EASE is left out, of more than `EASE_ITEMS` candidates.
+        popularity_exclude_seen: Whether popularity ranks items of the history behind all others.
+        ease_exclude_seen: Whether EASE does.
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
         valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
         unit: That unit: "item", or what items share, e.g. "SID".
@@ -108,6 +112,8 @@ class Chosen:
     popularity_half_life: float | None = None
     transitions: TransitionConstants = TransitionConstants()
     ridge: float | None = 100.0
+    popularity_exclude_seen: bool = False
+    ease_exclude_seen: bool = False
     examples: int = 0
     valid: Mapping[str, float] | None = None
     unit: str = "item"
@@ -121,13 +127,13 @@ class Chosen:
         """One line for each baseline that has constants, and on what they were chosen."""
         counts = self.transitions
         texts = {
-            POPULARITY: _half_life(self.popularity_half_life),
+            POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),
             TRANSITIONS: f"reach {counts.reach}, decay {counts.decay:g} in counting and {counts.score_decay:g} in "
             f"scoring, reverse {counts.reverse:g}, {_half_life(counts.half_life)}, {counts.popularity:g} of popularity"
-            f"{', seen items behind all others' if counts.exclude_seen else ''}",
+            f"{_seen(counts.exclude_seen)}",
             EASE: f"left out, of more than {EASE_ITEMS:,} candidates"
             if self.ridge is None
-            else f"ridge {self.ridge:g}",
+            else f"ridge {self.ridge:g}{_seen(self.ease_exclude_seen)}",
         }
         found = []
         for name, text in texts.items():
@@ -149,10 +155,15 @@ class Chosen:
             ArtefactError: If it is something else.
         """
         try:
-            known = {name: content[name] for name in cls.__dataclass_fields__}
+            earlier = dict.fromkeys(("popularity_exclude_seen", "ease_exclude_seen"), False)  # until version 0.2
+            known = {name: {**earlier, **content}[name] for name in cls.__dataclass_fields__}
             return cls(**{**known, "transitions": TransitionConstants(**content["transitions"])})
         except (TypeError, KeyError) as error:
             raise ArtefactError(f"{where}: holds no constants of baselines ({error}). Evaluate again.") from None
+
+
+def _seen(excluded: bool) -> str:
+    return ", seen items behind all others" if excluded else ""
 
 
 def _half_life(value: float | None) -> str:
@@ -207,12 +218,16 @@ class TrainingRows:
         return not isinstance(self.data, Split) and (self.data.has_times or "global time" in self.data.split)
 
     @cached_property
+    def _flat_windows(self) -> FlatWindows:
+        """All training windows of a corpus."""
+        assert isinstance(self.data, Corpus)
+        return row_windows(self.data.train, self.data.max_history)[0]
+
+    @cached_property
     def _windows(self) -> Windows | None:
         """All training windows; None for a corpus on disk."""
         if isinstance(self.data, Corpus):
-            return padded_windows(
-                row_windows(self.data.train, self.data.max_history)[0], self.data.max_history, "right"
-            )
+            return padded_windows(self._flat_windows, self.data.max_history, "right")
         return None if isinstance(self.data, StoredCorpus) else self.data.windows
 
     @cached_property
@@ -283,23 +298,34 @@ class TrainingRows:
         if isinstance(self.data, StoredCorpus):
             batches: Iterable[SplitRows] = (rows for _, rows in self.data.batches("train"))
             for rows in batches:
-                yield self._sets(rows.user_numbers, *rows.flat_histories(), rows.targets)
+                items, borders = rows.flat_histories()
+                owners = np.repeat(rows.user_numbers, np.diff(borders))
+                yield self._sets([owners, rows.user_numbers], [items, rows.targets])
         elif isinstance(self.data, Corpus):
-            rows = self.data.train
-            yield self._sets(rows.user_numbers, *rows.flat_histories(), rows.targets)
+            windows, users = self._flat_windows, self.data.train.user_numbers
+            sizes = windows.ends - windows.begins  # the last item of a window is a target
+            owners = np.repeat(users[windows.rows[windows.ends - 1]], sizes)
+            yield self._sets([owners], [windows.items[ranges(windows.begins, windows.ends)]])
         else:
             train = self.data.train
-            owners, items = train.seen(slice(None))
-            borders = np.append(0, np.cumsum(np.bincount(owners, minlength=len(train))))
-            yield self._sets(train.users, items - 1, borders, train.targets - 1)
+            rows_of, items = train.seen(slice(None))
+            yield self._sets([train.users[rows_of], train.users], [items - 1, train.targets - 1])
 
-    def _sets(self, users: np.ndarray, items: np.ndarray, borders: np.ndarray, targets: np.ndarray) -> csr_array:
-        owners = np.concatenate([np.repeat(users, np.diff(borders)), users]).astype(np.int64)
-        chosen = self.numbers[np.concatenate([items, targets]).astype(np.int64)]
+    def _sets(self, users: Sequence[np.ndarray], items: Sequence[np.ndarray]) -> csr_array:
+        """From users and items, both in as many arrays."""
+        owners, chosen = np.concatenate(users).astype(np.int64), self.numbers[np.concatenate(items).astype(np.int64)]
         pairs = np.unique(owners * self.size + chosen)
         owners, chosen = np.divmod(pairs, self.size)
         shape = (int(owners.max(initial=-1)) + 1, self.size)
         return csr_array((np.ones(len(pairs), dtype=np.float32), (owners, chosen)), shape=shape)
+
+    def together(self) -> np.ndarray:
+        """How many users chose both of two candidates: float32 (C, C)."""
+        found: np.ndarray | None = None
+        for sets in self.user_sets():
+            pairs = (sets.T @ sets).toarray()
+            found = pairs if found is None else np.add(found, pairs, out=found)
+        return np.zeros((self.size, self.size), np.float32) if found is None else found
 
     def check_k(self, k: int) -> None:
         """Check the number of candidates that lists are to hold.
@@ -336,10 +362,11 @@ class Popularity:
     Args:
         rows: What it is counted from.
         half_life: See `TransitionConstants`.
+        exclude_seen: Whether candidates of the history are ranked behind all others.
     """
 
-    def __init__(self, rows: TrainingRows, half_life: float | None = None):
-        self.rows = rows
+    def __init__(self, rows: TrainingRows, half_life: float | None = None, exclude_seen: bool = False):
+        self.rows, self.exclude_seen = rows, exclude_seen
         self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
 
     def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
@@ -349,9 +376,24 @@ class Popularity:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        if allowed is None:
+        if allowed is None and not self.exclude_seen:
             return by_place([self.rows.first_candidates(self.items, k, None)] * len(histories))
-        return by_place([self.rows.first_candidates(self.items, k, allowed.row(row)) for row in range(len(histories))])
+        lists = [
+            self.rows.first_candidates(self._ordered(history), k, None if allowed is None else allowed.row(row))
+            for row, history in enumerate(histories)
+        ]
+        return by_place(lists)
+
+    def _ordered(self, history: np.ndarray) -> Iterable[int]:
+        """All items in the order in which somebody is shown them."""
+        if not self.exclude_seen:
+            return self.items
+        numbers = self.rows.numbers
+        seen = set(numbers[np.asarray(history, dtype=np.int64)].tolist())
+        return chain(
+            (item for item in self.items if int(numbers[item]) not in seen),
+            (item for item in self.items if int(numbers[item]) in seen),
+        )
 
 
 @dataclass(frozen=True)
@@ -407,7 +449,7 @@ class _Scored:
         lists: list[list[int]] = []
         for row, own in enumerate(scores):
             if last:
-                own[self.rows.numbers[histories[row]]] = -1.0
+                own[self.rows.numbers[histories[row]]] = own.min() - 1
             mask = None if allowed is None else allowed.row(row)
             if mask is not None:
                 own[~self.masks(mask[None])[0]] = -np.inf
@@ -494,6 +536,8 @@ def _newest(histories: Sequence[np.ndarray], numbers: np.ndarray) -> list[np.nda
 def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float) -> csr_array:
     """What came after the candidates of histories: float64 (R, C), each row adding up to 1 where there is any.
 
+    The entries of a row are in no order.
+
     Args:
         newest: R histories, newest first, at most `_NEWEST` candidates.
         counts: (C, C), row i what came after candidate i.
@@ -507,7 +551,7 @@ def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float
         known, row, back = known[back == 0], row[back == 0], back[back == 0]
     rarity = 1 / np.sqrt(np.asarray(counts.sum(1), dtype=np.float64).ravel() + 1)
     asked = csr_array((decay**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
-    found = (asked @ counts).tocsc().tocsr()  # in order, in less time than sorting takes
+    found = asked @ counts
     sums = np.asarray(found.sum(1)).ravel()
     found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
     return found
@@ -523,11 +567,21 @@ class Ease(_Scored):
         rows: What sets and popularity are counted from.
         ridge: The ridge, more than 0.
         popularity_half_life: Half-life of popularity, which breaks ties.
+        exclude_seen: Whether candidates of the history are ranked behind all others.
+        together: `rows.together()`, where it is at hand.
     """
 
-    def __init__(self, rows: TrainingRows, ridge: float, popularity_half_life: float | None = None):
+    def __init__(
+        self,
+        rows: TrainingRows,
+        ridge: float,
+        popularity_half_life: float | None = None,
+        exclude_seen: bool = False,
+        together: np.ndarray | None = None,
+    ):
         super().__init__(rows, popularity_half_life)
-        self.weights = ease_weights(_gram(rows), ridge)
+        self.exclude_seen = exclude_seen
+        self.weights = ease_weights(rows.together() if together is None else together, ridge)
 
     def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
@@ -536,7 +590,7 @@ class Ease(_Scored):
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        return self.lists(self._scores(histories), histories, k, allowed, last=False)
+        return self.lists(self._scores(histories), histories, k, allowed, self.exclude_seen)
 
     def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         for start in range(0, len(histories), _ROWS_AT_ONCE):
@@ -551,33 +605,30 @@ def _history_sets(histories: Sequence[np.ndarray], numbers: np.ndarray) -> csr_a
     return csr_array((np.ones(len(found), np.float32), (row, found)), shape=(len(parts), int(numbers.max()) + 1))
 
 
-def _gram(rows: TrainingRows) -> np.ndarray:
-    """How many users chose both of two candidates: float32 (C, C)."""
-    found = np.zeros((rows.size, rows.size), dtype=np.float32)
-    for sets in rows.user_sets():
-        together = (sets.T @ sets).tocoo()
-        np.add.at(found, (together.row, together.col), together.data)
-    return found
-
-
 def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
     """Weights of EASE: float32 (C, C), column j what each candidate says of candidate j.
 
     Args:
-        gram: float (C, C), how many users chose both of two candidates.
+        gram: float (C, C), how many users chose both of two candidates; symmetric.
         ridge: Added to the diagonal.
     """
-    matrix: np.ndarray = np.array(gram, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
+    matrix: np.ndarray = np.array(gram.T, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
     np.fill_diagonal(matrix, matrix.diagonal().astype(np.float64) + ridge)
     factor, inverse = lapack.get_lapack_funcs(("potrf", "potri"), (matrix,))
     upper, failed = factor(matrix, lower=False, overwrite_a=True, clean=True)
     if failed:
         raise ConfigError(f"ridge {ridge:g} is too small for {len(gram)} candidates; give a larger one.")
     half, _ = inverse(upper, lower=False, overwrite_c=True)
-    precision = np.triu(half) + np.triu(half, 1).T
-    weights = -precision / np.diag(precision)
+    precision = half.T  # in C's order; its upper triangle, not written by LAPACK, becomes the mirror of the lower
+    for start in range(0, len(gram), _MIRRORED):
+        end = min(start + _MIRRORED, len(gram))
+        precision[start:end, end:] = precision[end:, start:end].T
+        block = np.tril(precision[start:end, start:end])
+        precision[start:end, start:end] = block + np.tril(block, -1).T
+    precision /= -precision.diagonal()
+    weights = precision.astype(np.float32, copy=False)
     np.fill_diagonal(weights, 0)
-    return np.ascontiguousarray(weights, dtype=np.float32)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -594,6 +645,18 @@ class _Examples:
     targets: np.ndarray
     allowed: Allowed | None
 
+    def some(self, count: int) -> "_Examples":
+        """A fixed sample of them."""
+        drawn = np.sort(np.random.default_rng(0).choice(len(self.targets), count, replace=False))
+        histories = [self.histories[row] for row in drawn]
+        allowed = None if self.allowed is None else Allowed.leaving_out(histories, self.allowed.n_items)
+        return _Examples(histories, self.targets[drawn], allowed)
+
+
+def _examples_of(trained: int) -> int:
+    """How many validation examples are read, of so many training examples."""
+    return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
+
 
 def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     """The validation examples that constants are chosen by, a fixed sample of many; None where there are none."""
@@ -604,18 +667,16 @@ def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     elif isinstance(data, StoredCorpus):
         if not data.sizes["valid"]:
             return None
-        found = sampled_rows(data, "valid", _FEWER_EXAMPLES, 0)
+        found = sampled_rows(data, "valid", _examples_of(data.sizes["train"]), 0)
         histories, targets, trained = found.histories.tolist(), found.targets, data.sizes["train"]
     else:
         histories, targets, trained = data.valid.histories.tolist(), data.valid.targets, len(data.train)
-    most = _FEWER_EXAMPLES if trained > _MANY else _EXAMPLES
+    most = _examples_of(trained)
     if not len(targets):
         return None
-    if len(targets) > most:
-        drawn = np.sort(np.random.default_rng(0).choice(len(targets), most, replace=False))
-        histories, targets = [histories[row] for row in drawn], np.asarray(targets)[drawn]
     allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
-    return _Examples(histories, rows.numbers[np.asarray(targets, dtype=np.int64)], allowed)
+    examples = _Examples(histories, rows.numbers[np.asarray(targets, dtype=np.int64)], allowed)
+    return examples.some(most) if len(targets) > most else examples
 
 
 def _ndcg(ranks: np.ndarray) -> float:
@@ -641,16 +702,26 @@ class TransitionGrid:
         rows: What pairs are counted from.
         examples: The validation examples.
         popularity_half_life: Half-life of popularity.
+        whole: A grid of the same with more examples, these among them: what it has counted is not counted again.
     """
 
-    def __init__(self, rows: TrainingRows, examples: _Examples, popularity_half_life: float | None):
-        self.rows, self.examples, self.scored = rows, examples, _Scored(rows, popularity_half_life)
+    def __init__(
+        self,
+        rows: TrainingRows,
+        examples: _Examples,
+        popularity_half_life: float | None,
+        whole: "TransitionGrid | None" = None,
+    ):
+        self.rows, self.examples, self.half_life = rows, examples, popularity_half_life
+        self.scored = _Scored(rows, popularity_half_life) if whole is None else whole.scored
         self.newest = _newest(examples.histories, rows.numbers)
         sources = np.zeros(rows.size, dtype=bool)
         sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
-        self.pairs = TransitionPairs(self._parts(), rows.size, max(reach for reach, _ in COUNTING), sources)
-        seen = _history_sets(examples.histories, rows.numbers)
-        self.seen = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr)) * rows.size + seen.indices
+        if whole is None:
+            self.pairs = TransitionPairs(self._parts(), rows.size, max(reach for reach, _ in COUNTING), sources)
+        else:
+            self.pairs = whole.pairs.only(sources)
+        self.seen = _history_sets(examples.histories, rows.numbers)
         self.known: dict[TransitionConstants, float] = {}
         self._counted: tuple[Any, csr_array] | None = None
         self._scores: tuple[Any, csr_array, np.ndarray, np.ndarray] | None = None
@@ -668,19 +739,24 @@ class TransitionGrid:
         """All points of the grid."""
         half_lives = COUNT_HALF_LIVES if self.rows.ordered else (None,)
         for half_life, (reach, decay), reverse, score, share, last in product(
-            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, self._seen_settings()
+            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, _seen_settings(self.examples)
         ):
             yield TransitionConstants(reach, decay, score, reverse, half_life, share, last)
 
-    def _seen_settings(self) -> tuple[bool, ...]:
-        return (False,) if self.examples.allowed is not None else (False, True)
-
     def best(self) -> TransitionConstants:
-        """The best point by coordinate descent from two points of the grid; the first of several that are level."""
-        starts = (
+        """The best point by coordinate descent; the first of several that are level.
+
+        It begins at two points of the grid; of many examples first on a quarter of them (500 at most), at whose best
+        point the descent on all of them begins.
+        """
+        starts: tuple[TransitionConstants, ...] = (
             TransitionConstants(5, 0.3, 0.1, 0.1, None, 0.01, False),
             TransitionConstants(10, 0.6, 0.6, 0.3, None, 0.1, False),
         )
+        least, most = _FIRST_EXAMPLES
+        if len(self.examples.targets) >= 4 * least:
+            first = self.examples.some(min(most, len(self.examples.targets) // 4))
+            starts = (TransitionGrid(self.rows, first, self.half_life, self).best(),)
         return max((self._descend(start) for start in starts), key=self.value)
 
     def _descend(self, point: TransitionConstants) -> TransitionConstants:
@@ -688,7 +764,9 @@ class TransitionGrid:
         moves: list[Callable[[TransitionConstants], list[TransitionConstants]]] = [
             lambda at: [replace(at, score_decay=value) for value in SCORE_DECAY],
             lambda at: [
-                replace(at, popularity=share, exclude_seen=last) for share in SHARES for last in self._seen_settings()
+                replace(at, popularity=share, exclude_seen=last)
+                for share in SHARES
+                for last in _seen_settings(self.examples)
             ],
             lambda at: [replace(at, reach=reach, decay=decay) for reach, decay in COUNTING],
             lambda at: [replace(at, reverse=value) for value in REVERSE],
@@ -712,17 +790,37 @@ class TransitionGrid:
         return self.known[constants]
 
     def ranks(self, how: TransitionConstants) -> np.ndarray:
-        """Rank of each target, from 0: int64 (R,); as many as there are candidates where it may not be listed."""
-        found, at, seen_at = self._found(how)
-        count, size, share, targets = len(self.newest), self.rows.size, how.popularity, self.examples.targets
-        popular, position = self.scored.popularity, self.scored.position
+        """Rank of each target, from 0: int64 (R,); of those that are not among the first ten only that they are not."""
+        found, popular, place = self._found(how)
+        targets, share = self.examples.targets, how.popularity
         hidden = self.examples.allowed is not None or how.exclude_seen
-        owner = np.repeat(np.arange(count), np.diff(found.indptr))
-        shares = share * popular[found.indices]
-        values = (1 - share) * found.data + shares
-        place, there = _places(at, np.arange(count) * size + targets)
-        own = share * popular[targets]
-        own[there] = values[place[there]]
+        values = found.data if not share else (1 - share) * found.data + share * popular
+        own = share * self.scored.popularity[targets]
+        own[place >= 0] = values[place[place >= 0]]
+        better = np.empty(len(targets), dtype=np.int64)  # candidates whose score is above that of the target
+        for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
+            better[row] = np.count_nonzero(values[first:end] > own[row])
+        needed = 10 + (np.diff(self.seen.indptr) if hidden else 0)
+        rows = np.flatnonzero(better < needed)
+        ranks = np.full(len(targets), max(10, self.rows.size))
+        valued = csr_array((values, found.indices, found.indptr), found.shape)[rows]
+        ranks[rows] = self._ranks_of(rows, valued, own[rows], share, hidden)
+        return ranks
+
+    def _ranks_of(self, rows: np.ndarray, found: csr_array, own: np.ndarray, share: float, hidden: bool) -> np.ndarray:
+        """Rank of the targets of some examples, from 0: int64 (R,); C where it may not be listed.
+
+        Args:
+            rows: int64 (R,), numbers of the examples.
+            found: Scores of the candidates that came after their histories: (R, C).
+            own: float64 (R,), score of each target.
+            share: Share of popularity.
+            hidden: Whether what was seen stands behind all others, or may not be listed.
+        """
+        popular, position, targets = self.scored.popularity, self.scored.position, self.examples.targets[rows]
+        size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
+        found.sort_indices()
+        owner, to_beat = np.repeat(np.arange(count), sizes), np.repeat(own, sizes)
 
         def beats(value: np.ndarray, candidate: np.ndarray, row: np.ndarray, to_beat: np.ndarray) -> np.ndarray:
             won: np.ndarray = value > to_beat
@@ -730,35 +828,40 @@ class TransitionGrid:
             won[level] = position[candidate[level]] < position[targets[row[level]]]
             return won
 
-        to_beat = np.repeat(own, np.diff(found.indptr))
         # Everyone as if nothing had come after the history, less those who are found, and those who are found.
         falling = -share * popular[self.scored.by_popularity]
         more = np.searchsorted(falling, -own, side="left")
         ranks: np.ndarray = np.where(own == share * popular[targets], position[targets], more)
-        won = beats(values, found.indices, owner, to_beat)
+        won = beats(share * popular[found.indices], found.indices, owner, to_beat)
+        ranks = ranks - np.bincount(owner[won], minlength=count)
+        won = beats(found.data, found.indices, owner, to_beat)
         if hidden:
-            won[seen_at[seen_at >= 0]] = False
-        ranks = ranks - np.bincount(owner[beats(shares, found.indices, owner, to_beat)], minlength=count)
+            seen = self.seen[rows]
+            row, candidate = np.repeat(np.arange(count), np.diff(seen.indptr)), seen.indices
+            place, there = _places(owner * size + found.indices, row * size + candidate)
+            won[place[there]] = False
+            gone = row[candidate == targets[row]]
+            row, candidate = row[~there], candidate[~there]
+            lost = beats(share * popular[candidate], candidate, row, own[row])
+            ranks = ranks - np.bincount(row[lost], minlength=count)
         ranks = ranks + np.bincount(owner[won], minlength=count)
         if hidden:
-            row, candidate = np.divmod(self.seen, size)
-            row, candidate = row[seen_at < 0], candidate[seen_at < 0]
-            ranks = ranks - np.bincount(
-                row[beats(share * popular[candidate], candidate, row, own[row])], minlength=count
-            )
-            ranks[_places(self.seen, np.arange(count) * size + targets)[1]] = size
+            ranks[gone] = size
         return ranks
 
     def _found(self, how: TransitionConstants) -> tuple[csr_array, np.ndarray, np.ndarray]:
-        """Scores from what came after, the row and candidate of each as one number, and where what was seen stands."""
+        """Scores from what came after, the popularity of each entry, and the place of each target, -1 if none."""
         counting = how.reach, how.decay, how.reverse, how.half_life
         if self._scores is None or self._scores[0] != (*counting, how.score_decay):
             if self._counted is None or self._counted[0] != counting:
                 self._counted = counting, self.pairs.counts(*counting)
             found = history_scores(self.newest, self._counted[1], how.score_decay)
-            at = np.repeat(np.arange(len(self.newest)), np.diff(found.indptr)) * self.rows.size + found.indices
-            place, there = _places(at, self.seen)
-            self._scores = (*counting, how.score_decay), found, at, np.where(there, place, -1)
+            place = np.full(len(self.newest), -1)
+            for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
+                hit = np.flatnonzero(found.indices[first:end] == self.examples.targets[row])
+                if len(hit):
+                    place[row] = first + hit[0]
+            self._scores = (*counting, how.score_decay), found, self.scored.popularity[found.indices], place
         return self._scores[1:]
 
 
@@ -770,23 +873,55 @@ def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
     return place, there
 
 
-def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored) -> float:
-    """The ridge that is best on validation among the most popular candidates."""
+def _seen_settings(examples: _Examples) -> tuple[bool, ...]:
+    """Whether seen items are ranked behind all others: what is tried."""
+    return (False,) if examples.allowed is not None else (False, True)
+
+
+def _choose_popularity(rows: TrainingRows, examples: _Examples) -> tuple[float | None, bool]:
+    """The half-life of popularity that is best on validation, and whether seen items stand behind all others."""
+    seen = _history_sets(examples.histories, rows.numbers)
+    row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
+    masked, targets = examples.allowed is not None, examples.targets
+    gone = row[seen.indices == targets[row]]
+    found = {}
+    for half_life in HALF_LIVES if rows.ordered else HALF_LIVES[:1]:
+        position = np.full(rows.size, rows.size)
+        order = rows.numbers[np.argsort(-rows.item_weights(half_life), kind="stable")]
+        candidates, firsts = np.unique(order, return_index=True)  # a candidate stands where its first item does
+        position[candidates[np.argsort(firsts)]] = np.arange(len(candidates))
+        for last in _seen_settings(examples):
+            ranks = position[targets]
+            if last or masked:
+                before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
+                behind = rows.size - np.diff(seen.indptr) + before
+                ranks = ranks - before
+                ranks[gone] = rows.size if masked else behind[gone]
+            found[half_life, last] = _ndcg(ranks)
+    return max(found, key=found.__getitem__)
+
+
+def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored, together: np.ndarray) -> tuple[float, bool]:
+    """The ridge that is best on validation among the most popular candidates, and whether seen items stand last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
-    gram, sets = _gram(rows)[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)
+    gram, sets = together[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)[:, kept]
     place = np.full(rows.size, -1)
     place[kept] = np.arange(len(kept))
-    targets, count = place[examples.targets], np.arange(len(examples.targets))
-    inside = targets >= 0
+    targets = place[examples.targets]
+    inside = np.flatnonzero(targets >= 0)
+    sets, targets = sets[inside], targets[inside]
+    row, seen = sets.nonzero()
     found = {}
     for ridge in RIDGES:
-        scores = sets[:, kept] @ ease_weights(gram, ridge)
-        if examples.allowed is not None:
-            scores[sets[:, kept].toarray() > 0] = -np.inf
-        own = scores[count, targets][:, None]
-        above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
-        hit = inside & (own[:, 0] > -np.inf)
-        found[ridge] = _ndcg(np.where(hit, above.sum(1), rows.size))
+        scores = sets @ ease_weights(gram, ridge)
+        for last in _seen_settings(examples):
+            if last or examples.allowed is not None:
+                scores[row, seen] = -np.inf
+            own = scores[np.arange(len(targets)), targets][:, None]
+            above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
+            ranks = np.full(len(examples.targets), 10)
+            ranks[inside] = np.where(own[:, 0] > -np.inf, above.sum(1), 10)
+            found[ridge, last] = _ndcg(ranks)
     return max(found, key=found.__getitem__)
 
 
@@ -819,14 +954,13 @@ def chosen_baselines(
     if examples is None:
         chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
         return chosen, _rankers(rows, chosen)
-    half_lives = HALF_LIVES if rows.ordered else HALF_LIVES[:1]
-    reached = {value: valid_ndcg(Popularity(rows, value), rows, examples) for value in half_lives}
-    half_life = max(reached, key=reached.__getitem__)
+    half_life, popularity_last = _choose_popularity(rows, examples)
     grid = TransitionGrid(rows, examples, half_life)
     transitions = grid.best()
-    ridge = _choose_ridge(rows, examples, grid.scored) if with_ease else None
-    chosen = Chosen(half_life, transitions, ridge, len(examples.targets), None, rows.unit)
-    rankers = _rankers(rows, chosen)
+    together = rows.together() if with_ease else None
+    ridge, ease_last = (None, False) if together is None else _choose_ridge(rows, examples, grid.scored, together)
+    chosen = Chosen(half_life, transitions, ridge, popularity_last, ease_last, len(examples.targets), None, rows.unit)
+    rankers = _rankers(rows, chosen, together)
     valid = {
         name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, examples)
         for name, ranker in rankers.items()
@@ -852,13 +986,13 @@ def make_baselines(
     return _rankers(TrainingRows.of(data, table), chosen)
 
 
-def _rankers(rows: TrainingRows, chosen: Chosen) -> dict[str, Ranker]:
-    popularity = Popularity(rows, chosen.popularity_half_life)
+def _rankers(rows: TrainingRows, chosen: Chosen, together: np.ndarray | None = None) -> dict[str, Ranker]:
+    half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
-        POPULARITY: popularity,
-        RECENT: MostRecentItems(popularity),
-        TRANSITIONS: TransitionCounts(rows, chosen.transitions, chosen.popularity_half_life),
+        POPULARITY: Popularity(rows, half_life, chosen.popularity_exclude_seen),
+        RECENT: MostRecentItems(Popularity(rows, half_life)),
+        TRANSITIONS: TransitionCounts(rows, chosen.transitions, half_life),
     }
     if chosen.ridge is not None:
-        found[EASE] = Ease(rows, chosen.ridge, chosen.popularity_half_life)
+        found[EASE] = Ease(rows, chosen.ridge, half_life, chosen.ease_exclude_seen, together)
     return found

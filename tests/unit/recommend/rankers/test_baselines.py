@@ -1,12 +1,13 @@
 """The baselines, against counting by hand, and how their constants are chosen."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
@@ -14,6 +15,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.sequences import Sequences
 from minionerec.data.times import RowTimes
+from minionerec.data.transitions import TransitionPairs
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import (
@@ -329,6 +331,74 @@ def test_more_candidates_than_ease_takes_leave_it_out(chain, monkeypatch):
     assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
 
 
+@pytest.fixture(scope="module")
+def once():
+    """A corpus in which everybody chooses each item once at most, the popular ones first."""
+    rng = np.random.default_rng(4)
+    chance = 0.9 ** np.arange(30)
+    chosen = [rng.choice(30, 8, replace=False, p=chance / chance.sum()).tolist() for _ in range(300)]
+
+    def at(*places):
+        return SplitRows.of(
+            [f"u{user}" for user in range(300) for _ in places],
+            [row[:place] for row in chosen for place in places],
+            [row[place] for row in chosen for place in places],
+        )
+
+    items = pd.DataFrame({"item_id": [str(n) for n in range(30)], "title": "", "description": ""})
+    return Corpus(items, at(*range(1, 6)), at(6), at(7), "leave last out", 10)
+
+
+def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chain):
+    chosen = choose(once)
+    assert chosen.popularity_exclude_seen and chosen.ease_exclude_seen and chosen.transitions.exclude_seen
+    assert all("seen items behind all others" in sentence for sentence in chosen.sentences()[:3])
+    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
+    for groups in (None, table):
+        made = make_baselines(once, groups, chosen)
+        numbers = baselines.TrainingRows.of(once, groups).numbers
+        for name in (POPULARITY, TRANSITIONS, EASE):
+            for history, items in zip(once.test.histories, made[name].rank(once.test.histories, 5).items, strict=True):
+                assert not set(numbers[items]) & set(numbers[history])
+    repeating = choose(chain[0])
+    assert not repeating.popularity_exclude_seen and not repeating.transitions.exclude_seen
+    masked = choose(once, masked=True)
+    assert not masked.popularity_exclude_seen and not masked.ease_exclude_seen
+    assert masked.valid[POPULARITY] == pytest.approx(chosen.valid[POPULARITY])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
+    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
+    rows = baselines.TrainingRows.of(once, table if grouped else None)
+    for masked in (False, True):
+        examples = baselines._validation(rows, masked and not grouped)
+        reached = {
+            last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples) for last in (False, True)
+        }
+        assert reached[baselines._choose_popularity(rows, examples)[1]] == max(reached.values())
+
+
+def test_pairs_of_some_sources_are_those_of_all(chain):
+    rows, rng = baselines.TrainingRows.of(chain[0]), np.random.default_rng(0)
+    every, some = np.ones(40, dtype=bool), rng.random(40) < 0.3
+    pairs = TransitionPairs(rows.parts(), 40, 10, every)
+    for how in ((10, 0.6, 0.3, None), (5, 0.3, 0.0, 0.3), (1, 0.0, 1.0, None)):
+        wanted = pairs.counts(*how).toarray() * some[:, None]
+        np.testing.assert_array_equal(pairs.only(some).counts(*how).toarray(), wanted)
+        np.testing.assert_array_equal(TransitionPairs(rows.parts(), 40, 10, some).counts(*how).toarray(), wanted)
+
+
+def test_constants_of_before_are_read_as_what_they_meant(chain):
+    content = choose(chain[0]).to_json()
+    for name in ("popularity_exclude_seen", "ease_exclude_seen"):
+        del content[name]
+    found = Chosen.from_json(content, "here")
+    assert not found.popularity_exclude_seen and not found.ease_exclude_seen
+    with pytest.raises(ArtefactError, match=r"here: holds no constants"):
+        Chosen.from_json({}, "here")
+
+
 @pytest.mark.slow
 def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path):
     run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
@@ -340,6 +410,15 @@ def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path
     points = list(grid.points())
     assert len(points) == 2400
     assert max(map(grid.value, points)) == grid.value(chosen.transitions) == chosen.valid[TRANSITIONS]
+    every = product(baselines.HALF_LIVES, (False, True))
     assert chosen.valid[POPULARITY] == max(
-        baselines.valid_ndcg(baselines.Popularity(rows, value), rows, examples) for value in baselines.HALF_LIVES
+        baselines.valid_ndcg(baselines.Popularity(rows, *how), rows, examples) for how in every
+    )
+    together = rows.together()
+    every = product(baselines.RIDGES, (False, True))
+    reached = {
+        how: baselines.valid_ndcg(baselines.Ease(rows, how[0], 0.1, how[1], together), rows, examples) for how in every
+    }
+    assert chosen.popularity_half_life == 0.1 and reached[chosen.ridge, chosen.ease_exclude_seen] == max(
+        reached.values()
     )
