@@ -25,8 +25,9 @@ from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_to
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.export import SidTrie, check, run_export, write_trie
+from minionerec.recommend.export import run_export, write_trie
 from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.sid_trie import SidTrie, check
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 
