@@ -367,27 +367,11 @@ def test_published_industrial_counts(tmp_path):
     assert read_json(tmp_path / "sids" / "index.json") == read_json(source)
 
 
-COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "capacity", "dimensions", "max_length")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"method": "magic"},
-            "unknown method 'magic'; known: residual_kmeans, balanced_kmeans, opq, rq_vae, rq_vae_plus, published, "
-            "shuffled, append",
-        ),
-        ({"collisions": "ignore"}, "unknown collisions 'ignore'; known: keep, relocate, sinkhorn, extra_token"),
-        ({"output": ""}, "output is empty; give --output"),
         ({"codebook_sizes": []}, r"codebook_sizes is \[\]"),
         ({"codebook_sizes": [4, 0]}, r"codebook_sizes is \[4, 0\]; give 1 to 701 numbers"),
-        ({"iterations": 0}, "iterations is 0; it must be at least 1"),
-        ({"threads": 0}, "threads is 0; it must be at least 1"),
-        ({"epochs": -1}, "epochs is -1; it must be at least 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
-        ({"hidden_sizes": [8, 0]}, "hidden_sizes is 0; it must be at least 1"),
-        *(({name: 0}, f"{name} is 0; it must be at least 1") for name in COUNTS),
         ({"capacity": 2, "collisions": "keep"}, "capacity is 2, but collisions is 'keep'; set collisions to relocate"),
         ({"method": "append"}, "method is 'append' and append_to None; give both"),
         ({"append_to": "runs"}, "method is 'residual_kmeans' and append_to 'runs'"),
@@ -396,7 +380,6 @@ COUNTS = ("train_points_per_code", "latent_size", "train_batch", "patience", "ca
             "method published has no codebooks, so collisions relocate cannot work; set collisions",
         ),
         ({"index": "a.json"}, "index is 'a.json', but method is 'residual_kmeans'; set method to published"),
-        ({"pooling": "max"}, "unknown pooling 'max'"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -146,8 +146,6 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
 def test_a_report_without_kinds(shop):
     assert "By kind" not in run_report(report(slices=False)).markdown.read_text()
     assert "slices" not in json.loads(Path("report/metrics.json").read_text())["batch"]
-    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
-        report(slices=False, times="times.csv")
 
 
 def test_a_lead_that_only_rows_of_the_same_moment_make(shop):
@@ -222,8 +220,6 @@ def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
 def test_what_kinds_in_a_comparison_need(shop):
     with pytest.raises(ConfigError, match="slices is true, but corpus is empty"):
         compare(corpus="")
-    with pytest.raises(ConfigError, match="corpus is 'corpus', but slices is false; give --slices true, or"):
-        compare(slices=False)
     with pytest.raises(ConfigError, match=r"items is 'titles\.json', but a corpus has its own titles"):
         compare(items="titles.json")
     with pytest.raises(ArtefactError, match=r"nowhere\.csv: no such file"):
@@ -262,8 +258,6 @@ def test_levels_of_a_published_file_by_kind(shop):
         run_levels(LevelsConfig(path="turned.json", slices=True, corpus="corpus"))
     with pytest.raises(ConfigError, match="slices is true, but corpus is empty; give --corpus"):
         LevelsConfig(path="later.json", slices=True)
-    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
-        LevelsConfig(path="later.json", times="times.csv")
 
 
 MINE = """
@@ -306,5 +300,3 @@ def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
     assert table.splitlines()[2].startswith("time     same moment") and " 5 " in table.splitlines()[2]
     assert len(rows) == 40
-    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but slices is false"):
-        eval_config(made, times="times.csv")

@@ -14,9 +14,9 @@ from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
 from minionerec.sid.embed.ready import load_vector_artefact
 from minionerec.sid.embed.stage import run_embed
 from minionerec.sid.embed.texts import item_texts
@@ -114,23 +114,6 @@ def test_what_an_encoder_reads(tmp_path, model_path):
     assert EmbedConfig(encoder=str(tmp_path / "out")).inputs()["vectors"] == tmp_path / "out"
     with pytest.raises(DataError, match=r"v\.npy: no such file\. Give a \.npy file with one row per item"):
         EmbedConfig(encoder=str(tmp_path / "v.npy")).inputs()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pooling": "max"}, "unknown pooling 'max'; known: mean, last, cls"),
-        ({"dtype": "float8"}, "unknown dtype 'float8'; known: float32, bfloat16, float16"),
-        ({"dimensions": 0}, "dimensions is 0; it must be at least 1"),
-        ({"encoder": ""}, "encoder is empty; give --encoder: source of item vectors: 'tfidf'"),
-        ({"processes": 0}, "processes is 0; it must be at least 1"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        EmbedConfig(**settings)
-    with pytest.raises(ConfigError, match=message):
-        EncoderSettings(**settings)
 
 
 def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):

@@ -107,7 +107,6 @@ def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "pandas"}, "unknown engine 'pandas'; known: memory, duckdb, spark"),
         ({"engine_memory": "4GB"}, "engine_memory is '4GB', but engine is 'memory', which does not read it"),
         ({"engine_folder": "x"}, "engine_folder is 'x', but engine is 'memory', which does not read it"),
         ({"engine": "duckdb", "engine_memory": "4 apples"}, "must be a size in bytes such as 4GB or 512MiB"),

@@ -123,7 +123,6 @@ def test_without_matplotlib(shop, tmp_path, monkeypatch):
 
 def test_bad_input(shop, tmp_path):
     for words, message in (
-        ([], "tables is empty; give --tables: tables to show, each as NAME=DIRECTORY"),
         (["--tables", "runs/a"], "--tables has 'runs/a'; expected NAME=VALUE"),
         (["--tables", "a=x", "a=y"], "--tables names 'a' twice"),
     ):

@@ -380,12 +380,6 @@ def test_what_the_settings_refuse(file, tmp_path):
         return config_of(file, tmp_path / "out", **changes)
 
     for changes, message in [
-        ({"corpus": ""}, "corpus is empty"),
-        ({"protocol": "c"}, "unknown protocol 'c'; known: a, b, rows"),
-        ({"seen": "hide"}, "unknown seen 'hide'; known: mask, zero, keep"),
-        ({"seeds": 0}, "seeds is 0; it must be at least 1"),
-        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"sids": "x"}, "protocol is 'a', whose items have no SIDs"),
         ({"protocol": "rows", "items": "x"}, "a corpus has its own titles"),
         ({"protocol": "b", "monitor": "NDCG@20"}, "protocol b measures at 1, 5 and 10"),
