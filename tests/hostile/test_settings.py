@@ -1,13 +1,12 @@
 """Settings from hostile YAML and flags: one typed reading for both, and one line that says what is wrong where."""
 
 import re
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.commands import command
 
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.settings import StageConfig, parse_settings, setting
@@ -173,12 +172,6 @@ def test_messages_are_one_line_whatever_they_quote():
 
 def test_a_command_says_it_in_one_line_and_ends_with_status_2(tmp_path):
     (tmp_path / "c.yaml").write_text("start: 2021-02-30\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "minionerec.cli", "prepare-data", "--config", str(tmp_path / "c.yaml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "line 1, column 8" in done.stderr
+    done = command(tmp_path, "prepare-data", "--config", "c.yaml")
+    assert "line 1, column 8" in done.said
+    assert (done.out, done.err.count("\n")) == ("", 1)

@@ -1,14 +1,12 @@
 """The stage that gives every item a semantic ID, and its command."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.commands import command
 from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
 
@@ -432,27 +430,17 @@ def test_every_method_has_its_maker():
     assert tuple(MAKERS) == METHODS
 
 
-def run_command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "minionerec.cli", "build-sids", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-
-
 def test_the_command(shop, tmp_path):
     file = "demo#sids"
     words = ["--config", file, "--corpus", str(shop), "--output", str(tmp_path / "sids")]
-    done = run_command(*words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}\n" and "level a: " in done.stderr
-    again = run_command(*words)
-    assert "up to date" in again.stderr and again.stdout == done.stdout
+    done = command(ROOT, "build-sids", *words)
+    assert done.status == 0, done.err
+    assert done.out == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}\n" and "level a: " in done.err
+    again = command(ROOT, "build-sids", *words)
+    assert "up to date" in again.err and again.out == done.out
 
 
 def test_the_command_with_an_unknown_encoder(shop, tmp_path):
-    done = run_command("--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf")
-    assert done.returncode == 2 and not (tmp_path / "sids").exists()
-    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in done.stderr and "Traceback" not in done.stderr
+    words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
+    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).said
+    assert not (tmp_path / "sids").exists()

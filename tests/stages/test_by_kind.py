@@ -2,17 +2,15 @@
 
 import json
 import logging
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import command
 from support.evaluation import config as eval_config
 from support.pages import Page
-from support.paths import ROOT
 from support.runs import write_run
 
 from minionerec.core.artefacts import read_json, write_artefact
@@ -228,14 +226,9 @@ def test_what_kinds_in_a_comparison_need(shop):
 
 def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
     words = ["--slices", "--corpus", "corpus", "--times", "times.csv"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "calc_level.py"), "--predictions", "batch", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    done = command(Path.cwd(), "calc-level", "--predictions", "batch", *words)
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
     head = next(line for line in lines if line.startswith("Cumulative accuracy by kind of row"))
     assert head.split()[-8:] == ["@1", "L1", "@1", "L1+L2", "@10", "L1", "@10", "L1+L2"]
     exact = ranking_metrics(sid_ranks(Predictions.load("batch")), [1, 10])

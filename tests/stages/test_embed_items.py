@@ -1,14 +1,12 @@
 """The stage that turns item texts into vectors, and its command."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import command
 from support.encoders import save_encoder, watch_encoder
 from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
@@ -207,8 +205,6 @@ def test_a_parquet_file_that_is_not_there(tmp_path):
 
 def test_the_command(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
-    words = [sys.executable, "-m", "minionerec.cli", "embed-items"]
-    words += ["--corpus", str(corpus), "--output", str(tmp_path / "out")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"
+    done = command(ROOT, "embed-items", "--corpus", str(corpus), "--output", str(tmp_path / "out"))
+    assert done.status == 0, done.err
+    assert done.out == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"

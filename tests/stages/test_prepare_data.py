@@ -1,6 +1,5 @@
 """The prepare stage and its command."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import command
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
@@ -189,26 +189,18 @@ def test_nothing_else_is_replaced(tmp_path, tables):
     assert (tmp_path / "items.csv").is_file()
 
 
-def run_command(*words, cwd):
-    command = [sys.executable, "-m", "minionerec.cli", "prepare-data", *words]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-
-
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
-    done = run_command(cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "taking the demo configuration, demo#data" in done.stderr
-    assert done.stdout == "corpus: runs/demo/corpus\n"
+    done = command(tmp_path, "prepare-data")
+    assert done.status == 0, done.err
+    assert "taking the demo configuration, demo#data" in done.err
+    assert done.out == "corpus: runs/demo/corpus\n"
     assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_509
-    again = run_command(cwd=tmp_path)
-    assert (again.returncode, again.stdout) == (0, "corpus: runs/demo/corpus\n")
-    assert "runs/demo/corpus is up to date." in again.stderr
-    wrong = run_command("--source", "tables", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.splitlines()[-1] == "error: source is 'tables', but interactions is None. Give --interactions."
-    assert "Traceback" not in wrong.stderr
+    again = command(tmp_path, "prepare-data")
+    assert (again.status, again.out) == (0, "corpus: runs/demo/corpus\n")
+    assert "runs/demo/corpus is up to date." in again.err
+    wrong = command(tmp_path, "prepare-data", "--source", "tables")
+    assert wrong.said == "error: source is 'tables', but interactions is None. Give --interactions."
+    assert wrong.out == ""
 
 
 def test_help_needs_nothing_heavy():

@@ -7,13 +7,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 from support.checkpoints import save_checkpoint
 from support.evaluation import made
+from support.preloaded import python
 from support.scripts import benchmark
 
 from minionerec.cli import main as cli
@@ -56,7 +56,7 @@ def process(made, models, tmp_path_factory):
     words += ["--reload", "watch", "--reload_root", models[0], "--watch_s", "0.1"]
     with log.open("w") as errors:
         started = subprocess.Popen(
-            [sys.executable, "-m", "minionerec.cli", *map(str, words)],
+            [python(), "-m", "minionerec.cli", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
