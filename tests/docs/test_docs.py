@@ -25,6 +25,7 @@ import pandas as pd
 import pytest
 import yaml
 from support.paths import ROOT
+from support.preloaded import python
 from support.scripts import study
 
 from minionerec.cli.doctor import doctor_arguments
@@ -214,7 +215,7 @@ def project(tmp_path):
     copy.mkdir()
     for name in ("minionerec", "scripts", "configs", "ds_configs", "data", "docs", "benchmarks", "studies"):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, copy / name)
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, copy / path.name)
@@ -227,7 +228,7 @@ def environment(project):
     (project / ".venv" / "bin" / "activate").write_text("")  # pages begin by sourcing it; the PATH below does its work
     # A console command may have been installed before this version of the package, or not at all.
     command = project / ".venv" / "bin" / "minionerec"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m minionerec.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(python())} -m minionerec.cli "$@"\n')
     command.chmod(0o755)
     return os.environ | {
         "PATH": os.pathsep.join([str(command.parent), str(binaries), os.environ["PATH"]]),

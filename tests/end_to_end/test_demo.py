@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 import yaml
 from support.paths import ROOT
+from support.preloaded import python
 
 from minionerec.cli.main import main
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
-COMMAND = [sys.executable, "-m", "minionerec.cli"]
+COMMAND = [python, "-m", "minionerec.cli"]
 pytestmark = pytest.mark.end_to_end
 
 TRAINING = {"corpus": "runs/corpus", "eval_rows": 40, "eval_beams": 10, "seed": 1}
@@ -82,8 +83,8 @@ STAGES = {
     "data": [*COMMAND, "prepare-data", "--config", "data.yaml"],
     "sids": [*COMMAND, "build-sids", "--config", "sids.yaml"],
     "sft": [*ACCELERATE, ROOT / "scripts/sft.py", "--config", "sft.yaml"],
-    "grpo": [*ACCELERATE, ROOT / "scripts/grpo.py", "--config", "grpo.yaml"],
-    "eval": [sys.executable, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
+    "grpo": [python, ROOT / "scripts/grpo.py", "--config", "grpo.yaml"],
+    "eval": [python, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
     "report": [*COMMAND, "report", "--config", "report.yaml"],
 }
 
@@ -110,7 +111,8 @@ def run_here(words, cwd, monkeypatch, capsys):
 
 
 def run(words, cwd, timeout=300):
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False, timeout=timeout)
+    words = [str(word()) if callable(word) else str(word) for word in words]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, check=False, timeout=timeout)
 
 
 def digests(folder):
@@ -175,7 +177,7 @@ def test_every_stage_writes_what_it_says(shop):
 
 def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
     answers = [
-        run([sys.executable, ROOT / "calc_level.py", "--json", *words], shop)
+        run([python, ROOT / "calc_level.py", "--json", *words], shop)
         for words in (["--predictions", "runs/eval"], ["--path", "runs/eval/predictions.json"])
     ]
     assert [done.returncode for done in answers] == [0, 0]
@@ -202,7 +204,7 @@ def test_a_second_run_is_up_to_date_and_changes_nothing(shop, monkeypatch, capsy
 @pytest.mark.slow  # each trainer is killed in tests/stages
 def test_a_killed_training_goes_on_and_ends_the_same(shop):
     output = shop / "runs_killed/sft"
-    words = [sys.executable, ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
+    words = [python(), ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
     process = subprocess.Popen(
         list(map(str, words)), cwd=shop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -238,7 +240,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(shop, monkeypatch, capsys):
     assert_refused(stage("eval-beam", *evaluate, "--sids", "other_sids"), "was trained on the SID table")
     refused = stage("eval-beam", *evaluate, "--beams", "700")
     assert_refused(refused, "beams is 700, but the catalogue has 600 distinct SIDs")
-    words = [sys.executable, ROOT / "scripts/eval_beam.py", *evaluate, "--beams", "20"]
+    words = [python, ROOT / "scripts/eval_beam.py", *evaluate, "--beams", "20"]
     assert_refused(run(words, shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
     assert left_in(shop / "runs_bad") == []
 
@@ -259,7 +261,7 @@ def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
     rows[3]["predict"] = rows[3]["predict"][:7]
     short = tmp_path / "short.json"
     short.write_text(json.dumps(rows))
-    done = run([sys.executable, ROOT / "calc_level.py", "--path", short, "--ks", "1", "10"], shop)
+    done = run([python, ROOT / "calc_level.py", "--path", short, "--ks", "1", "10"], shop)
     assert_refused(done, str(short))
     assert "7" in done.stderr
     assert done.stdout == ""
@@ -284,7 +286,7 @@ def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
 
 def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
     words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32", "--teacher", ""]
-    done = run([sys.executable, ROOT / "scripts/sft.py", *words], tmp_path)
+    done = run([python, ROOT / "scripts/sft.py", *words], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "taking the demo configuration, demo#sft" in done.stderr
     assert "First data: minionerec prepare-data --config demo/language#data" in done.stderr
@@ -297,14 +299,14 @@ def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
 def test_evaluation_alone_makes_the_whole_demo_and_stays_under_its_ceiling(tmp_path):
-    done = run([sys.executable, ROOT / "scripts/eval_beam.py", "--beams", "50"], tmp_path, timeout=1800)
+    done = run([python, ROOT / "scripts/eval_beam.py", "--beams", "50"], tmp_path, timeout=1800)
     assert done.returncode == 0, done.stderr
     ceiling = json.loads((ROOT / "data/demo/ceiling.json").read_text())
     measured = json.loads((tmp_path / "runs/demo/eval_grpo/metrics.json").read_text())["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     best = ndcg.pop("beam search")
     assert max(ndcg.values()) + 0.008 < best < ceiling["ceiling"]["ndcg@10"] + 3 * ceiling["sigma"]["ndcg@10"]
-    done = run([sys.executable, ROOT / "calc_level.py", "--json"], tmp_path)
+    done = run([python, ROOT / "calc_level.py", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "First" not in done.stderr  # all that it needs stands
     assert json.loads(done.stdout)["rows"] == len(Corpus.load(tmp_path / "runs/demo/corpus").test)

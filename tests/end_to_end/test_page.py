@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 import urllib.request
 from dataclasses import replace
@@ -16,6 +15,7 @@ import torch
 from support.browser import addresses, chromium, complaints, set_screen
 from support.checkpoints import save_checkpoint
 from support.paths import ROOT
+from support.preloaded import python
 
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -47,7 +47,7 @@ class Server:
 
     def start(self, key=None):
         environment = {**os.environ, **({"MINIONEREC_API_KEY": key} if key else {})}
-        words = [sys.executable, "-m", "minionerec.cli", "serve", *map(str, self.words), "--port", self.port]
+        words = [python(), "-m", "minionerec.cli", "serve", *map(str, self.words), "--port", self.port]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=ROOT

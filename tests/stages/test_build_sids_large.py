@@ -117,7 +117,6 @@ def test_more_rows_than_there_are_items(shop, tmp_path):
         ({"method": "published", "collisions": "keep"}, "fit_rows is 50, but method published fits nothing"),
         ({"train_points_per_code": 9}, "fit_rows is 50 and train_points_per_code 9; both say how many items"),
         ({"codebook_sizes": [8, 51]}, "fit_rows is 50, but codebook_sizes asks for 51 codes a level"),
-        ({"fit_rows": -1}, "fit_rows is -1; it must be at least 0"),
     ],
 )
 def test_settings_that_make_no_sense(shop, tmp_path, settings, message):

@@ -195,8 +195,6 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path):
         ({"negatives": 24}, "negatives is 24, but the catalogue has 24 distinct SIDs; ask for 23 at most"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_rows": 0}, "eval_rows is 0; S-DPO can hurt"),
-        ({"negatives_from": "nowhere"}, "unknown negatives_from 'nowhere'; known: uniform, popularity, beam"),
-        ({"beta": 0.0}, "beta is 0.0"),
     ],
 )
 def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):

@@ -1,22 +1,20 @@
 """The stage that turns item texts into vectors, and its command."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import command
 from support.encoders import save_encoder, watch_encoder
 from support.paths import ROOT
 from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
 from minionerec.sid.embed.ready import load_vector_artefact
 from minionerec.sid.embed.stage import run_embed
 from minionerec.sid.embed.texts import item_texts
@@ -116,23 +114,6 @@ def test_what_an_encoder_reads(tmp_path, model_path):
         EmbedConfig(encoder=str(tmp_path / "v.npy")).inputs()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pooling": "max"}, "unknown pooling 'max'; known: mean, last, cls"),
-        ({"dtype": "float8"}, "unknown dtype 'float8'; known: float32, bfloat16, float16"),
-        ({"dimensions": 0}, "dimensions is 0; it must be at least 1"),
-        ({"encoder": ""}, "encoder is empty; give --encoder: source of item vectors: 'tfidf'"),
-        ({"processes": 0}, "processes is 0; it must be at least 1"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        EmbedConfig(**settings)
-    with pytest.raises(ConfigError, match=message):
-        EncoderSettings(**settings)
-
-
 def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):
     titles = [*shop_titles(10), "", shop_titles(1)[0]]
     corpus = save_corpus(tmp_path / "corpus", titles)
@@ -224,8 +205,6 @@ def test_a_parquet_file_that_is_not_there(tmp_path):
 
 def test_the_command(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
-    words = [sys.executable, "-m", "minionerec.cli", "embed-items"]
-    words += ["--corpus", str(corpus), "--output", str(tmp_path / "out")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"
+    done = command(ROOT, "embed-items", "--corpus", str(corpus), "--output", str(tmp_path / "out"))
+    assert done.status == 0, done.err
+    assert done.out == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"

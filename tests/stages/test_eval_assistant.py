@@ -184,12 +184,6 @@ def test_what_was_finished_without_an_assistant_stands(shop, tmp_path):
 
 
 def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
-    with pytest.raises(ConfigError, match=r"share is 0\.7, but assistant is empty; give --assistant, or"):
-        config(shop, share=0.7)
-    with pytest.raises(ConfigError, match="combine is 'rerank', but assistant is empty"):
-        config(shop, combine="rerank")
-    with pytest.raises(ConfigError, match=r"share is 1.2; it must be at least 0 and at most 1"):
-        asked(shop, tmp_path, share=1.2)
     with pytest.raises(ConfigError, match=r"length_penalty is 1, which search exact does not know. Take search beam"):
         config(shop, search="exact", length_penalty=1.0)
     with pytest.raises(ConfigError, match="but a ranker of your own is not searched; leave it out"):

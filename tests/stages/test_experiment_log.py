@@ -320,7 +320,6 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({}, "entries is empty"),
         ({"A": "corpus"}, "entries: A is 'corpus'; expected a mapping with corpus, items"),
         ({"A": {"corpus": "c"}}, "entries: A: stages is missing"),
         ({"A": {"corpus": "c", "stages": {}}}, "entries: A: stages is missing"),

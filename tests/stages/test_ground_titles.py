@@ -359,11 +359,9 @@ def test_a_run_that_was_cut_off_goes_on(made, tmp_path, monkeypatch):
     [
         ({"ks": [8]}, r"ks \[8\] with 7 candidates: each K must be from 1 to the number of candidates"),
         ({"gammas": []}, "gammas is empty"),
-        ({"gammas": [-1]}, "gammas is -1; it must be at least 0"),
         ({"weights": "sequential"}, "weights is 'sequential' and sequential ''"),
         ({"sequential": "runs/x"}, "weights is 'none' and sequential 'runs/x'"),
         ({"encoder": "vectors.npy"}, "a file of vectors, but texts that a model writes need an encoder"),
-        ({"times": "times.csv"}, "times is 'times.csv', but slices is false"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(made, tmp_path, changes, message):

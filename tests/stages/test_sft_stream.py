@@ -291,8 +291,6 @@ def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path):
 
 
 def test_what_cannot_be_streamed_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="shuffle_rows is 5, but stream is false"):
-        sft_config(tmp_path, shuffle_rows=5)
     for rows in (0, -1):
         with pytest.raises(ConfigError, match=f"eval_rows is {rows}, but stream is true"):
             sft_config(tmp_path, stream=True, eval_rows=rows, select_by="loss")

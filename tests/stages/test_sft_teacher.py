@@ -252,7 +252,6 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
             "a teacher speaks",
         ),
         ({"teacher": "catalogue", "teacher_share": 0.0}, ConfigError, "teacher_share"),
-        ({"recency": -1.0}, ConfigError, "recency is -1.0"),
         ({"variants": 1, "all_positions": False}, ConfigError, "variants of windows; set all_positions to true"),
     ],
 )

@@ -170,7 +170,6 @@ def test_schedules(hub, tmp_path, schedule, rates):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lora_rank": -1}, "lora_rank is -1"),
         ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
     ],
 )

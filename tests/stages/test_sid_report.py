@@ -1,14 +1,12 @@
 """The page about tables of semantic IDs: content, determinism and refusals."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import command
 from support.paths import ROOT
 from support.small_corpus import shop_titles
 
@@ -123,7 +121,6 @@ def test_without_matplotlib(shop, tmp_path, monkeypatch):
 
 def test_bad_input(shop, tmp_path):
     for words, message in (
-        ([], "tables is empty; give --tables: tables to show, each as NAME=DIRECTORY"),
         (["--tables", "runs/a"], "--tables has 'runs/a'; expected NAME=VALUE"),
         (["--tables", "a=x", "a=y"], "--tables names 'a' twice"),
     ):
@@ -160,16 +157,9 @@ def test_a_table_changed_by_hand_is_named(shop, tmp_path):
 def test_command(shop, tmp_path):
     words = ["--corpus", str(shop / "corpus"), "--tables", f"own={shop / 'plain'}", "--output", str(tmp_path / "page")]
     words += ["--config", "demo/pages#sid_report"]
-    done = subprocess.run(
-        [sys.executable, "-m", "minionerec.cli", "sid-report", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    done = command(ROOT, "sid-report", *words)
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
     assert lines[0].startswith("own: ") and lines[0].endswith(" bits per item")
     page = tmp_path / "page" / "sid_report"
     assert lines[1:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()

@@ -114,8 +114,6 @@ def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path):
 def test_what_cannot_be_streamed_is_refused(demo, tmp_path):
     with pytest.raises(ConfigError, match="stream is true, but protocol is 'a'"):
         config_of(demo, tmp_path, protocol="a")
-    with pytest.raises(ConfigError, match="eval_rows is 300, but stream is false"):
-        config_of(demo, tmp_path, stream=False, shuffle_rows=65_536)
     with pytest.raises(ConfigError, match="eval_rows is 0"):
         config_of(demo, tmp_path, eval_rows=0)
     with pytest.raises(ConfigError, match="model caser has a vector for each user"):

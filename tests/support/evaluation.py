@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint
 from support.paths import ROOT
+from support.preloaded import python
 
 CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
 
@@ -111,7 +111,7 @@ def launch(processes, folder, output, **environment):
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
     script = str(ROOT / "scripts" / "eval_beam.py")
     return subprocess.Popen(
-        [sys.executable, *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
+        [python(), *launcher, script, "--config", str(folder / "eval.yaml"), "--output", str(output)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

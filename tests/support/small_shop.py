@@ -1,24 +1,17 @@
 """A shop of twelve things with every stage on it, made in seconds, and commands as a user types them."""
 
-import contextlib
 import csv
-import io
 import json
-import logging
-import os
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
-from minionerec.cli.main import dispatch
 from minionerec.core.artefacts import MANIFEST, file_sha256
-from minionerec.core.commands import run_command
 from minionerec.core.manifests import DIGEST, digest_of
+from support.commands import Outcome, command
 
 LENGTHS = {
     "epochs": 1,
@@ -67,22 +60,6 @@ STAGES = {
 OUTPUTS = [settings["output"] for settings in STAGES.values()]
 
 
-class Outcome(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def said(self) -> str:
-        """Its one line of an error; the test fails where there is more or less."""
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert self.status == 2, (self.status, self.out, self.err)
-        assert len(lines) == 1 and self.err.endswith(f"{lines[0]}\n") and "Traceback" not in self.err, self.err
-        return lines[0]
-
-
 def write_shop(folder: Path) -> None:
     """The two tables, a file of histories, and a file of settings for each stage."""
     rng = random.Random(0)
@@ -104,24 +81,6 @@ def write_shop(folder: Path) -> None:
     (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in histories), encoding="utf-8")
     for name, settings in STAGES.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-
-
-def command(folder: Path, *words: str) -> Outcome:
-    """Run `minionerec` with these words in a folder, in this process."""
-    out, err, argv, place, status = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), 0
-    logger = logging.getLogger("minionerec")
-    before, logger.handlers = logger.handlers, []
-    try:
-        sys.argv = ["minionerec", *words]
-        os.chdir(folder)
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            run_command(dispatch)
-    except SystemExit as end:
-        status = int(end.code or 0)
-    finally:
-        sys.argv, logger.handlers = argv, before
-        os.chdir(place)
-    return Outcome(status, out.getvalue(), err.getvalue())
 
 
 def stage(folder: Path, name: str, *words: str) -> Outcome:

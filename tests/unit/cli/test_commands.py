@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 
 import pytest
+from support.commands import command as in_process
 from support.modules import defined
 from support.paths import ROOT
 
@@ -73,9 +74,8 @@ def test_an_unknown_stage_lists_the_known_ones():
 def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("no_such_setting: 1\n")
-    done = run("-m", "minionerec.cli", name, "--config", config)
-    assert done.returncode == 2
-    assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.stderr)
+    done = in_process(tmp_path, name, "--config", str(config))
+    assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.err)
 
 
 @pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], ["scripts/sft.py"]])

@@ -1,12 +1,12 @@
 """`minionerec run`: the steps in order, what it says of them, and what a failure leaves out."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from support.paths import ROOT
+from support.preloaded import python
 
 from minionerec.cli import runner
 from minionerec.cli.plan import Job, plan_of
@@ -16,7 +16,7 @@ from minionerec.core.errors import ConfigError
 
 def run(*words, cwd=ROOT):
     return subprocess.run(
-        [sys.executable, "-m", "minionerec.cli", *map(str, words)],
+        [python(), "-m", "minionerec.cli", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,

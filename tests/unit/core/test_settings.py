@@ -1,6 +1,6 @@
 """Settings: one reading of values for files and flags, and checks that say what is wrong where."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -11,14 +11,12 @@ from minionerec.core.settings import (
     convert,
     deciding_settings,
     declared_inputs,
-    description,
     growing_settings,
     input_kinds,
     load_settings,
     parse_settings,
     setting,
 )
-from minionerec.core.stages import STAGES
 
 
 @dataclass
@@ -176,14 +174,6 @@ def test_a_setting_of_another_that_is_not_used_is_refused():
     with pytest.raises(ConfigError, match=r"^scale is 2\.0, but pattern is empty; give --pattern, or leave scale out"):
         Trays(scale=2.0)
     Trays(degrees=900, scale=1.0)
-
-
-def test_a_setting_belongs_to_one_that_there_is():
-    for spec in STAGES.values():
-        config = spec.config_class()
-        names = {each.name for each in fields(config)}
-        for each in fields(config):
-            assert description(each).of in {"", *names - {each.name}}, f"{spec.name}: {each.name}"
 
 
 @dataclass

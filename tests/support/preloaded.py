@@ -1,0 +1,201 @@
+"""An interpreter for `-m minionerec.cli` and the project's scripts that starts in no time: Python for tests.
+
+A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
+that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
+the words, environment, folder, streams, status and signals of the one that was asked for. All other words are the
+interpreter's own. Everything here but `python` runs outside of pytest:
+
+    PATH -m minionerec.cli sft --config sft.yaml     a client, which imports nothing
+    preloaded.py --serve SOCKET                       the server; it ends when its standard input does
+"""
+
+import os
+import sys
+
+PACKAGES = (
+    *("numpy", "pandas", "pyarrow.parquet", "pyarrow.dataset", "scipy.sparse", "sklearn.cluster", "faiss"),
+    *("sklearn.feature_extraction.text", "sklearn.decomposition", "torch", "transformers.trainer", "accelerate"),
+    *("datasets", "safetensors.torch", "safetensors.numpy", "matplotlib.pyplot", "pydantic.dataclasses"),
+    *("trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "transformers.models.qwen2.modeling_qwen2"),
+    *("transformers.models.t5.modeling_t5", "logging.handlers"),
+)
+_started: dict[int, str] = {}
+
+
+def python() -> str:
+    """Path of the command, whose server lives as long as this process."""
+    if os.getpid() not in _started:
+        _started[os.getpid()] = _start()
+    return _started[os.getpid()]
+
+
+def _start() -> str:
+    import atexit
+    import shlex
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    folder = tempfile.TemporaryDirectory(prefix="preloaded-")
+    socket = Path(folder.name) / "socket"
+    server = subprocess.Popen([sys.executable, "-P", __file__, "--serve", str(socket)], stdin=subprocess.PIPE, cwd="/")
+
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    command = Path(folder.name) / "python"
+    words = shlex.join([sys.executable, "-ISB", __file__, str(socket), sys.executable])
+    command.write_text(f'#!/bin/sh\nexec {words} "$0" "$@"\n')
+    command.chmod(0o755)
+    return str(command)
+
+
+def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
+    """Let the server run the words, as if this process were the one that does."""
+    script = words[0] if words and words[0].endswith(".py") else ""
+    ours = words[:2] == ["-m", "minionerec.cli"] or "scripts/" in script or script.endswith("calc_level.py")
+    if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:
+        os.execv(python, [python, *words])
+    import json
+    import signal
+    import socket
+    import time
+
+    connection = socket.socket(socket.AF_UNIX)
+    for _ in range(1200):  # the server imports
+        try:
+            connection.connect(socket_path)
+            break
+        except (FileNotFoundError, ConnectionRefusedError):
+            time.sleep(0.05)
+    told = json.dumps({"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command}).encode()
+    socket.send_fds(connection, [len(told).to_bytes(8, "big")], [0, 1, 2])
+    connection.sendall(told)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
+    status = int.from_bytes(connection.recv(4), "big", signed=True)
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _serve(socket_path: str) -> None:
+    """Import, then fork a process for each client, pass on its signals, and tell it the status."""
+    import gc
+    import importlib
+    import select
+    import signal
+    import socket
+    from contextlib import suppress
+
+    os.set_blocking(wake := (pipe := os.pipe())[0], False)
+    os.set_blocking(pipe[1], False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(pipe[1])
+    for name in PACKAGES:
+        with suppress(ImportError):  # of an extra that is not installed
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{socket_path}.new")
+    listener.listen(32)
+    os.rename(f"{socket_path}.new", socket_path)
+    at_work: dict[int, socket.socket] = {}
+    gone: set[int] = set()  # children whose clients are
+    while True:
+        ready = select.select([0, wake, listener, *(at_work[child] for child in at_work.keys() - gone)], [], [])[0]
+        if 0 in ready:
+            break
+        if wake in ready:
+            os.read(wake, 4096)
+            while at_work and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                with suppress(OSError), at_work.pop(ended[0]) as client:
+                    client.sendall(os.waitstatus_to_exitcode(ended[1]).to_bytes(4, "big", signed=True))
+        for child, client in [(child, at_work[child]) for child in at_work.keys() - gone]:
+            if client in ready:
+                try:
+                    number = client.recv(1)
+                except OSError:
+                    number = b""
+                with suppress(ProcessLookupError):
+                    os.killpg(child, number[0] if number else signal.SIGKILL)
+                if not number:  # it is gone, and nobody waits for a status
+                    gone.add(child)
+        if listener in ready:
+            client = listener.accept()[0]
+            length, streams, _, _ = socket.recv_fds(client, 8, 3)
+            told = b""
+            while len(told) < int.from_bytes(length, "big"):
+                told += client.recv(1 << 16)
+            if not (child := os.fork()):
+                client.close()
+                _become(told, streams)
+            at_work[child] = client
+            for stream in streams:
+                os.close(stream)
+    for child in at_work:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def _become(told: bytes, streams: list[int]) -> None:
+    """Run what a client asks for, in this process, and end it."""
+    import atexit
+    import json
+    import runpy
+    import signal
+    import threading
+    import traceback
+
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    asked = json.loads(told)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    module = asked["words"][0] == "-m"
+    sys.executable = asked["python"]
+    sys.argv = asked["words"][module:]
+    more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [asked["cwd"] if module else os.path.dirname(os.path.abspath(sys.argv[0])), *more, *sys.path]
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
+    status = 0
+    try:
+        if module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        if status and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            status = status or 120
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        _serve(sys.argv[2])
+    else:
+        _ask(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
