@@ -160,7 +160,7 @@ class CatalogueItems:
         columns: Further columns by name.
 
     Example:
-        >>> items = Items(["a", "b"], ["Blue pen", "Red ink"], {"price": Column.of(pd.Series(["2", "9.5"]))})
+        >>> items = CatalogueItems(["a", "b"], ["Blue pen", "Red ink"], {"price": Column.of(pd.Series(["2", "9.5"]))})
         >>> items.index("b"), items.search("re"), items.mask({"price": {"at_most": 5}}).tolist()
         (1, [1], [True, False])
     """

@@ -1,6 +1,6 @@
 """Settings: one reading of values for files and flags, and checks that say what is wrong where."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pytest
@@ -11,12 +11,14 @@ from minionerec.core.settings import (
     convert,
     deciding_settings,
     declared_inputs,
+    description,
     growing_settings,
     input_kinds,
     load_settings,
     parse_settings,
     setting,
 )
+from minionerec.core.stages import STAGES
 
 
 @dataclass
