@@ -8,6 +8,7 @@ import yaml
 from support.paths import ROOT
 
 from minionerec.cli import run
+from minionerec.cli.init import BASE
 from minionerec.cli.plan import Job, between, config_values, jobs_before, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import ensure_before
@@ -38,7 +39,7 @@ def test_every_published_table_that_a_recipe_names_is_there():
 
 
 def test_every_file_is_a_recipe_or_begins_one():
-    based = {yaml.safe_load(path.read_text()).get("base") for path in CONFIGS.rglob("*.yaml")}
+    based = {yaml.safe_load(path.read_text()).get("base") for path in CONFIGS.rglob("*.yaml")} | {Path(BASE).name}
     assert {path.stem for path in CONFIGS.rglob("_*.yaml")} <= based
     assert {path.suffix for path in CONFIGS.rglob("*") if path.is_file()} == {".yaml"}
 
