@@ -39,7 +39,7 @@ STAGES = {
     },
     "extend": {"checkpoint": "catalogue", "corpus": "corpus", "sids": "sids", "output": "extended", "lift": 1.0},
     "train-sequential": {
-        **{"corpus": "corpus", "model": "sasrec", "output": "sequential", "seeds": 1, "epochs": 1, "protocol": "rows"},
+        **{"corpus": "corpus", "model": "sasrec", "output": "sequential", "epochs": 1, "protocol": "rows"},
         **{"hyper": {"hidden_size": 8}, "list_length": 5, "resamples": 20},
     },
     "eval-beam": {
