@@ -293,7 +293,7 @@ def check_walk(project, outputs):
     assert (project / "runs/shop/eval_catalogue/predictions.parquet").is_file()
     place = next(place for place, text in enumerate(outputs) if "HR@1 " in text)
     run, recommended = outputs[place], outputs[place + 1].strip().splitlines()
-    hits = [line for line in run.splitlines() if line.startswith("HR@1 ")][-1].split()  # of the report, with both models
+    hits = next(line for line in run.splitlines() if line.startswith("HR@1 ")).split()
     catalogue, language, popularity = (float(hits[place]) for place in (1, 4, 7))  # each has an interval behind it
     assert min(catalogue, language) > popularity + 0.2, "the models do not beat popularity"
     assert "Serve it: minionerec serve --checkpoint runs/shop/catalogue --items shop/items.csv" in run
