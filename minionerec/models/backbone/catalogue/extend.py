@@ -141,11 +141,10 @@ def extended_catalogue(
         logs = _grown_logs(model.popularity.logs, before, after, start)
         extended.popularity.set(logs, model.popularity.weights)
     if model.repeats is not None and extended.repeats is not None:
-        place = torch.from_numpy(places_among(before, after))
-        known = model.repeats.logs.cpu()[place.clamp(min=0)]
-        extended.repeats.set(
-            torch.where(place >= 0, known, model.repeats.prior.cpu()), model.repeats.prior, model.repeats.shift
-        )
+        of_sid = torch.from_numpy(places_among(before, after))
+        kept = model.repeats.logs.cpu()[of_sid.clamp(min=0)]
+        grown = torch.where(of_sid >= 0, kept, model.repeats.prior.cpu())
+        extended.repeats.set(grown, model.repeats.prior, model.repeats.shift)
     torch.nn.Module.eval(extended)
     return extended
 
