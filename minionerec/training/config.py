@@ -262,7 +262,8 @@ class CatalogueTrainConfig(RefittableConfig):
     pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
     repeats: bool = setting(
         False,
-        "let the pointer's score depend on the SID too, where some are chosen again far more often than others",
+        "give SIDs of the history the probability with which each was chosen again in training, where that ranks "
+        "validation rows better",
         came_later=True,
     )
     popularity: bool = setting(
@@ -327,7 +328,6 @@ class CatalogueTrainConfig(RefittableConfig):
         )
         _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
         _check(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
-        _check(self.pointer or not self.repeats, "repeats is about the pointer's score; set pointer to true as well.")
         self._check_loss()
         _check(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,

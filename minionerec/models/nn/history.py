@@ -267,9 +267,7 @@ class HistoryScores(nn.Module):
     """Two additions to the scores of items, whose strength follows the model's state.
 
     1. A pointer: items of the history get an additional score that depends on the state and on how long ago they came,
-       as in pointer networks (Vinyals et al., 2015), added to the scores instead of mixed into the probabilities. With
-       `repeats` it depends on the item too, by a product of a map of the state and the item's vector: of some items
-       hardly one is chosen again, of others many are.
+       as in pointer networks (Vinyals et al., 2015), added to the scores instead of mixed into the probabilities.
     2. Counts: g log(1 + e^b A), where A is how often the item followed the history's items in training, weighted by
        distance and by how common those items are; g and b depend on the state.
 
@@ -278,7 +276,6 @@ class HistoryScores(nn.Module):
         pointer: Most items back that the pointer reaches; 0 for no pointer.
         reach: Items back that counts are looked up; 0 for no counts.
         first: Column of item 1 in the scores; 1 where padding has a column before it.
-        repeats: Whether the pointer depends on the item.
 
     Attributes:
         distance: float (reach,); its softplus is the weight of each step back.
@@ -286,11 +283,10 @@ class HistoryScores(nn.Module):
         gain: From the state to (g before its softplus, b).
     """
 
-    def __init__(self, width: int, pointer: int, reach: int, first: int = 0, repeats: bool = False):
+    def __init__(self, width: int, pointer: int, reach: int, first: int = 0):
         super().__init__()
         self.first = first
         self.pointer = Linear(width, pointer) if pointer else None
-        self.repeats = Linear(width, width) if pointer and repeats else None
         if reach:
             self.distance = nn.Parameter(torch.zeros(reach))
             self.commonness = nn.Parameter(torch.zeros(1))
@@ -311,7 +307,6 @@ class HistoryScores(nn.Module):
         state: torch.Tensor,
         histories: torch.Tensor,
         places: Places,
-        vectors: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Add to scores.
 
@@ -320,7 +315,6 @@ class HistoryScores(nn.Module):
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
             places: The P positions.
-            vectors: float (B, T, D), those of the items of the histories; needed where the pointer depends on the item.
 
         Returns:
             float32 (P, C).
@@ -331,9 +325,6 @@ class HistoryScores(nn.Module):
             items = histories[places.row]
             seen = (back >= 0) & (back < self.pointer.out_features) & (items > 0)
             extra = self.pointer(state).float().gather(1, back.clamp(0, self.pointer.out_features - 1))
-            if self.repeats is not None and vectors is not None:
-                asked = self.repeats(state)[:, :, None]
-                extra = extra + torch.bmm(vectors[places.row].to(asked.dtype), asked)[:, :, 0].float()
             scores = scores.scatter_add_(1, (items - 1 + self.first).clamp(min=0), extra.masked_fill(~seen, 0.0))
         if places.entries is not None:
             cells, extra = self._counts(state, places.entries, scores.shape[1])

@@ -28,6 +28,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
+from minionerec.training.catalogue.repeats import fit_repeats, set_repeats
 from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.shards import (
     WindowRows,
@@ -237,6 +238,8 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
         )
     if objective == "likelihood" and bundle.model.popularity is not None:
         bundle.model.popularity.weights.zero_()
+    if objective == "likelihood" and bundle.model.repeats is not None:
+        bundle.model.repeats.shift.fill_(-torch.inf)
     return bundle
 
 
@@ -254,20 +257,26 @@ def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
     return knows
 
 
-def _weigh_popularity(
+def _weigh(
     run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows, recency: float
 ) -> dict[str, Any]:
-    """Fit what popularity adds, for the manifest; a refit takes what was found when rows were held out."""
-    if model.popularity is None:
-        return {}
-    if run.refit is None:
-        half_life = fit_half_life(model, windows, heldout, recency)
-        weights = fit_popularity(model, windows, heldout, half_life, recency)
-    else:
-        counts = read_manifest(run.refit.chosen)["counts"]
-        weights, half_life = counts.get("popularity", {}), counts.get("popularity_half_life")
-        set_popularity(model, windows, weights, half_life, recency)
-    return {"popularity": weights} | ({"popularity_half_life": half_life} if half_life else {})
+    """Fit popularity and repeats, for the manifest; a refit takes what was found when rows were held out."""
+    found: dict[str, Any] = {}
+    chosen = None if run.refit is None else read_manifest(run.refit.chosen)["counts"]
+    if model.popularity is not None:
+        if chosen is None:
+            half_life = fit_half_life(model, windows, heldout, recency)
+            weights = fit_popularity(model, windows, heldout, half_life, recency)
+        else:
+            weights, half_life = chosen.get("popularity", {}), chosen.get("popularity_half_life")
+            set_popularity(model, windows, weights, half_life, recency)
+        found |= {"popularity": weights} | ({"popularity_half_life": half_life} if half_life else {})
+    if model.repeats is not None:
+        shift = fit_repeats(model, windows, heldout) if chosen is None else chosen.get("repeats")
+        if chosen is not None:
+            set_repeats(model, windows, shift)
+        found |= {} if shift is None else {"repeats": shift}
+    return found
 
 
 def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
@@ -385,7 +394,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    return run.finish(trainer, bundle, counts | _weigh_popularity(run, trained, windows, heldout, config.recency))
+    return run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout, config.recency))
 
 
 def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:

@@ -25,7 +25,7 @@ class CatalogueConfig(PreTrainedConfig):
         code_vectors: Whether codes have vectors.
         code_sizes: Rows of each table of code vectors.
         pointer: Whether SIDs of the history get an additional score.
-        repeats: Whether that score depends on the SID.
+        repeats: Whether SIDs of the history may get the probability with which they were chosen again in training.
         popularity: Whether recent popularity is weighed on held-out rows, and added to scores.
         num_transitions: Stored counts, E; 0 for none.
         reach: Items back that pairs are counted, and looked up.

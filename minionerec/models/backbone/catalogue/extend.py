@@ -96,7 +96,8 @@ def extended_catalogue(
     Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
     popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
     given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
-    the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs.
+    the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs; of
+    how often they are chosen again nothing is known but what is true of all.
 
     Args:
         model: A trained model; it is left as it is.
@@ -139,6 +140,11 @@ def extended_catalogue(
     if model.popularity is not None and extended.popularity is not None:
         logs = _grown_logs(model.popularity.logs, before, after, start)
         extended.popularity.set(logs, model.popularity.weights)
+    if model.repeats is not None and extended.repeats is not None:
+        of_sid = torch.from_numpy(places_among(before, after))
+        kept = model.repeats.logs.cpu()[of_sid.clamp(min=0)]
+        grown = torch.where(of_sid >= 0, kept, model.repeats.prior.cpu())
+        extended.repeats.set(grown, model.repeats.prior, model.repeats.shift)
     torch.nn.Module.eval(extended)
     return extended
 

@@ -28,6 +28,7 @@ from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import PairCounts, Places
 from minionerec.models.nn.layers import check_heads
 from minionerec.models.nn.moments import LearnedPopularity
+from minionerec.models.nn.repeats import Repeats
 from minionerec.models.nn.rows import ColumnSubset
 
 # What a text of tokens says in SIDs, and which prefix it has reached.
@@ -147,6 +148,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
         self.popularity = LearnedPopularity(size) if config.moment_tokens or config.popularity else None
+        self.repeats = Repeats(size) if config.repeats else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -330,7 +332,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
-        return found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
+        mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
+        return mean if self.repeats is None else self.repeats(mean, histories, places.row, places.slot)
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
         found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())

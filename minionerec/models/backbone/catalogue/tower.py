@@ -42,10 +42,7 @@ class Tower(nn.Module):
         self.moments = MomentStates(width) if config.moment_tokens else None
         self.norm = nn.LayerNorm(width)
         self.history = HistoryScores(
-            width,
-            config.max_history if config.pointer else 0,
-            config.reach if config.num_transitions else 0,
-            repeats=config.repeats,
+            width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
         )
 
         self._frozen: torch.Tensor | None = None
@@ -112,12 +109,8 @@ class Tower(nn.Module):
         matrix = self.matrix(text, code_rows)
         state = self.state(histories, places, matrix)
         scores = linear(state, matrix[1:], self.bias)
-        scored: torch.Tensor = self.history(scores, state, histories, places, self._of_items(histories, matrix))
+        scored: torch.Tensor = self.history(scores, state, histories, places)
         return scored
-
-    def _of_items(self, histories: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor | None:
-        """Vectors of the items of histories, float (B, T, D), where the pointer depends on them."""
-        return None if self.history.repeats is None else nn.functional.embedding(histories, matrix)
 
     def state(self, histories: torch.Tensor, places: Places, matrix: torch.Tensor) -> torch.Tensor:
         """What the layers make of the history at each asked position: float (P, D).
@@ -210,8 +203,7 @@ class Tower(nn.Module):
         else:
             vectors = self._frozen[first + 1 : first + 1 + len(columns)]
         scores = linear(state, vectors, take_rows(self.bias, columns.numbers))
-        known = self._of_items(seen, nn.functional.pad(vectors, (0, 0, 1, 0)))
-        scored: torch.Tensor = self.history(scores, state, seen, places, known)
+        scored: torch.Tensor = self.history(scores, state, seen, places)
         return scored
 
     def scores_at(self, part: "SidBlock", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
@@ -226,8 +218,7 @@ class Tower(nn.Module):
         state = self.state(part.histories, part.places, matrix)
         columns = part.columns
         scores = linear(state, matrix[1 : len(columns) + 1], take_rows(self.bias, columns.numbers))
-        known = self._of_items(part.histories, matrix)
-        scored: torch.Tensor = self.history(scores, state, part.seen, part.places, known)
+        scored: torch.Tensor = self.history(scores, state, part.seen, part.places)
         return scored
 
 

@@ -16,7 +16,6 @@ from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.history import Places
 
 SIZES = (3, 3, 4)
 CODES = np.array([[0, 0, 0], [0, 0, 1], [0, 0, 3], [0, 1, 0], [0, 2, 2], [1, 0, 1], [1, 0, 2], [1, 2, 0], [2, 1, 1]])
@@ -168,23 +167,6 @@ def test_the_pointer_scores_the_items_of_the_history_by_their_distance():
         for back, sid in enumerate(reversed(history)):
             extra[sid - 1] += pointer.bias[back]
         pointer.bias.zero_()
-        plain = model.leaf_log_probs(histories(history))[0]
-    assert torch.allclose(found, (plain + extra).log_softmax(0), atol=1e-5)
-
-
-def test_the_pointer_may_depend_on_the_item():
-    """To the score by distance comes the product of a map of the state and the item's vector."""
-    model = tiny(repeats=True)
-    tower, history = model.towers[0], [4, 2, 2, 7]
-    with torch.no_grad():
-        found = model.leaf_log_probs(histories(history))[0]
-        matrix = tower.matrix(*model.given())
-        state = tower.state(histories(history), Places(torch.tensor([0]), torch.tensor([3])), matrix)
-        extra = torch.zeros(N)
-        for sid in history:
-            extra[sid - 1] += tower.history.repeats(state)[0] @ matrix[sid]
-        tower.history.repeats.weight.zero_()
-        tower.history.repeats.bias.zero_()
         plain = model.leaf_log_probs(histories(history))[0]
     assert torch.allclose(found, (plain + extra).log_softmax(0), atol=1e-5)
 

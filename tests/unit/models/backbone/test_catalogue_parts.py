@@ -43,7 +43,6 @@ def built(off=(), towers=2):
         towers=towers,
         reach=4,
         reverse=0.3,
-        repeats=True,
         **{name: False for name in off if name not in ("vectors", "transitions")},
     )
     text = None if "vectors" in off else RNG.normal(size=(N, 5)).astype(np.float32)
