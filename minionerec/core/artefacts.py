@@ -169,13 +169,17 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
     return manifest
 
 
-def changed_file(path: str | os.PathLike[str]) -> Path | None:
+def changed_file(path: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path | None:
     """The first file of an artefact that is missing or differs from its manifest; None where all are as written.
 
     The manifest itself is the first that is looked at: it has its own hash.
+
+    Args:
+        path: The artefact.
+        manifest: What its manifest says, where it was read already.
     """
     path = Path(path)
-    manifest = read_manifest(path)
+    manifest = read_manifest(path) if manifest is None else manifest
     names: dict[str, str] = manifest["files"]
     if is_edited(manifest):
         return path / MANIFEST
@@ -185,18 +189,22 @@ def changed_file(path: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-def verify_files(path: str | os.PathLike[str]) -> None:
+def verify_files(path: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> None:
     """Check every file of an artefact against its manifest.
+
+    Args:
+        path: The artefact.
+        manifest: As in `changed_file`.
 
     Raises:
         ArtefactError: Naming the first file that is missing or changed, and the command that makes it anew.
     """
-    changed = changed_file(path)
+    manifest = read_manifest(path) if manifest is None else manifest
+    changed = changed_file(path, manifest)
     if changed is not None:
         what = f"differs from {MANIFEST}" if changed.is_file() else f"listed in {MANIFEST} but missing"
         what = "was edited by hand" if changed.name == MANIFEST else what
-        kind = read_manifest(path)["kind"]
-        raise ArtefactError(f"{changed}: {what}. Run the stage that makes {path} again{maker(kind)}.")
+        raise ArtefactError(f"{changed}: {what}. Run the stage that makes {path} again{maker(manifest['kind'])}.")
 
 
 def open_artefact(
@@ -217,7 +225,7 @@ def open_artefact(
     """
     manifest = read_manifest(path, kind)
     if is_main_process():
-        verify_files(path)
+        verify_files(path, manifest)
     lying = strays(Path(path), manifest, strangers) if strangers else []
     if lying:
         raise ArtefactError(
@@ -392,6 +400,8 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         ArtefactError: If the place cannot be written.
     """
     path = real_place(path)
+    if path.exists() and not path.is_file():
+        raise ArtefactError(f"{path}: is no ordinary file. Choose another place for the text.")
     fresh = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,5 +62,6 @@ def _open_streams() -> None:
 
 
 def _end(error: MinioneRecError) -> NoReturn:
-    sys.stderr.write(f"error: {error}\n")
+    remote = sys.modules.get("minionerec.core.remote")  # loaded where anything was fetched
+    sys.stderr.write(f"error: {error if remote is None else remote.with_urls(str(error))}\n")
     raise SystemExit(2) from None

@@ -27,7 +27,7 @@ _ADVICE = {
 }
 _OF_LIBRARIES = {
     "safetensors": re.compile(r"I/O error|os error \d+", re.IGNORECASE),
-    "builtins": re.compile(r"PytorchStreamWriter|inline_container|can't allocate memory", re.IGNORECASE),
+    "builtins": re.compile(r"PytorchStreamWriter|inline_container|can't allocate memory|os error \d+", re.IGNORECASE),
     "torch": re.compile(r"out of memory", re.IGNORECASE),
 }
 _NUMBER = re.compile(r"os error (\d+)")

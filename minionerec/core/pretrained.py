@@ -86,7 +86,9 @@ def load_tokenizer(
         error: If there is none, or it needs code of its own.
     """
     with _loading(place, error, remedy):
-        return reader.from_pretrained(place, **settings)
+        tokenizer = reader.from_pretrained(place, **settings)
+    tokenizer.init_kwargs.pop("local_files_only", None)  # of this run alone, but it would be saved
+    return tokenizer
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.manifests import digest_of, flaw, is_edited
 from minionerec.core.parts import part_names, parts_of
 from minionerec.core.processes import local_rank
-from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
+from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking, without_query
 from minionerec.core.web import BLOCK
 
 logger = get_logger(__name__)
@@ -73,6 +73,17 @@ def look_again() -> None:
     """Forget which copies `local_path` gave: what is asked for next is looked at where it lies."""
     _seen.clear()
     _seen_parts.clear()
+
+
+def with_urls(text: str) -> str:
+    """A message with the URLs of copies that it names, behind their paths."""
+    copies = {str(path): url for url, path in _seen.items()}
+    copies |= {
+        str(path): f"{url.rstrip('/')}/{path.name}" for url, paths in _seen_parts.items() for path in paths or ()
+    }
+    for path, url in copies.items():
+        text = text.replace(path, f"{without_query(url)} (copied to {path})", 1)
+    return text
 
 
 def local_parts(url: str) -> list[Path] | None:

@@ -8,6 +8,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.places import find_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.data.engines.sizes import parse_size
+from minionerec.data.files import check_file
 from minionerec.data.names import (
     AMAZON,
     ENGINES,
@@ -241,10 +242,7 @@ class PrepareConfig(StageConfig):
         elif self.source == "published":
             files = self._published_files() | files
         for name, path in files.items():
-            if not path.is_file():
-                raise DataError(
-                    f"{path}: no such file. Give --{name} its path; data/README.md says where to get the public sets."
-                )
+            check_file(path, f"Give --{name} its path; data/README.md says where to get the public sets.")
         return files
 
     def _published_files(self) -> dict[str, Path]:

@@ -11,6 +11,24 @@ from typing import Any
 
 from minionerec.core.errors import DataError
 
+_KINDS = {
+    b"\x1f\x8b": "packed by gzip",
+    b"BZh": "packed by bzip2",
+    b"\xfd7zXZ": "packed by xz",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+    b"PK\x03\x04": "a zip file or a workbook (.xlsx)",
+    b"\xd0\xcf\x11\xe0": "a workbook (.xls)",
+    b"PAR1": "a parquet file",
+    b"SQLite format 3": "a database",
+}
+"""How files begin that are no text."""
+_KIND_REMEDY = {
+    **{kind: "Unpack it" for kind in _KINDS.values() if kind.startswith("packed")},
+    _KINDS[b"PK\x03\x04"]: "Unpack it, or save the sheet as CSV (UTF-8)",
+    _KINDS[b"\xd0\xcf\x11\xe0"]: "Save the sheet as CSV (UTF-8)",
+    "a parquet file": "Name it .parquet",
+    "a database": "Export the table as CSV (UTF-8)",
+}
 _DEPTH = "lists or objects nested too deep"
 
 
@@ -65,6 +83,9 @@ def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> s
         content: The file's content, or a part of it.
         before: Lines of the file before the part.
     """
+    kind = next((kind for start, kind in _KINDS.items() if not before and content.startswith(start)), None)
+    if kind is not None:
+        return f"{path}: is {kind}, whatever its name says, and no text. {_KIND_REMEDY[kind]}."
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:

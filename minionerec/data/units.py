@@ -1,6 +1,6 @@
 """Units of times that are numbers, and which one a number looks like."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -89,16 +89,22 @@ def looks_like(number: float) -> str:
     return "no time since 1973"
 
 
-def date_form(times: np.ndarray, forms: Iterable[str] = DATE_FORMS) -> str | None:
-    """The first of some forms of `DATE_FORMS` that all numbers have; None where there is none, or no number.
+def date_form(times: np.ndarray) -> str | None:
+    """The form of `DATE_FORMS` that the first number has, where all have one; None where not, or of no number.
 
     Args:
         times: int64 or float64 (M,).
-        forms: The forms.
     """
-    if not len(times):
-        return None
-    return next((form for form in forms if has_form(times[:1], form).all() and has_form(times, form).all()), None)
+    form = next((form for form in DATE_FORMS if has_form(times[:1], form).any()), None)
+    return form if form is not None and are_dates(times) else None
+
+
+def are_dates(times: np.ndarray) -> bool:
+    """Whether each number has a form of `DATE_FORMS`."""
+    left = times
+    for form in DATE_FORMS:
+        left = left[~has_form(left, form)]
+    return not len(left)
 
 
 def has_form(times: np.ndarray, form: str) -> np.ndarray:

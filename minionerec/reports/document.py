@@ -4,8 +4,21 @@ All text is plain: both forms escape it (`minionerec.reports.markdown`, `minione
 comparison is written through these parts.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(document: str) -> str:
+    r"""A document with signs that terminals and readers obey, such as escapes, written as texts.
+
+    Example:
+        >>> visible("a\x1b[31m")
+        'a\\x1b[31m'
+    """
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), document)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from minionerec.reports.document import (
     Table,
     Tiles,
     as_cell,
+    visible,
 )
 
 # How pages look: one style sheet, for light and dark screens and for paper.
@@ -136,7 +137,7 @@ def render_html(title: str, lead: str, sections: Sequence[Section]) -> str:
         + "</section>"
         for i, section in enumerate(sections, start=1)
     ]
-    return (
+    return visible(
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n<main>\n"

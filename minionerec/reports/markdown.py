@@ -15,6 +15,7 @@ from minionerec.reports.document import (
     Table,
     Tiles,
     as_cell,
+    visible,
 )
 
 
@@ -74,4 +75,4 @@ def render_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     parts = [f"# {escape_markdown(title)}", escape_markdown(lead)]
     for section in sections:
         parts += [f"## {escape_markdown(section.title)}", *(_block(block) for block in section.blocks)]
-    return "\n\n".join(parts) + "\n"
+    return visible("\n\n".join(parts) + "\n")

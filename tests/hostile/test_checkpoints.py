@@ -15,7 +15,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import load_pretrained
-from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.backbone.bundle import load_bundle, write_model_files
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import build_model
 from minionerec.models.sequential.saved import load_sequential, save_sequential
@@ -434,3 +434,8 @@ def test_an_adapter_of_a_model_elsewhere_is_not_followed(shop, tmp_path):
     refused(
         lambda: load_bundle(struck / "sft"), "adapter_config.json: names another model, whose weights lie elsewhere"
     )
+
+
+def test_a_tokenizer_holds_nothing_of_the_environment_it_was_read_in(shop, tmp_path):
+    write_model_files(load_bundle(shop / "sft"), tmp_path)
+    assert "local_files_only" not in (tmp_path / "tokenizer_config.json").read_text()

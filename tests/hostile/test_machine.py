@@ -13,6 +13,7 @@ import sys
 import time
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +23,10 @@ from support.machine import on_machine, run_words, started
 from support.paths import ROOT
 from support.small_shop import STAGES, bytes_of, command, copied, stage
 
-from minionerec.core.artefacts import read_manifest, require_writable, write_artefact
+from minionerec.core.artefacts import read_manifest, require_writable, write_artefact, write_text_atomic
+from minionerec.core.commands import run_command
+from minionerec.core.errors import ArtefactError
+from minionerec.models.backbone.bundle import load_bundle, write_model_files
 from minionerec.preference.config import PreferenceConfig
 from minionerec.preference.stage import run_preference
 
@@ -302,3 +306,39 @@ def test_an_output_that_no_disk_takes_is_one_line(shop, tmp_path, bad):
     place = copied(shop, tmp_path / "shop")
     for name in ("prepare-data", "build-sids", "eval-beam", "report", "recommend"):
         assert stage(place, name, "--output", bad).said
+
+
+ATOMIC = ("index.json", "wording.yaml")
+"""Files that are written beside their place and renamed."""
+
+
+def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_path, monkeypatch, capsys):
+    bundle, made, struck = load_bundle(shop / "sft"), Path.mkdir, []
+
+    def make(path, *how, **more):
+        made(path, *how, **more)
+        file = path / (f".{struck[-1]}.writing" if struck[-1] in ATOMIC else struck[-1])
+        if path.name == ".model.writing" and not any(path.iterdir()):
+            file.symlink_to("/dev/full")  # a disk that is full
+
+    def write():
+        with write_artefact(tmp_path / "model", "checkpoint", config={}) as place:
+            write_model_files(bundle, place)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    of_others = {"training_log.json", "model.safetensors"}  # weights are the largest file: `test_a_full_disk`
+    for name in [*sorted({*read_manifest(shop / "sft")["files"]} - of_others), "manifest.json"]:
+        struck.append(name)
+        with pytest.raises(SystemExit) as end:
+            run_command(write)
+        said = capsys.readouterr().err
+        assert (end.value.code, said.count("\n")) == (2, 1), (name, said)
+        assert "No space left on device" in said, (name, said)
+        assert list(tmp_path.iterdir()) == []
+    assert len(struck) > 5
+
+
+def test_a_device_is_no_place_of_a_file(tmp_path):
+    (tmp_path / "a.json").symlink_to("/dev/full")
+    with pytest.raises(ArtefactError, match=r"/dev/full: is no ordinary file. Choose another place"):
+        write_text_atomic(tmp_path / "a.json", "{}")

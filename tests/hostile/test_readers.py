@@ -1,6 +1,11 @@
 """Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its place."""
 
+import gzip
+import io
 import json
+import os
+import re
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import pytest
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.build import build_corpus
+from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
@@ -569,3 +575,54 @@ def test_a_history_that_is_given_twice_is_none(tmp_path):
     row = '{"history": ["a"], "history": ["b"]}\n'
     with pytest.raises(MinioneRecError, match=r"h\.jsonl, line 2: the key 'history' is there twice"):
         list(read_histories(put(tmp_path, "h.jsonl", '{"history": ["a"]}\n' + row), 9))
+
+
+# Remedies that help (second attack)
+
+
+@pytest.mark.parametrize(
+    ("separator", "name", "remedy"),
+    [
+        (";", "visits.csv", "Its cells are separated by ';': save it with commas as .csv, or with tabs as .tsv"),
+        ("\t", "visits.csv", "Its cells are separated by tabs: save it with commas"),
+        ("|", "visits.csv", "Its cells are separated by '|'"),
+        (",", "visits.tsv", "Its cells are separated by ','"),
+        (";", "other.csv", "Name the right one with --user_column"),
+    ],
+)
+def test_a_table_with_another_separator_says_so(tmp_path, separator, name, remedy):
+    content = (HEADER + "\n".join(lines())).replace(",", separator)
+    if name == "other.csv":
+        content = content.replace("user_id", "who")
+    with pytest.raises(MinioneRecError, match=re.escape(remedy)):
+        read_tables(put(tmp_path, name, content), put(tmp_path, "items.csv", ITEMS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("gzip", "is packed by gzip, whatever its name says, and no text. Unpack it."),
+        ("zip", "is a zip file or a workbook (.xlsx), whatever its name says, and no text. Unpack it, or save the"),
+        ("parquet", "is a parquet file, whatever its name says, and no text. Name it .parquet."),
+    ],
+)
+def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):
+    content = io.BytesIO()
+    if kind == "parquet":
+        frame().to_parquet(content)
+    elif kind == "gzip":
+        content.write(gzip.compress((HEADER + "\n".join(lines())).encode()))
+    else:
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("xl/sheet.xml", HEADER + "\n".join(lines()))
+    for allowed in (0, 10**6):
+        assert remedy in said(tmp_path, content.getvalue(), allowed=allowed)
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "visits.csv")
+    config = PrepareConfig(
+        source="tables", interactions=str(tmp_path / "visits.csv"), items=str(put(tmp_path, "items.csv", ITEMS))
+    )
+    with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give --interactions its path"):
+        config.inputs()

@@ -24,7 +24,7 @@ class Duck(Engine):
         memory: Most bytes that it may take; what this process holds itself comes on top.
 
     Raises:
-        ConfigError: If DuckDB is not installed.
+        ConfigError: If DuckDB is not installed, or takes the folder or the memory for none.
     """
 
     name = "duckdb"
@@ -46,7 +46,13 @@ class Duck(Engine):
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
         }
-        self._session = duckdb.connect(str(folder / "tables.duckdb"), config=settings)
+        try:
+            self._session = duckdb.connect(str(folder / "tables.duckdb"), config=settings)
+        except duckdb.Error as error:
+            raise ConfigError(
+                f"{folder.parent}: DuckDB cannot begin there ({' '.join(str(error).split())}). Give an engine_folder "
+                "without backslashes in its path, or less engine_memory."
+            ) from None
 
     def parquet(self, path: Path) -> str:
         """See `Engine`."""

@@ -184,18 +184,14 @@ class ParquetVisits:
 
     def _date_form(self, engine: Engine, first: pd.Series, strange: list[int]) -> str | None:
         """The form of dates that all times have, a few different ones at least; `first` is the first of them."""
-        for form in DATE_FORMS:
-            if date_form(first.to_numpy(), (form,)) is None:
-                continue
-            fits = f"CASE WHEN {has_form('stamp', form, engine.divide)} THEN 1 ELSE 0 END"
-            where = " AND ".join(["reason = 0", *(f"unit <> {unit}" for unit in strange)])
-            whole_too = "CASE WHEN stamp = floor(stamp) THEN 1 ELSE 0 END"
-            least, different = engine.row(
-                f"SELECT min({fits} * {whole_too}), count(DISTINCT stamp) FROM given WHERE {where}"
-            )
-            if least == 1 and different >= FEWEST:
-                return form
-        return None
+        form = date_form(first.to_numpy())
+        if form is None:
+            return None
+        forms = " OR ".join(f"({has_form('stamp', each, engine.divide)})" for each in DATE_FORMS)
+        fits = f"CASE WHEN stamp = floor(stamp) AND ({forms}) THEN 1 ELSE 0 END"
+        where = " AND ".join(["reason = 0", *(f"unit <> {unit}" for unit in strange)])
+        least, different = engine.row(f"SELECT min({fits}), count(DISTINCT stamp) FROM given WHERE {where}")
+        return form if least == 1 and different >= FEWEST else None
 
     def _place(self, place: int) -> str:
         number, row = divmod(place, _ROWS)

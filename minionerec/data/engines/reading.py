@@ -34,7 +34,7 @@ from minionerec.data.sources.tables import (
 )
 from minionerec.data.sources.text import text_part
 from minionerec.data.sources.times import FEWEST, all_dates, read_times_of_part, refuse_unit
-from minionerec.data.units import BEYOND, DATE_FORMS, NANOSECOND, SECOND, SMALL, has_form, mixed_units, unit_numbers
+from minionerec.data.units import BEYOND, NANOSECOND, SECOND, SMALL, date_form, mixed_units, unit_numbers
 
 # Text tables in parts of whole records, for those that no memory holds.
 
@@ -159,7 +159,7 @@ def read_tables_with(
 class _First:
     """Rows of a kind: how many, and of the first its number, its place in words, its time and its item.
 
-    `least` and `most` are the ends of their times, `forms` the forms of dates that all have, `different` some times.
+    `least` and `most` are the ends of their times, `dates` tells whether all are digits of dates, `different` has some.
     """
 
     row: int
@@ -169,15 +169,15 @@ class _First:
     count: int = 0
     least: float = np.inf
     most: float = -np.inf
-    forms: set[str] = field(default_factory=lambda: set(DATE_FORMS))
+    dates: bool = True
     different: set[float] = field(default_factory=set)
 
     def add(self, times: np.ndarray) -> None:
         """Count the times of some more rows."""
         self.count += len(times)
         self.least, self.most = min(self.least, float(times.min())), max(self.most, float(times.max()))
-        self.forms = {form for form in self.forms if has_form(times[:1], form).all() and has_form(times, form).all()}
-        if self.forms and len(self.different) < FEWEST:
+        self.dates = self.dates and date_form(times) is not None
+        if self.dates and len(self.different) < FEWEST:
             self.different.update(np.unique(times)[:FEWEST].tolist())
 
 
@@ -246,11 +246,12 @@ class _Parts:
             n = sum(known[unit].count for unit in strange)
             refuse_unit(first.place, first.time, 0, usual, n, self.bad)
         kept = [each for unit, each in known.items() if unit not in strange]
-        forms = set.intersection(*(each.forms for each in kept)) if usual != SMALL else set()
+        dates = usual != SMALL and all(each.dates for each in kept)
         different = set[float]().union(*(each.different for each in kept))
-        if usual == BEYOND or (forms and len(different) >= FEWEST):
+        if usual == BEYOND or (dates and len(different) >= FEWEST):
             first = min(kept, key=lambda each: each.row)
-            raise all_dates(first.place, first.time, 0, next((form for form in DATE_FORMS if form in forms), None))
+            form = date_form(first.time.astype(float).to_numpy()) if dates else None
+            raise all_dates(first.place, first.time, 0, form)
         return strange
 
 

@@ -119,6 +119,10 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.columns)
         remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
+        other = next((sign for sign in (";", "\t", "|", ",") if name in columns.split(sign)), None)
+        if len(table.columns) == 1 and other is not None:
+            sign = "tabs" if other == "\t" else repr(other)
+            remedy = f"Its cells are separated by {sign}: save it with commas as .csv, or with tabs as .tsv"
         raise DataError(f"{path}: column {name!r} is missing; it has {columns}. {remedy}.")
     file: TextFile | None = table.attrs.get("file")
     names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]

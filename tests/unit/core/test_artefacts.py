@@ -1,11 +1,13 @@
 """Artefacts, and the frame of commands."""
 
 import json
+import time
 
 import pytest
 
 from minionerec.core.artefacts import (
     fingerprint,
+    open_artefact,
     read_json,
     read_manifest,
     require_writable,
@@ -15,6 +17,7 @@ from minionerec.core.artefacts import (
 )
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.manifests import DIGEST, digest_of
 
 
 def test_user_errors_are_one_line_and_status_2(capsys):
@@ -100,3 +103,14 @@ def test_broken_json_names_its_place(tmp_path):
         read_json(tmp_path / "b.json")
     (tmp_path / "a.json").write_text(json.dumps([1]))
     assert read_json(tmp_path / "a.json") == [1]
+
+
+def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
+    said = {name: {} for name in ("config", "inputs", "counts", "versions")}
+    manifest = {"kind": "corpus", **said, "files": dict.fromkeys(map(str, range(300_000)), "0" * 64)}
+    manifest[DIGEST] = digest_of(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    began = time.process_time()
+    with pytest.raises(ArtefactError, match=r"/0: listed in manifest.json but missing"):
+        open_artefact(tmp_path, "corpus", strangers=(".parquet",))
+    assert time.process_time() - began < 3

@@ -10,10 +10,13 @@ from support.loopback import bomb, head, loopback, of_file
 
 from minionerec.core import web
 from minionerec.core.artefacts import to_plain
+from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.machine import command_words
+from minionerec.core.places import find_path
 from minionerec.core.remote import fetched, look_again
 from minionerec.core.urls import Place, without_query
+from minionerec.data.sources.tables import read_tables
 
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 500
 
@@ -193,3 +196,14 @@ def test_a_command_is_recorded_without_queries(monkeypatch):
     monkeypatch.setattr("sys.argv", words)
     assert "secret" not in " ".join(command_words())
     assert command_words()[-1] == "--output=x"
+
+
+def test_an_error_in_a_fetched_table_names_its_url(capsys):
+    def read():
+        read_tables(find_path(f"{server.url}/bought.csv?sig=secret"), find_path(f"{server.url}/bought.csv"))
+
+    with loopback(honest) as server, pytest.raises(SystemExit):
+        run_command(read)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: {server.url}/bought.csv (copied to /")
+    assert "column 'title' is missing" in said

@@ -1,5 +1,8 @@
 """Documents: the same content in Markdown and HTML, escaped, whole, loading nothing."""
 
+import re
+
+import pytest
 from support.pages import Page
 
 from minionerec.reports.document import (
@@ -99,3 +102,17 @@ def test_a_wide_table_is_turned():
         ["metric", "HR", "MRR"], [["one", Cell("0.1", "note"), "0.3"], ["two", "0.2", "0.4"]], "caption"
     )
     assert turned(turned(table)) == table
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_html])
+def test_signs_that_terminals_and_readers_obey_are_shown(render):
+    title = "Tea \x1b[31m\x07\u202eink\r\x9b2J"
+    blocks = [
+        Details("d", title),
+        Table([title], [[title]]),
+        Example(title, [title], title, [(title, [(title, True)])]),
+    ]
+    page = render(title, title, [Section(title, blocks)])
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+    assert "x1b[31m" in page
+    assert "u202eink" in page

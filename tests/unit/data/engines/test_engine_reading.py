@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.engines import NASTY, ids, no_spark
 
-from minionerec.core.errors import DataError, MinioneRecError
+from minionerec.core.errors import ConfigError, DataError, MinioneRecError
 from minionerec.data.engines.choose import started
 from minionerec.data.engines.reading import read_tables_with, read_text_parts
 from minionerec.data.source import BadRows
@@ -324,3 +324,21 @@ def test_units_and_digits_of_dates_are_told_as_in_memory(engine, folder, times, 
     path = written(folder, table, kind)
     for allowed in (0, 1, 40):
         check_equal(engine, path, folder / "items.csv", allowed)
+
+
+@pytest.mark.parametrize(("name", "size"), [("a\\b", "1GB"), ("a", "99999999TB")])
+def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, name, size):
+    pytest.importorskip("duckdb")
+    said = r"a.*: DuckDB cannot begin there \(.*\). Give an engine_folder without backslashes"
+    with pytest.raises(ConfigError, match=said), started("duckdb", size, tmp_path / name):
+        pass
+    assert not list((tmp_path / name).glob(".minionerec*"))
+
+
+def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
+    pytest.importorskip("duckdb")
+    (tmp_path / ".minionerec-engine-old").mkdir()
+    with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
+        pass
+    (said,) = {record.message for record in caplog.records}
+    assert said.startswith(f"{tmp_path}/.minionerec-engine-old: left by runs that were killed")

@@ -1,0 +1,313 @@
+"""What the campaign does to places: links and homes, disks that fill, servers of the web; and to units of times."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hostile.groups import MANY, Group, holds
+from support.loopback import bomb, head, loopback, of_file
+from support.small_shop import bytes_of, make_shop, stage, write_shop
+
+from minionerec.core import web
+from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
+from minionerec.core.errors import MinioneRecError
+from minionerec.core.remote import fetched, look_again
+from minionerec.data.source import BadRows
+from minionerec.data.sources.tables import read_tables
+from minionerec.data.sources.times import FEWEST
+from minionerec.data.times import whole_seconds
+
+# Units of times
+
+
+def _digits(form: str) -> Callable[[datetime], str]:
+    return lambda moment: moment.strftime(form)
+
+
+N_TIMES, BEGIN, STEP = 40, 1_517_382_764, 40_011
+LARGE: dict[str, Callable[[datetime], str]] = {
+    **{f"1e{power} a second": lambda moment, power=power: str(int(moment.timestamp()) * 10**power) for power in (0, 3)},
+    **{f"1e{power} a second": lambda moment, power=power: str(int(moment.timestamp()) * 10**power) for power in (6, 9)},
+    "fractions": lambda moment: f"{moment.timestamp() + 0.25:.2f}",
+    "powers of ten": lambda moment: f"{moment.timestamp():.9e}",
+}
+DATES: dict[str, Callable[[datetime], str]] = {
+    "date": _digits("%Y-%m-%d"),
+    "date and time": _digits("%Y-%m-%dT%H:%M:%S"),
+    "with a zone": _digits("%Y-%m-%d %H:%M:%S+00:00"),
+}
+FORMS = ("%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H%M", "%y%m%d%H%M%S", "%d.%m.%Y", "%Y%m%d%H%M%S123")
+DIGITS: dict[str, Callable[[datetime], str]] = {form: _digits(form) for form in FORMS}
+SMALL: dict[str, Callable[[datetime], str]] = {
+    "days": lambda moment: str(int(moment.timestamp()) // 86_400),
+    "hours": lambda moment: str(int(moment.timestamp()) // 3600),
+    "minutes": lambda moment: str(int(moment.timestamp()) // 60),
+    "yyyymmdd": _digits("%Y%m%d"),
+    "0": lambda moment: "0",
+    "-1": lambda moment: "-1",
+    "empty": lambda moment: "",
+}
+ALL = LARGE | DATES | DIGITS | SMALL
+ALIKE = ("%Y%m%d%H", "%Y%m%d%H%M", "%y%m%d%H%M", "%y%m%d%H%M%S")
+"""Forms whose numbers are times of a unit too, in 1976 or from 2027 on: a few among true ones are not told."""
+
+
+def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
+    """One form of times in all rows, or a second one in some: what is used stands in the order in which it happened."""
+    first = rng.choice(sorted(ALL))
+    other = rng.choice(sorted(LARGE | DATES | DIGITS if first in SMALL else ALL)) if rng.random() < 0.7 else first
+    if (first in ALIKE and other in LARGE) or (other in ALIKE and first in LARGE):
+        other = first
+    share = rng.choice((0.02, 0.1, 0.5))
+    shift = rng.randrange(300 * 86_400)
+    moments = [datetime.fromtimestamp(BEGIN + shift + STEP * place, UTC) for place in range(N_TIMES)]
+    cells = [ALL[other if rng.random() < share else first](moment) for moment in moments]
+    table = pd.DataFrame({"user_id": range(N_TIMES), "item_id": "i", "timestamp": cells})
+    path = folder / f"visits{rng.choice(('.csv', '.tsv', '.parquet'))}"
+    if path.suffix == ".parquet":
+        numbers = pd.to_numeric(table["timestamp"], errors="coerce")
+        whole = rng.random() < 0.7 and bool(numbers.notna().all())
+        table.assign(timestamp=numbers if whole else table["timestamp"]).to_parquet(path, index=False)
+    else:
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    (folder / "items.csv").write_text("item_id,title\ni,Tea\n")
+    bad = BadRows(rng.choice((0, 0, MANY)))
+    found = read_tables(path, folder / "items.csv", bad)
+    holds(len(found.users) + bad.counts()["bad_rows"] == N_TIMES, "a row is neither used nor counted")
+    if not len(found.users) or found.times is None:
+        return "read"
+    rows = found.user_ids.take(found.users).to_numpy(zero_copy_only=False).astype(int)
+    if first == other or "date" not in (first, other):  # a date is its midnight, which others of its day are behind
+        few = len(np.unique(found.times)) < FEWEST
+        ordered = few or bool((np.diff(found.times[np.argsort(rows)]) >= 0).all())
+        holds(ordered, f"{first} and {other}: another order")
+    seconds = whole_seconds(found.times, found.ticks)
+    if seconds is not None and seconds.max() >= 10**8 and len(np.unique(found.times)) >= FEWEST:
+        true = np.array([int(moments[row].timestamp()) for row in rows])
+        coarse = 86_400 if {first, other} & set(DATES) else 2
+        holds(bool((np.abs(true - seconds) < coarse).all()), f"{first} and {other}: other moments")
+    return "read"
+
+
+# Links and homes
+
+
+def _make_tables(folder: Path) -> None:
+    write_shop(folder)
+
+
+def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
+    """prepare-data from and to places that are links, or lie under ~, or are something else."""
+    os.environ["HOME"] = str(folder / "home")
+    (folder / "home").mkdir()
+    (folder / "disk").mkdir()
+    given = rng.choice(("plain", "link", "links", "folder", "home", "circle", "broken"))
+    place = {"folder": "linked/items.csv", "home": "~/items.csv"}.get(given, "given.csv")
+    if given == "folder":
+        (folder / "linked").symlink_to(".")
+    elif given == "home":
+        shutil.copy(folder / "items.csv", folder / "home")
+    elif given == "plain":
+        shutil.copy(folder / "items.csv", folder / "given.csv")
+    elif given == "links":
+        (folder / "disk" / "between").symlink_to("../items.csv")
+        (folder / "given.csv").symlink_to("disk/between")
+    else:
+        target = {"link": "items.csv", "circle": "given.csv", "broken": "nowhere.csv"}[given]
+        (folder / "given.csv").symlink_to(target)
+    wanted = rng.choice(("plain", "link", "new", "links", "home", "circle", "file", "input", "full", "device", "old"))
+    output = "~/corpus" if wanted == "home" else "out"
+    targets = {"link": "disk/a", "new": "disk/b", "links": "disk/c", "circle": "out", "file": "disk/d"}
+    targets |= {"input": "items.csv", "full": "disk/e", "device": "/dev/null"}
+    if wanted in ("link", "full"):
+        (folder / targets[wanted]).mkdir()
+    if wanted == "links":
+        (folder / "disk" / "c").symlink_to("f")
+    if wanted in ("file", "full"):
+        (folder / targets[wanted] / "x" if wanted == "full" else folder / targets[wanted]).write_text("mine")
+    if wanted in targets:
+        (folder / "out").symlink_to(targets[wanted])
+    if wanted == "old":
+        (folder / ".out.old").symlink_to("disk")
+    before = _seen(folder)
+    words = ("--items", place, "--output", output)
+    done = stage(folder, "prepare-data", *words)
+    for name in ("", "disk"):
+        holds(not (folder / name / "~").exists(), "a folder named ~")
+    after = _seen(folder)
+    kept = {name: what for name, what in before.items() if name != ".out.old"}
+    if done.status:
+        holds({name: after.get(name) for name in kept} == kept, "something else was changed")
+        raise MinioneRecError(done.said.removeprefix("error: "))
+    found = (folder / "home" / "corpus") if wanted == "home" else folder / "out"
+    verify_files(found)
+    holds({name: after.get(name) for name in kept} == kept, "something else was changed")
+    holds(found.is_symlink() == (wanted in targets), "the link is none any more")
+    for more in (("--max_history", "3"), (), ()):
+        made = (found / MANIFEST).stat().st_mtime_ns
+        done = stage(folder, "prepare-data", *words, *more)
+        holds(done.status == 0, f"it cannot be made again: {done.err[:200]}")
+    holds((found / MANIFEST).stat().st_mtime_ns == made, "it is made each time")
+    litter = [path.name for path in folder.rglob(".*") if path.name.endswith((".old", ".writing"))]
+    holds(not litter, f"litter: {litter}")
+    return "made"
+
+
+def _seen(folder: Path) -> dict[str, Any]:
+    """Files with their content, and links with where they lead."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.is_file() and not name.endswith(".lock"):
+            found[name] = path.read_bytes()
+    return found
+
+
+# Disks that fill
+
+FULL = ("prepare-data", "embed-items", "build-sids")
+
+
+def _make_full(folder: Path) -> None:
+    make_shop(folder, FULL)
+
+
+def _strike_disk(rng: Random, clean: Path, folder: Path) -> str:
+    """One file of an artefact lies on a full disk while it is written; the same command ends as ever afterwards."""
+    name = rng.choice(FULL)
+    output = folder / {"prepare-data": "corpus", "embed-items": "vectors", "build-sids": "sids"}[name]
+    files = [str(path.relative_to(output)) for path in sorted(output.rglob("*")) if path.is_file()]
+    struck, made = rng.choice(files), Path.mkdir
+    wanted = bytes_of(output)
+    shutil.rmtree(output)
+    others = _seen(folder)
+
+    def make(path: Path, *how: Any, **more: Any) -> None:
+        made(path, *how, **more)
+        writing = folder / f".{output.name}.writing"
+        for file in (writing / struck, (writing / struck).with_name(f".{Path(struck).name}.writing")):
+            if file.parent == path.absolute() and not os.path.lexists(file):
+                file.symlink_to("/dev/full")
+
+    Path.mkdir = make  # type: ignore[method-assign]
+    try:
+        done = stage(folder, name)
+    finally:
+        Path.mkdir = made  # type: ignore[method-assign]
+    if done.status:
+        holds(not is_artefact(output), "half an artefact is taken for a whole")
+        after = _seen(folder)
+        holds({file: after.get(file) for file in others} == others, "something else was changed")
+        holds(not list(folder.glob(".*.writing")), "half an artefact is left")
+    again = stage(folder, name)
+    holds(again.status == 0, f"it cannot be made afterwards: {again.err[:200]}")
+    holds(bytes_of(output) == wanted, "another artefact")
+    if done.status:
+        raise MinioneRecError(done.said.removeprefix("error: "))
+    return "made"
+
+
+# Servers of the web
+
+BOMB = bomb(96 << 20)
+CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 300
+
+
+def _answer(rng: Random, said: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
+    """What a server answers, and whether it may be taken for the file."""
+    kind = rng.randrange(most)
+    cut = rng.randrange(len(CONTENT))
+    packed = gzip.compress(CONTENT)
+    honest = of_file(CONTENT, said, ranges=rng.random() < 0.5)
+    if kind <= 3:
+        return honest, True
+    if kind == 4:
+        return [
+            honest[0],
+            *(part for n in range(0, len(honest[1]), 500) for part in (0.05, honest[1][n : n + 500])),
+        ], True
+    if kind == 5:
+        return [head(Content_Length=len(packed), Content_Encoding="gzip"), packed], True
+    status = rng.choice(
+        ("204 No", "206 Part", "301 Gone", "302 Found", "403 No", "404 No", "416 No", "429 Wait", "500 No")
+    )
+    endless = [head(Transfer_Encoding="chunked"), *[b"400\r\n" + b"a" * 1024 + b"\r\n"] * 40]
+    lies: tuple[list[bytes | float] | None, ...] = (
+        None,
+        [],
+        [head(Content_Length=len(CONTENT)), CONTENT[:cut]],
+        [head(Content_Length=len(CONTENT)), CONTENT[:cut], 1.0],
+        [head(Content_Length=rng.choice((-1, "x", 10**30, cut + 10**6))), CONTENT[:cut]],
+        [head(Content_Encoding="gzip"), packed[: cut % len(packed)]],
+        [head(Content_Encoding=rng.choice(("br", "zstd", "gzip, gzip", "\xff"))), packed],
+        [head(Content_Encoding="gzip"), BOMB],
+        [head(status, Location=rng.choice(("/", "file:///etc/passwd", "ftp://127.0.0.1/x", "//", "http://[", "\x00")))],
+        [
+            head(
+                "206 Partial Content",
+                Content_Range=rng.choice(("bytes 5-9/10", "x", "bytes */-1", "")),
+                Content_Length=4,
+            )
+        ],
+        [
+            head(Transfer_Encoding="chunked"),
+            rng.choice((b"zz\r\n", b"5\r\nab", b"-5\r\nabcde\r\n", b"fffffffff\r\nab")),
+        ],
+        endless,
+        [
+            rng.choice(
+                (b"\x00" * 100, b"HTTP/9.9 999 X\r\n\r\n", b"SSH-2.0\r\n", b"HTTP/1.1 200\r\n" + b"A: b\r\n" * 300)
+            )
+        ],
+        [b"HTTP/1.1 200 OK\r\nA: " + b"a" * 70_000],
+    )
+    return rng.choice(lies), False
+
+
+def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
+    """A file of the web, asked for up to three times."""
+    os.environ["MINIONEREC_CACHE"] = str(folder / "cache")
+    web.SILENCE, web.FREE, web.SMALL = 0.3, 1 << 20, 1 << 14
+    honest, most = True, rng.choice((6, 8, 30))
+
+    def answer(path: str, said: dict[str, str]) -> list[bytes | float] | None:
+        nonlocal honest
+        if path.startswith(f"/bought.csv/{MANIFEST}") and rng.random() < 0.8:
+            return [head("404 No")]
+        parts, right = _answer(rng, said, most)
+        honest = honest and right
+        return parts
+
+    refused = None
+    with loopback(answer) as server:
+        for _ in range(3):
+            honest, refused = True, None
+            look_again()
+            try:
+                copy = fetched(f"{server.url}/bought.csv?token=secret")
+            except MinioneRecError as error:
+                refused = error
+                holds("secret" not in str(error), "a token in a message")
+                continue
+            holds(not honest or copy.read_bytes() == CONTENT, "another content of an honest server")
+            break
+    if refused is not None:
+        raise refused
+    return "read"
+
+
+PLACES = (
+    Group("units", lambda folder: None, _strike_units, 6),
+    Group("places", _make_tables, _strike_places, 2),
+    Group("full disk", _make_full, _strike_disk, 1),
+    Group("servers", lambda folder: None, _strike_server, 2),
+)
