@@ -298,6 +298,13 @@ def cell(values: np.ndarray, users: np.ndarray) -> str:
     return f"{values.mean():.4f} [{low:.4f}, {high:.4f}]"
 
 
+def gap_cells(ours: np.ndarray, theirs: np.ndarray, users: np.ndarray, where: np.ndarray | None = None) -> list[str]:
+    """A paired difference of means with its 95 % interval, and its p-value, both by user; of some rows, bool (R,)."""
+    some = np.ones(len(users), dtype=bool) if where is None else where
+    gap = paired_bootstrap(ours[some], theirs[some], clusters=users[some])
+    return [f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]", f"{gap.p:.3f}"]
+
+
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table whose first column is text."""
     rows = [header, ["---", *("--:" for _ in header[1:])], *lines]
@@ -307,18 +314,18 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def tables(
     systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, users: np.ndarray, followed: np.ndarray, first: str
 ) -> str:
-    """Every system by day, and by whether the pair was in training, as two markdown tables.
+    """Every system by day, by whether the pair was in training, and less one of them, as three markdown tables.
 
     Args:
         systems: Name to ranks of seeds.
         times: Of the rows.
         users: The user of each row.
         followed: bool (R,), rows whose target stood right after the newest item in training.
-        first: The system that later rows are compared with.
+        first: The system that the others are compared with.
     """
     values = {name: values_of(ranks) for name, ranks in systems.items()}
     later, same = times.later, times.same
-    by_day, by_pair = [], []
+    by_day, by_pair, less_first = [], [], []
     for name, (ndcg, hits) in values.items():
         cells = [name, str(len(systems[name])), cell(ndcg, users), f"{hits.mean():.4f}"]
         for where in (same, later):
@@ -328,8 +335,9 @@ def tables(
         if name == first:
             cells += ["", ""]
         else:
-            gap = paired_bootstrap(ndcg[later], values[first][0][later], clusters=users[later])
-            cells += [f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]", f"{gap.p:.3f}"]
+            cells += gap_cells(ndcg, values[first][0], users, later)
+            gaps = [*gap_cells(ndcg, values[first][0], users), *gap_cells(hits, values[first][1], users)]
+            less_first.append([name, *gaps, *gap_cells(ndcg, values[first][0], users, same)])
         by_day.append(cells)
         parts = (same & followed, same & ~followed, later & followed, later & ~followed)
         by_pair.append([name, *(f"{ndcg[where].mean():.4f}" for where in parts)])
@@ -338,7 +346,8 @@ def tables(
     sizes = [f"{int(where.sum()):,} rows" for where in parts]
     kinds = ("same day, followed", "same day, did not", "later, followed", "later, did not")
     pair_head = ["NDCG@10", *(f"{kind} ({size})" for kind, size in zip(kinds, sizes, strict=True))]
-    return f"{markdown(head, by_day)}\n\n{markdown(pair_head, by_pair)}"
+    less_head = [f"less {first}", "all rows NDCG@10 [95 %]", "p", "HR@10 [95 %]", "p", "same day NDCG@10 [95 %]", "p"]
+    return "\n\n".join((markdown(head, by_day), markdown(pair_head, by_pair), markdown(less_head, less_first)))
 
 
 def draw(systems: Mapping[str, Sequence[np.ndarray]], times: RowTimes, users: np.ndarray) -> str:
@@ -369,7 +378,7 @@ def main() -> None:
     parser.add_argument("--later", default="", help="table: folder of the later models")
     parser.add_argument("--mix", nargs="*", default=[], help="table: NAME=FOLDER of catalogue models, alone and mixed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
-    parser.add_argument("--first", default="", help="system that later rows are compared with (default: the first)")
+    parser.add_argument("--first", default="", help="system that the others are compared with (default: the first)")
     parser.add_argument("--plot", help="SVG file to draw into")
     parser.add_argument("--markdown", help="file whose marked part is replaced by the tables")
     args = parser.parse_args()

@@ -626,7 +626,7 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
         block = np.tril(precision[start:end, start:end])
         precision[start:end, start:end] = block + np.tril(block, -1).T
     precision /= -precision.diagonal()
-    weights = precision.astype(np.float32, copy=False)
+    weights: np.ndarray = precision.astype(np.float32, copy=False)
     np.fill_diagonal(weights, 0)
     return weights
 
@@ -713,7 +713,7 @@ class TransitionGrid:
         whole: "TransitionGrid | None" = None,
     ):
         self.rows, self.examples, self.half_life = rows, examples, popularity_half_life
-        self.scored = _Scored(rows, popularity_half_life) if whole is None else whole.scored
+        self.scored: _Scored = _Scored(rows, popularity_half_life) if whole is None else whole.scored
         self.newest = _newest(examples.histories, rows.numbers)
         sources = np.zeros(rows.size, dtype=bool)
         sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
