@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -14,10 +14,10 @@ from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.values import convert
-from minionerec.data.build import BuiltCorpus, build_corpus
 from minionerec.data.config import PrepareConfig
-from minionerec.data.prepare import read_source
-from minionerec.data.source import BadRows
+
+if TYPE_CHECKING:
+    from minionerec.data.build import BuiltCorpus
 
 SUMMARY = "Write a recipe for two tables of your own, with every size chosen from them"
 BASE = "own/_base"
@@ -93,6 +93,10 @@ def shape_of(config: PrepareConfig) -> Shape:
         ConfigError: If there are fewer than 10 items.
         DataError: If a table cannot be used, or a split would be empty.
     """
+    from minionerec.data.build import build_corpus  # where it is needed, so that --help answers at once
+    from minionerec.data.prepare import read_source
+    from minionerec.data.source import BadRows
+
     built = build_corpus(read_source(config, config.inputs(), BadRows(config.max_bad_rows)), split=config.split)
     if len(built.items) < FEWEST_ITEMS:
         raise ConfigError(
@@ -101,7 +105,7 @@ def shape_of(config: PrepareConfig) -> Shape:
     return _shape(built)
 
 
-def _shape(built: BuiltCorpus) -> Shape:
+def _shape(built: "BuiltCorpus") -> Shape:
     """The shape of a corpus with histories of at most 10 items."""
     train = built.labels == 0
     own = built.rows.places[train] - built.rows.offsets[built.users[train]]

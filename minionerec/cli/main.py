@@ -19,7 +19,6 @@ from minionerec.core.settings import convert, parse_settings
 from minionerec.core.stages import STAGES
 from minionerec.core.upload import put
 from minionerec.recommend.serve.config import ServeConfig
-from minionerec.recommend.serve.server import check_extra, serve
 
 logger = get_logger(__name__)
 
@@ -121,6 +120,8 @@ def run_serve(program: str, words: Sequence[str]) -> None:
         words: The words behind it.
     """
     config, demo = serve_arguments(words, program)
+    from minionerec.recommend.serve.server import check_extra, serve  # models, so not for every command
+
     check_extra()
     if demo:
         logger.info("No --checkpoint given: serving the catalogue model of the demo.")

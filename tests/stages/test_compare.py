@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from support.commands import command
 from support.pages import Page
-from support.paths import ROOT
 from support.runs import lists_of, write_run
 
 from minionerec.core.artefacts import read_manifest, verify_files
@@ -222,6 +221,3 @@ def test_command_prints_the_tables(runs, tmp_path):
     done = command(tmp_path, "compare", *words)
     assert done.status == 0, done.err
     assert "| two | 1,234 | 3 |" in done.out and done.out.endswith(f"comparison: {tmp_path / 'table'}\n")
-
-
-SHIPPED = sorted((ROOT / "configs").glob("*/*/compare.yaml"))

@@ -25,7 +25,6 @@ from minionerec.cli.main import main
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.refit import refitted_behind, require_held_out
-from minionerec.core.settings import deciding_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split
@@ -42,7 +41,6 @@ from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import CatalogueTrainConfig, SftConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
@@ -331,13 +329,6 @@ def test_how_a_step_is_computed_may_differ(made, tmp_path):
     config = sft_config(made, evals_per_epoch=2, refit=str(made / "sft"), output=str(tmp_path / "all"))
     counts = run_sft(replace(config, device_batch_size=4, gradient_checkpointing=True)).counts
     assert counts["steps"] == counts_of(made / "sft_all")["steps"]
-
-
-def test_ordinary_runs_know_nothing_of_it():
-    """No deciding setting and no input, so that what was trained before stays up to date."""
-    for config in (SftConfig(output="x"), CatalogueTrainConfig(output="x")):
-        assert "refit" not in deciding_settings(config)
-        assert "refit" not in config.inputs()
 
 
 def test_the_command_says_what_it_is(made, tmp_path, capsys, monkeypatch):

@@ -10,11 +10,8 @@ import torch
 from accelerate import Accelerator
 from support.training import (
     TRAINED,
-    Killed,
     builder_of,
-    kill_after,
     make_inputs,
-    same_weights,
     sft_config,
 )
 
@@ -98,19 +95,6 @@ def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     assert max(row["eval_ndcg@10"] for row in log if "eval_ndcg@10" in row) == result.counts["best"]["eval_ndcg@10"]
 
 
-def test_sft_killed_and_repeated_equals_uninterrupted(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    whole = run_sft(sft_config(tmp_path, output=str(tmp_path / "whole")))
-    for step in (5, 10):
-        config = sft_config(tmp_path, output=str(tmp_path / f"killed{step}"))
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            kill_after(patch, step)
-            run_sft(config)
-        assert not (tmp_path / f"killed{step}").exists()
-        run_sft(config)
-        assert same_weights(config.output, whole.output)
-
-
 def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
     """Where inputs lie, whether the state is kept, how it would go on."""
     folder, _ = trained
@@ -132,20 +116,6 @@ def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
     wording.write_text(wording.read_text().replace("name: compact", "name: mine"))
     assert run_sft(config).fresh
     assert load_bundle(tmp_path / "sft").wording.name == "mine"
-
-
-def test_a_half_written_checkpoint_is_left_out(tmp_path, monkeypatch):
-    make_inputs(tmp_path)
-    whole = run_sft(sft_config(tmp_path, output=str(tmp_path / "whole")))
-    config = sft_config(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 5)
-        run_sft(config)
-    torn = tmp_path / "sft.partial" / "checkpoint-7"
-    shutil.copytree(tmp_path / "sft.partial" / "checkpoint-5", torn)
-    (torn / "trainer_state.json").write_text('{"global_step": 7, "log_hi')
-    run_sft(config)
-    assert same_weights(config.output, whole.output)
 
 
 def test_early_stopping(tmp_path):

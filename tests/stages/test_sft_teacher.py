@@ -11,9 +11,7 @@ from support.training import (
     Killed,
     builder_of,
     catalogue_config,
-    kill_after,
     make_inputs,
-    same_weights,
     sft_config,
 )
 
@@ -191,17 +189,6 @@ def test_evaluation_measures_the_plain_loss(trained, tmp_path):
             [row["eval_loss"] for row in json.loads((output / "training_log.json").read_text()) if "eval_loss" in row]
         )
     assert logs[0] == pytest.approx(logs[1], rel=1e-5)
-
-
-def test_a_run_with_a_teacher_killed_and_repeated_equals_uninterrupted(trained, tmp_path, monkeypatch):
-    teacher = {"teacher": str(trained / "catalogue"), "recency": 1.0}
-    whole = run_sft(sft_config(trained, output=str(tmp_path / "whole"), **teacher))
-    config = sft_config(trained, output=str(tmp_path / "killed"), **teacher)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 5)
-        run_sft(config)
-    run_sft(config)
-    assert same_weights(config.output, whole.output)
 
 
 def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.training import Killed, grpo_config, kill_after, make_inputs, same_weights, sft_config
+from support.training import grpo_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -129,18 +129,6 @@ def test_what_has_no_title_is_read_and_never_said(shop):
     rows = tokenise_windows(bundle.tokenizer, builder, [window], task=TASK)
     spoken = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
     assert spoken.count("<|eos|>") == len(window.items) - window.first_target - 1
-
-
-def test_killed_and_repeated_equals_uninterrupted(shop, tmp_path, monkeypatch):
-    one, two = (
-        sft_config(shop, **TITLES, evals_per_epoch=1, eval_rows=5, output=str(tmp_path / name)) for name in ("a", "b")
-    )
-    run_sft(one)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 6)
-        run_sft(two)
-    run_sft(two)
-    assert same_weights(tmp_path / "a", tmp_path / "b")
 
 
 def test_it_is_measured_by_title_and_by_item(shop, tmp_path):

@@ -250,7 +250,7 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
 def test_without_a_model_the_demos_is_trained_first_and_served(monkeypatch):
     seen = []
     monkeypatch.setattr(cli, "ensure_before", lambda recipe, config: seen.append((recipe, config)))
-    monkeypatch.setattr(cli, "serve", lambda config, announce: seen.append(config))
+    monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))
     run_serve("minionerec serve", ["--port", "0"])
     (recipe, asked), config = seen
     assert recipe == "demo/language" and asked is config and isinstance(config, Settings)
@@ -270,7 +270,7 @@ def test_help_says_what_every_setting_does(capsys):
 
 def test_settings_may_stand_in_a_file(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(cli, "serve", lambda config, announce: seen.append(config))
+    monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))
     (tmp_path / "serve.yaml").write_text("checkpoint: somewhere\nmax_k: 7\nreload: request\n")
     run_serve("minionerec serve", ["--config", str(tmp_path / "serve.yaml"), "--max_k", "8"])
     assert (seen[0].checkpoint, seen[0].max_k, seen[0].reload) == ("somewhere", 8, "request")
