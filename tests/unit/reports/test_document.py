@@ -110,7 +110,7 @@ def test_signs_that_terminals_and_readers_obey_are_shown(render):
     blocks = [
         Details("d", title),
         Table([title], [[title]]),
-        Example(title, [title], title, [(title, [(title, True)])]),
+        ExampleBlock(title, [title], title, [(title, [(title, True)])]),
     ]
     page = render(title, title, [Section(title, blocks)])
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
