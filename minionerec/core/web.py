@@ -12,6 +12,7 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from email.message import Message
 from typing import Any
 
 BLOCK = 1 << 20
@@ -36,6 +37,7 @@ class Web:
         Raises:
             OSError: If there is no such file (FileNotFoundError), or it cannot be had.
         """
+        said: Message
         try:
             with closing(_answer(url, {"Range": "bytes=0-0"})) as answer:
                 status, said = answer.status, answer.headers
