@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minionerec import __version__
 from minionerec.cli.command import run_stage
 from minionerec.cli.doctor import run_doctor
 from minionerec.cli.init import SUMMARY as INIT
@@ -13,7 +14,7 @@ from minionerec.cli.recipes import DEMO, copy_recipe, shipped_recipes
 from minionerec.cli.run import SUMMARY as RUN
 from minionerec.cli.run import ensure_before, run_recipe
 from minionerec.core.commands import CommandParser, run_command
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, did_you_mean
 from minionerec.core.log import get_logger
 from minionerec.core.settings import convert, parse_settings
 from minionerec.core.stages import STAGES
@@ -144,10 +145,14 @@ def dispatch() -> None:
         print(usage())
         return
     name = words[0]
+    if name == "--version":
+        print(f"minionerec {__version__}")
+        return
     if name == "study":
         raise ConfigError("there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME.")
     if name not in _OWN and name not in STAGES:
-        raise ConfigError(f"unknown command {name!r}; known: {', '.join([*_OWN, *STAGES])}.")
+        known = [*_OWN, *STAGES]
+        raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")
     sys.argv = [f"minionerec {name}", *words[1:]]
     own = {"init": run_init, "recipes": _recipes, "doctor": run_doctor, "put": _put}
     if name == "run":

@@ -7,6 +7,8 @@ escapes is a defect of this package and keeps its traceback.
 
 import re
 import reprlib
+from collections.abc import Collection
+from difflib import get_close_matches
 
 _MOST = 2_000
 _LONG = re.compile(r"\S{400,}")
@@ -52,6 +54,17 @@ def cut(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+
+
+def did_you_mean(name: object, known: Collection[str]) -> str:
+    """ " Did you mean X?" for the known name that is most like an unknown one, "" where none is like it.
+
+    Example:
+        >>> did_you_mean("bacth_size", ["batch_size", "seed"])
+        ' Did you mean batch_size?'
+    """
+    close = get_close_matches(str(name), known, 1)
+    return f" Did you mean {close[0]}?" if close else ""
 
 
 def shown(value: object, most: int = 80) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
 
 from minionerec.core.commands import CommandParser
-from minionerec.core.errors import ConfigError, shown
+from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_parts, find_path
 from minionerec.core.urls import is_remote
@@ -383,7 +383,8 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     hints, known = typing.get_type_hints(config_class), [each.name for each in fields(config_class)]
     for key in values:
         if key not in known:
-            raise ConfigError(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
+            meant = did_you_mean(key, known)
+            raise ConfigError(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
     return {key: convert(value, hints[key], f"{where}: {key}") for key, value in values.items()}
 
 

@@ -8,6 +8,7 @@ import yaml
 from support.paths import ROOT
 from support.preloaded import python
 
+from minionerec import __version__
 from minionerec.cli import runner
 from minionerec.cli.plan import Job, plan_of
 from minionerec.cli.run import run_recipe
@@ -224,3 +225,12 @@ def test_what_is_not_there_is_one_line_and_status_2(words, message, tmp_path):
     assert done.stderr.startswith(f"error: {message}")
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_the_version_and_the_command_that_was_meant(tmp_path):
+    done = run("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"minionerec {__version__}\n")
+    assert run("train-catalog", cwd=tmp_path).stderr.endswith(". Did you mean train-catalogue?\n")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("bacth_size: 3\n")
+    assert run("sft", "--config", "wrong.yaml", cwd=tmp_path).stderr.endswith(". Did you mean batch_size?\n")
