@@ -57,7 +57,7 @@ def cut(text: str, most: int) -> str:
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """ " Did you mean X?" for the known name that is most like an unknown one, "" where none is like it.
+    """The sentence that asks for the known name which is most like an unknown one; empty where none is like it.
 
     Example:
         >>> did_you_mean("bacth_size", ["batch_size", "seed"])
