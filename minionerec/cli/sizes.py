@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minionerec.sid.residual_kmeans import most_codes
-
 LEVELS, CODES = 3, 256
 """Levels of an SID, and most codes of each."""
 FEWEST_ITEMS = 10
@@ -113,6 +111,8 @@ def _corpus(shape: Shape) -> Chosen:
 
 
 def _sids(shape: Shape) -> Chosen:
+    from minionerec.sid.residual_kmeans import most_codes
+
     codes = min(CODES, most_codes(LEVELS, shape.items))
     values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
     why = {
