@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.evaluation import config as eval_config
 from support.kill import Point, stage_in_child
+from support.small_shop import sign, spoil_manifest
 from support.training import (
     Killed,
     catalogue_config,
@@ -126,6 +127,23 @@ def test_all_rows_are_trained_on_and_none_is_measured(made):
         assert set(read_manifest(made / f"{name}_all")["inputs"]) == {"corpus", "sids", "refit"}
     pairs = [load_bundle(made / name).model.config.num_transitions for name in ("catalogue", "catalogue_all")]
     assert pairs[0] < pairs[1]
+
+
+def test_popularity_and_repeats_are_those_of_all_rows_by_what_was_chosen(made, tmp_path):
+    """A refit has no held-out rows: half-life, weight and shift are the chosen run's, the counts are its own."""
+    both = {"popularity": True, "repeats": True, "recency": 3, "epochs": 1}
+    chosen = run_catalogue(catalogue_config(made, output=str(tmp_path / "chosen"), **both))
+    assert set(chosen.counts["popularity"]) == {"unknown", "same", "later"}
+    found = {"popularity": {"unknown": 0.3}, "popularity_half_life": 0.1, "repeats": -0.5}
+    spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(found))
+    sign(tmp_path / "chosen")
+    refit = run_catalogue(catalogue_config(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen"), **both))
+    assert {name: refit.counts[name] for name in found} == found
+    models = [load_bundle(tmp_path / name).model for name in ("chosen", "all")]
+    assert models[1].popularity.weights.tolist() == pytest.approx([0.3, 0, 0])
+    assert models[1].repeats.shift.item() == -0.5
+    counted = [model.popularity.logs[0].exp().sum().item() for model in models]
+    assert counted[0] != counted[1] and not torch.equal(models[0].repeats.logs, models[1].repeats.logs)
 
 
 def test_rows_without_windows_are_counted_too(made, tmp_path):
