@@ -10,8 +10,9 @@ from transformers import GPT2Config, GPT2Model
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Samples
 from minionerec.models.nn.padding import readout_slots, take_slots
+from minionerec.models.sequential import rpg
 from minionerec.models.sequential.rank import rank_rows, top_items
-from minionerec.models.sequential.registry import build_model, rpg
+from minionerec.models.sequential.registry import build_model
 
 ITEMS, LENGTH, DIGITS, CODES = 30, 10, 5, 7
 SMALL = {"hidden_size": 16, "inner_size": 24, "num_heads": 2, "num_digits": DIGITS, "num_codes": CODES}

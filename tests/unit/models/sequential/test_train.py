@@ -15,7 +15,8 @@ from minionerec.data.sequences import Samples, Sequences
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
-from minionerec.models.sequential.registry import build_model, train
+from minionerec.models.sequential.registry import build_model
+from minionerec.training.sequential import train
 from minionerec.training.sequential.train import TrainSettings, batches, epoch_seed, fit, make_optimizer, train_epoch
 
 CPU = torch.device("cpu")
