@@ -94,7 +94,14 @@ def shop(tmp_path, monkeypatch):
     }
 
 
-CHOSEN = Chosen(0.1, TransitionConstants(5, 0.3, 0.1, 0.1), 30.0, 100, {"popularity": 0.1, "EASE": 0.2}, "SID")
+CHOSEN = Chosen(
+    popularity_half_life=0.1,
+    transitions=TransitionConstants(5, 0.3, 0.1, 0.1),
+    ridge=30.0,
+    examples=100,
+    valid={"popularity": 0.1, "EASE": 0.2},
+    unit="SID",
+)
 
 
 def baselines_of(predictions, table):
