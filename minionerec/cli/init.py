@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from minionerec.cli.plan import plan_of
-from minionerec.cli.sizes import FEWEST_ITEMS, Chosen, Shape, choose, history_length, seconds
+from minionerec.cli.sizes import FEWEST_ITEMS, Shape, StepSettings, choose, history_length, seconds
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
@@ -136,7 +136,7 @@ def _said(time: float) -> str:
     return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
-def _steps(shape: Shape, minutes: float) -> tuple[dict[str, Chosen], dict[str, float]]:
+def _steps(shape: Shape, minutes: float) -> tuple[dict[str, StepSettings], dict[str, float]]:
     """The settings of each step, and its seconds; without the language model where that takes too long."""
     chosen = choose(shape)
     times = seconds(chosen, shape)
@@ -165,7 +165,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     own |= {key: getattr(config, key) for key in (*_COLUMNS, "max_bad_rows")}
     own = {key: value for key, value in own.items() if value != defaults[key].default}
     chosen["corpus"] = replace(chosen["corpus"], values={**own, **chosen["corpus"].values})
-    chosen["report"] = Chosen({"title": name}, {})
+    chosen["report"] = StepSettings({"title": name}, {})
     lines = [
         f"# {name}: {_size(shape)}.",
         f"# Written by minionerec init; it takes about {_said(sum(times.values()))} on one core.",
@@ -176,14 +176,14 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     if "sft" not in chosen:
         lines.append(f"# No language model: with it the run would take more than {minutes:g} minutes.")
         lines.append(f"without: [{', '.join(_LANGUAGE)}]")
-        chosen["report"] = Chosen({"title": name, "predictions": {"catalogue model": "{eval_catalogue}"}}, {})
+        chosen["report"] = StepSettings({"title": name, "predictions": {"catalogue model": "{eval_catalogue}"}}, {})
     lines.append("steps:")
     for step, said in chosen.items():
         lines += [f"  {step}:", *(f"    {line}" for line in _settings(said))]
     return "\n".join(lines) + "\n"
 
 
-def _settings(said: Chosen) -> Iterator[str]:
+def _settings(said: StepSettings) -> Iterator[str]:
     """Settings of a step as lines, each reason above its setting."""
     for key, value in said.values.items():
         if key in said.why:

@@ -44,7 +44,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class StepSettings:
     """Settings of one step.
 
     Attributes:
@@ -81,7 +81,7 @@ def epochs(windows: int, usual: int) -> int:
     return max(usual, min(40, -(-_SEEN // max(1, windows))))
 
 
-def choose(shape: Shape) -> dict[str, Chosen]:
+def choose(shape: Shape) -> dict[str, StepSettings]:
     """The settings of the steps `corpus`, `sids`, `catalogue`, `eval_catalogue` and `sft`.
 
     Args:
@@ -99,7 +99,7 @@ def choose(shape: Shape) -> dict[str, Chosen]:
     }
 
 
-def _corpus(shape: Shape) -> Chosen:
+def _corpus(shape: Shape) -> StepSettings:
     share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
     agrees = "is that of the item ids, which is no choice of theirs" if shape.listed else "is not that of the item ids"
     values = {"ties": "shuffle" if shape.listed else "keep", "max_history": history_length(shape.before)}
@@ -107,10 +107,10 @@ def _corpus(shape: Shape) -> Chosen:
         "ties": f"{share} of a user's neighbouring pairs have one moment; the order within it {agrees}",
         "max_history": f"half of the examples have {shape.before:,.0f} items or more before them",
     }
-    return Chosen(values, why)
+    return StepSettings(values, why)
 
 
-def _sids(shape: Shape) -> Chosen:
+def _sids(shape: Shape) -> StepSettings:
     from minionerec.sid.residual_kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
@@ -119,10 +119,10 @@ def _sids(shape: Shape) -> Chosen:
         "dimensions": f"width of the text vectors, by the {shape.items:,} items",
         "codebook_sizes": "codes of each level: most are learned from several items, and there is room for all",
     }
-    return Chosen(values, why)
+    return StepSettings(values, why)
 
 
-def _catalogue(shape: Shape) -> Chosen:
+def _catalogue(shape: Shape) -> StepSettings:
     wide, passes = width(shape.examples), epochs(shape.windows, 8)
     size = batch(shape.windows)
     scores = shape.examples * shape.items * passes
@@ -154,16 +154,16 @@ def _catalogue(shape: Shape) -> Chosen:
         why["loss"] = (
             f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
         )
-    return Chosen(values, why)
+    return StepSettings(values, why)
 
 
-def _evaluation(shape: Shape) -> Chosen:
+def _evaluation(shape: Shape) -> StepSettings:
     beams = _beams(shape.items, 50)
     ks = [k for k in (1, 5, 10, 20, 50) if k <= beams]
-    return Chosen({"beams": beams, "ks": ks}, {"beams": f"candidates a list, of {shape.items:,} items"})
+    return StepSettings({"beams": beams, "ks": ks}, {"beams": f"candidates a list, of {shape.items:,} items"})
 
 
-def _language(shape: Shape) -> Chosen:
+def _language(shape: Shape) -> StepSettings:
     wide, passes = (128, 4) if shape.examples >= _MANY else (96, 8)
     windows = 5 * shape.windows  # with the variants
     size = min(64 if wide == 128 else 32, batch(windows))
@@ -178,7 +178,9 @@ def _language(shape: Shape) -> Chosen:
         "eval_rows": 1000,
         "eval_beams": _beams(shape.items, 20),
     }
-    return Chosen(values, {"hidden_size": f"by the {shape.examples:,} training examples; small, for it is taught"})
+    return StepSettings(
+        values, {"hidden_size": f"by the {shape.examples:,} training examples; small, for it is taught"}
+    )
 
 
 def _beams(items: int, most: int) -> int:
@@ -186,7 +188,7 @@ def _beams(items: int, most: int) -> int:
     return most if items >= 100 else 10
 
 
-def seconds(chosen: Mapping[str, Chosen], shape: Shape) -> dict[str, float]:
+def seconds(chosen: Mapping[str, StepSettings], shape: Shape) -> dict[str, float]:
     """About how long each step takes on one core, from runs that were measured on a CPU of 2026.
 
     Returns:
