@@ -36,7 +36,8 @@ def main() -> None:
     import numpy as np
 
     from minionerec.models.decoding.trie import Trie
-    from minionerec.recommend.export import SidTrie, write_trie
+    from minionerec.recommend.export import write_trie
+    from minionerec.recommend.sid_trie import SidTrie
 
     rng = np.random.default_rng(args.seed)
     codes = rng.integers(0, args.size, (args.items, args.levels))

@@ -29,7 +29,7 @@ class LazySequence(Sequence[T]):
         block: Makes those from one place to before another.
 
     Example:
-        >>> squares = Made(4, lambda start, stop: [i * i for i in range(start, stop)])
+        >>> squares = LazySequence(4, lambda start, stop: [i * i for i in range(start, stop)])
         >>> squares[3], squares[1:3], list(squares), len(squares)
         (9, [1, 4], [0, 1, 4, 9], 4)
     """

@@ -64,7 +64,7 @@ class ColumnSubset:
             int64 (...), -1 where it is none of the columns.
 
         Example:
-            >>> Columns(torch.tensor([2, 5, 7])).find(torch.tensor([5, 6, 2, -1])).tolist()
+            >>> ColumnSubset(torch.tensor([2, 5, 7])).find(torch.tensor([5, 6, 2, -1])).tolist()
             [1, -1, 0, -1]
         """
         if self.first is not None:
