@@ -206,12 +206,12 @@ class Measurement:
         import torch
 
         from minionerec.core.settings import convert
-        from minionerec.data.protocols import PROTOCOLS, read_split
+        from minionerec.data.protocols import PROTOCOLS, read_examples
         from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
         from minionerec.training.sequential.train import TrainSettings
 
         self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol]
-        split = read_split(args.corpus, self.protocol)
+        split = read_examples(args.corpus, self.protocol)
         size, self.whole = self.protocol.batch_size, len(split.train)
         self.steps = min(args.steps or math.inf, math.ceil(self.whole / size))
         part = np.random.default_rng(args.seed).permutation(self.whole)[: self.steps * size]

@@ -16,7 +16,7 @@ import numpy as np
 
 from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
-from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import runs_at
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
@@ -47,7 +47,7 @@ def study(corpus: str, protocol: str, runs: Sequence[tuple[str, str]]) -> dict[s
     Raises:
         DataError: If lists are about other rows.
     """
-    split = read_split(corpus, PROTOCOLS[protocol])
+    split = read_examples(corpus, PROTOCOLS[protocol])
     had = [set(history.tolist()) for history in split.histories("test")]
     figures, first = {}, None
     for name, folder in runs:

@@ -73,7 +73,15 @@ class BuiltCorpus:
         targets = held.by_user[held.places]
         whole = SplitRows(ids, self.users, held.by_user, held.begins, held.ends, targets, held.times)
         rows = {split: whole.take(self.labels == number) for number, split in enumerate(SPLITS)}
-        return Corpus(self.items, **rows, split=self.split, max_history=self.max_history, counts=self.counts)
+        return Corpus(
+            self.items,
+            rows["train"],
+            rows["valid"],
+            rows["test"],
+            split=self.split,
+            max_history=self.max_history,
+            counts=self.counts,
+        )
 
     def chains(self) -> Chains:
         """All that each user with a row chose, as one sequence a user, in the order of user numbers."""

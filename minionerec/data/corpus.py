@@ -1,8 +1,9 @@
 """The corpus: the one form in which every later stage sees items and interactions."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import open_artefact, write_artefact
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
 from minionerec.core.remote import fetched
 from minionerec.data.chains import Chains, chain_rows, concatenated
@@ -18,21 +20,35 @@ from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
 from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
 from minionerec.data.times import RowTimes
+from minionerec.data.windows import FlatWindows, cut_windows, flat_windows, row_windows
+
+logger = get_logger(__name__)
 
 ITEM_COLUMNS = ("item_id", "title", "description")
+ROWS_IN_MEMORY = 1 << 22
+"""A corpus of more training examples is read from its files a row group at a time, wherever that is possible."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Items and the rows of three splits; row i of `items` is item index i everywhere.
+    """Items and the examples of three splits; row i of `items` is item index i everywhere.
+
+    A corpus is opened by `load`. A small one is read whole; one of more than `ROWS_IN_MEMORY` training examples stays
+    in its files: `batches` and `windows` read it a row group at a time, `chosen` and `sample` pick some examples, and
+    an attribute `train`, `valid` or `test` reads a split whole when it is first asked for.
 
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
-        train: Rows in the order of the source, with times in all three splits or in none.
+        train: Examples in the order of the source, with times in all three splits or in none.
         valid: Like `train`.
         test: Like `train`.
         split: Name of the split for result tables, e.g. "global time 8:1:1".
         max_history: Most items that a history holds.
+        counts: What the manifest counts.
+        files: The files of sequences that it was read from; none where it was made in memory.
+        in_files: Whether the examples stay there.
+        leaves_two_out: Whether the last two items of each user are its targets of valid and test, and training examples
+            need not have all others: windows are then cut from all of them, which are the histories of `valid`.
     """
 
     items: pd.DataFrame
@@ -42,111 +58,280 @@ class Corpus:
     split: str
     max_history: int
     counts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def n_items(self) -> int:
-        """Number of items, N."""
-        return len(self.items)
-
-    def splits(self) -> dict[str, SplitRows]:
-        """Split to its rows, which may be none (`rows` refuses that)."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}
-
-    def rows(self, split: str) -> SplitRows:
-        """The rows of one split.
-
-        Raises:
-            DataError: If the split is unknown or holds no row.
-        """
-        rows = self.splits().get(split, SplitRows.none())
-        check_split(split, len(rows))
-        return rows
-
-    def every_row(self, split: str) -> SplitRows:
-        """`rows`, by the name that a corpus on disk has for it."""
-        return self.rows(split)
-
-    @property
-    def together(self) -> bool:
-        """Whether items of one moment are one step, so that several rows of a user may share their history."""
-        return self.counts.get("ties") == "together"
-
-    @property
-    def has_times(self) -> bool:
-        """Whether the rows of all splits have times."""
-        return all(rows.times is not None for rows in self.splits().values())
-
-    def times_of(self, split: str) -> RowTimes | None:
-        """The times of the rows of one split; None where they are unknown.
-
-        Raises:
-            DataError: If the split is unknown or holds no row.
-        """
-        rows = self.rows(split)
-        return rows.times if self.has_times else None
-
-    def popularity(self) -> np.ndarray:
-        """How often each item is the target of a training row: int64 (N,)."""
-        return np.bincount(self.train.targets, minlength=self.n_items)
-
-    def with_every_row(self) -> "Corpus":
-        """The same corpus with the rows of all splits, train, valid, test, as its training rows.
-
-        For a model that goes into service. Each user's rows keep their order where the split goes by time.
-        """
-        return replace(self, train=joined([rows for rows in self.splits().values() if len(rows)]))
-
-    def all_counts(self) -> dict[str, Any]:
-        """The counts with `items`, `split` and `max_history`, as the manifest keeps them and `load` reads them."""
-        return {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
-
-    def chains(self) -> Chains:
-        """The same rows as users' sequences, in the order of each user's first row.
-
-        Raises:
-            DataError: If a history is longer than `max_history`.
-        """
-        return chain_rows(self.splits(), self.max_history, self.together)
-
-    def write(self, place: Path) -> None:
-        """Write the files of a corpus into a directory."""
-        write_corpus(place, self.items, self.chains())
-
-    def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
-        """Write the corpus as an artefact of kind "corpus"."""
-        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as place:
-            self.write(place)
+    files: Sequence[Path] = ()
+    in_files: bool = False
+    leaves_two_out: bool = False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Corpus":
-        """Read a corpus artefact.
+        """Open a corpus artefact.
 
         Raises:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 cannot be read.
         """
         place = fetched(path)
-        counts, items = open_corpus(place)
-        limit, together = counts["max_history"], counts.get("ties") == "together"
-        parts = [part for file in sequence_files(place) for part in read_shard(file, len(items))]
-        chains = concatenated(parts)
-        rows = {split: ordered_rows(place, chains, split, limit, together) for split in SPLITS}
-        return cls(items, **rows, split=counts["split"], max_history=limit, counts=counts)
+        counts, items = _open(place)
+        corpus = cls(
+            items,
+            *(None, None, None),  # type: ignore[arg-type]
+            split=counts["split"],
+            max_history=counts["max_history"],
+            counts=counts,
+            files=sequence_files(place),
+            in_files=True,
+        )
+        if corpus.sizes["train"] > ROWS_IN_MEMORY:
+            logger.info("%s has %s training examples: they stay in its files.", path, f"{corpus.sizes['train']:,}")
+            return corpus
+        train, valid, test = corpus._read()
+        return replace(corpus, train=train, valid=valid, test=test, in_files=False)
+
+    def _read(self) -> list[SplitRows]:
+        """The examples of all splits, in their own order.
+
+        Raises:
+            ArtefactError: If one is missing, or there twice.
+        """
+        chains = concatenated(list(self.chains()))
+        found = []
+        for split in SPLITS:
+            numbers, rows = chains.split_rows(split, self.max_history, self.together)
+            order = np.full(len(rows), -1, dtype=np.int64)
+            inside = numbers < len(rows)
+            order[numbers[inside]] = np.flatnonzero(inside)
+            if (order < 0).any():
+                missing = int(np.flatnonzero(order < 0)[0])
+                names = " to ".join(dict.fromkeys(file.name for file in (self.files[0], self.files[-1])))
+                raise ArtefactError(
+                    f"{self._folder}: {split} row {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
+                )
+            found.append(rows.take(order))
+        return found
+
+    @property
+    def _folder(self) -> Path:
+        """Where its files lie."""
+        return self.files[0].parent.parent
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, N."""
+        return len(self.items)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Split → number of its examples, which are counted by reading them where the manifest does not say."""
+        if not self.in_files:
+            return {split: len(rows) for split, rows in self.splits().items()}
+        names = {split: f"{split}_rows" for split in SPLITS}
+        if all(type(self.counts.get(name)) is int for name in names.values()):
+            return {split: int(self.counts[name]) for split, name in names.items()}
+        found = np.zeros(len(SPLITS) + 1, dtype=np.int64)
+        for part in self.chains():
+            found += np.bincount(part.splits + 1, minlength=len(found))
+        return dict(zip(SPLITS, found[1:].tolist(), strict=True))
+
+    @property
+    def together(self) -> bool:
+        """Whether items of one moment are one step, so that several examples of a user may share their history."""
+        return self.counts.get("ties") == "together"
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the examples of all splits have times."""
+        if self.in_files:
+            return has_times(self.files[0])
+        return all(rows.times is not None for rows in self.splits().values())
+
+    def splits(self) -> dict[str, SplitRows]:
+        """Split to its examples, which may be none (`rows` refuses that)."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    def rows(self, split: str) -> SplitRows:
+        """All examples of one split, in their order.
+
+        Raises:
+            DataError: If the split is unknown or holds no example.
+        """
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
+        if not self.sizes[split]:
+            raise DataError(
+                f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
+            )
+        rows: SplitRows = getattr(self, split)
+        return rows
+
+    def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitRows]]:
+        """The examples of one split, some at a time: int64 numbers of examples, and the examples.
+
+        In memory they come at once and in their order; from files a row group at a time, as they lie there.
+
+        Raises:
+            DataError: If the split is unknown.
+            ArtefactError: If a file cannot be read.
+        """
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
+        if not self.in_files:
+            rows: SplitRows = getattr(self, split)
+            if len(rows):
+                yield np.arange(len(rows)), rows
+            return
+        for part in self.chains():
+            numbers, rows = part.split_rows(split, self.max_history, self.together)
+            if len(rows):
+                yield numbers, rows
+
+    def windows(self, split: str) -> Iterator[FlatWindows]:
+        """The examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
+
+        In memory they come at once, in the order of each user's first example; from files a row group at a time.
+        """
+        if self.in_files:
+            for part in self.chains():
+                yield flat_windows(part, self.max_history, self.together, {split: 0})
+        elif self.leaves_two_out and split == "train":
+            whole = self.valid
+            cut = cut_windows(whole.begins, whole.ends, np.ones_like(whole.begins), self.max_history)
+            yield FlatWindows(whole.items, np.full(len(whole.items), -1), *cut)
+        elif self.sizes[split]:
+            rows: SplitRows = getattr(self, split)
+            found, sequences = row_windows(rows, self.max_history)
+            if self.together:
+                logger.info(
+                    "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the "
+                    "user's row before is no target.",
+                    f"{sequences - len(np.unique(rows.user_numbers)):,}",
+                    f"{len(rows):,}",
+                    split,
+                )
+            yield found
+
+    def chosen(self, split: str, numbers: np.ndarray) -> SplitRows:
+        """Some examples of one split, in the order of `numbers`, int (R,), none twice.
+
+        Raises:
+            DataError: If the split is unknown, or has no such examples.
+            ArtefactError: If a file cannot be read, or does not hold what the manifest counts.
+        """
+        size, numbers = self.sizes.get(split, 0), np.asarray(numbers)
+        if not len(numbers) and not size:
+            return SplitRows.none(self.has_times)
+        order = np.argsort(numbers, kind="stable")
+        wanted = numbers[order]
+        if not len(wanted) or wanted[0] < 0 or wanted[-1] >= size:
+            raise DataError(f"split {split!r} has rows 0 to {size - 1}; others were asked for.")
+        if not self.in_files:
+            return self.splits()[split].take(numbers)
+        parts, places = [], []
+        for found, rows in self.batches(split):
+            at = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
+            own = np.flatnonzero(wanted[at] == found)
+            if len(own):
+                parts.append(rows.take(own).compact())
+                places.append(order[at[own]])
+        place = np.concatenate([np.zeros(0, np.int64), *places])
+        if len(place) != len(wanted):
+            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} rows. {REMEDY}")
+        return joined(parts).take(np.argsort(place, kind="stable"))
+
+    def sample(self, split: str, count: int, seed: int) -> SplitRows:
+        """A fixed random sample of the examples of one split, in their own order; all where there are no more.
+
+        Args:
+            split: Which examples.
+            count: How many; -1 for all.
+            seed: Seed of the sample.
+        """
+        size = self.sizes[split]
+        if count < 0 or count >= size:
+            return self.splits()[split] if not self.in_files else self.chosen(split, np.arange(size))
+        drawn = np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False)
+        return self.chosen(split, np.sort(drawn))
+
+    def times_of(self, split: str) -> RowTimes | None:
+        """The times of the examples of one split; None where they are unknown.
+
+        Raises:
+            DataError: If the split is unknown or holds no example.
+        """
+        rows = self.rows(split)
+        return rows.times if self.has_times else None
+
+    def popularity(self) -> np.ndarray:
+        """How often each item is the target of a training example: int64 (N,)."""
+        return self._popularity.copy()
+
+    @cached_property
+    def _popularity(self) -> np.ndarray:
+        counts = np.zeros(self.n_items, dtype=np.int64)
+        for _, rows in self.batches("train"):
+            counts += np.bincount(rows.targets, minlength=self.n_items)
+        return counts
+
+    def only_items(self) -> "Corpus":
+        """The same corpus without an example: for what reads nothing but items."""
+        none = SplitRows.none()
+        return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
+
+    def with_every_row(self) -> "Corpus":
+        """The same corpus with the examples of all splits, train, valid, test, as its training examples.
+
+        For a model that goes into service. Each user's examples keep their order where the split goes by time.
+        """
+        every = joined([rows for rows in self.splits().values() if len(rows)])
+        return replace(self, train=every, files=(), in_files=False)
+
+    def all_counts(self) -> dict[str, Any]:
+        """The counts with `items`, `split` and `max_history`, as the manifest keeps them and `load` reads them."""
+        return {**self.counts, "items": self.n_items, "split": self.split, "max_history": self.max_history}
+
+    def chains(self) -> Iterator[Chains]:
+        """All examples as users' sequences: a row group at a time, or in the order of each user's first example.
+
+        Raises:
+            DataError: If a history is longer than `max_history`.
+            ArtefactError: If a file cannot be read.
+        """
+        if not self.in_files:
+            yield chain_rows(self.splits(), self.max_history, self.together)
+        for file in self.files if self.in_files else ():
+            yield from read_shard(file, self.n_items)
+
+    def write(self, place: Path) -> None:
+        """Write the files of a corpus into a directory."""
+        write_corpus(place, self.items, concatenated(list(self.chains())))
+
+    def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
+        """Write the corpus as an artefact of kind "corpus"."""
+        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as place:
+            self.write(place)
 
 
-def check_split(split: str, rows: int) -> None:
-    """Check that there is a split of that name, and that it has rows.
+class _Examples:
+    """The examples of one split, as an attribute of a corpus: read from its files when they are first asked for."""
 
-    Raises:
-        DataError: If not.
-    """
-    if split not in SPLITS:
-        raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
-    if not rows:
-        raise DataError(f"split {split!r} holds no row. Check the split's proportions and the source's {split} file.")
+    def __init__(self, split: str) -> None:
+        self.split, self.kept = split, f"_{split}"
+
+    def __get__(self, corpus: Corpus, owner: type | None = None) -> SplitRows:
+        kept: SplitRows | None = vars(corpus)[self.kept]
+        if kept is None:
+            kept = corpus.chosen(self.split, np.arange(corpus.sizes[self.split]))
+            vars(corpus)[self.kept] = kept
+        return kept
+
+    def __set__(self, corpus: Corpus, examples: SplitRows | None) -> None:
+        vars(corpus)[self.kept] = examples
 
 
-def open_corpus(path: str | os.PathLike[str]) -> tuple[dict[str, Any], pd.DataFrame]:
+for _split in SPLITS:
+    setattr(Corpus, _split, _Examples(_split))
+
+
+def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Check a corpus artefact and read its items: the manifest's counts, and the item table of `Corpus`.
 
     Raises:
@@ -155,7 +340,7 @@ def open_corpus(path: str | os.PathLike[str]) -> tuple[dict[str, Any], pd.DataFr
     counts = open_artefact(path, "corpus", strangers=(".parquet",))["counts"]
     if not isinstance(counts.get("split"), str) or type(counts.get("max_history")) is not int:
         raise ArtefactError(f"{path}: its manifest does not count as a corpus's does. {REMEDY}")
-    items = read_parquet(Path(path) / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
+    items = read_parquet(path / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
     return counts, items
 
 
@@ -182,20 +367,3 @@ def sequence_files(place: Path) -> list[Path]:
     if len({has_times(file) for file in files}) > 1:
         raise ArtefactError(f"{place}: some files of its sequences have times, and some have none. {REMEDY}")
     return files
-
-
-def ordered_rows(place: Path, chains: Chains, split: str, max_history: int, together: bool) -> SplitRows:
-    """The rows of one split in their own order.
-
-    Raises:
-        ArtefactError: If a row is missing, or there twice.
-    """
-    numbers, rows = chains.split_rows(split, max_history, together)
-    order = np.full(len(rows), -1, dtype=np.int64)
-    inside = numbers < len(rows)
-    order[numbers[inside]] = np.flatnonzero(inside)
-    if (order < 0).any():
-        missing = int(np.flatnonzero(order < 0)[0])
-        names = " to ".join(dict.fromkeys(file.name for file in (shard_files(place)[0], shard_files(place)[-1])))
-        raise ArtefactError(f"{place}: {split} row {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}")
-    return rows.take(order)

@@ -1,6 +1,6 @@
 """Kinds of rows: what a row asks for, as far as its history, its target, training and times tell."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -8,8 +8,6 @@ import numpy as np
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Split
-from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import RowTimes, row_times
 
 RARE = 5  # training targets of a rare item at most
@@ -57,13 +55,11 @@ class AskedRows(Protocol):
         """The item index of each row's target: int (R,)."""
 
 
-def row_kinds(
-    data: Corpus | StoredCorpus | Split, rows: AskedRows, split: str, times: RowTimes | None
-) -> dict[str, dict[str, np.ndarray]]:
+def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None) -> dict[str, dict[str, np.ndarray]]:
     """Which rows are of which kind.
 
     Args:
-        data: The corpus, or what a protocol made of the data: where training is looked up.
+        data: The corpus, where training is looked up.
         rows: The R rows of the split.
         split: Its name. Of "train" only those groups are given that do not look training up, where each row would find
             itself.
@@ -84,11 +80,7 @@ def row_kinds(
         newest = np.full(len(targets), -1, dtype=np.int64)
         newest[some] = items[np.cumsum(lengths)[some] - 1]
         keys = np.concatenate([newest * size + targets, targets * size + newest])
-        if isinstance(data, StoredCorpus):
-            met, known = _met_in_parts(data, keys, rows.users)
-        else:
-            met = np.isin(keys, neighbours(data, size))
-            known = set(data.users("train") if isinstance(data, Split) else data.train.compact().user_ids)
+        met, known = _met(data, keys, rows.users)
         followed, turned = np.split(met, 2)
         groups["pair"] = {FOLLOWED: some & followed, NOT_FOLLOWED: some & ~followed}
         groups["reverse"] = {REVERSED: some & turned, NOT_FOLLOWED: some & ~turned}
@@ -105,9 +97,7 @@ def row_kinds(
     return groups
 
 
-def read_kinds(
-    data: Corpus | StoredCorpus | Split, rows: AskedRows, split: str, times: Path | None
-) -> dict[str, dict[str, np.ndarray]]:
+def read_kinds(data: Corpus, rows: AskedRows, split: str, times: Path | None) -> dict[str, dict[str, np.ndarray]]:
     """`row_kinds` by the times that the data have, or else a file of times, if any.
 
     Raises:
@@ -116,21 +106,20 @@ def read_kinds(
     return row_kinds(data, rows, split, row_times(data, split, times))
 
 
-def _met_in_parts(stored: StoredCorpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
-    """What `neighbours` and the users of training say of some pairs and users, of a corpus read a part at a time.
+def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
+    """Which pairs and users there are in training.
 
     Args:
-        stored: The corpus.
-        keys: int64 (K,), pairs of items.
+        data: The corpus.
+        keys: int64 (K,), pairs of items, earlier · N + later.
         users: Users.
 
     Returns:
-        Which pairs stood next to each other in training, bool (K,); and those of the users that have a training row.
+        Which pairs stood next to each other in training, bool (K,); and those of the users that have an example there.
     """
     wanted, asked = np.unique(keys), set(users)
     met, known = np.zeros(len(wanted), dtype=bool), set[str]()
-    for _, rows in stored.batches("train"):
-        pairs = _neighbours_of(rows, stored.n_items)
+    for rows, pairs in _neighbours(data):
         places = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
         met[places[wanted[places] == pairs]] = True
         known.update(asked.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
@@ -147,32 +136,21 @@ _LENGTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def neighbours(data: Corpus | Split, size: int) -> np.ndarray:
-    """The ordered pairs of items that stood next to each other in training: int64 (P,), earlier · size + later.
-
-    Args:
-        data: A corpus, whose training histories and targets count, or what a protocol made of the data.
-        size: Number of items, N.
-    """
-    if isinstance(data, Split):
-        before, after = data.windows.histories.astype(np.int64) - 1, data.windows.targets.astype(np.int64) - 1
-        kept = (before >= 0) & (after >= 0)
-        found = before[kept] * size + after[kept]
-        return np.unique(found)
-    return np.unique(_neighbours_of(data.train, size))
-
-
-def _neighbours_of(train: SplitRows, size: int) -> np.ndarray:
-    """The pairs of `neighbours` in some training rows, unsorted: int64."""
-    some = np.flatnonzero(train.ends - train.begins > 0)
-    # Neighbours within histories, each place of the sequences once however many histories it is in: one more history
-    # at each begin, one less at each newest item.
-    held = np.bincount(train.begins[some], minlength=len(train.items))
-    held -= np.bincount(train.ends[some] - 1, minlength=len(train.items))
-    inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)
-    items = train.items.astype(np.int64)
-    last = items[train.ends[some] - 1] * size + train.targets[some]
-    return np.concatenate([items[inside] * size + items[inside + 1], last])
+def _neighbours(data: Corpus) -> Iterator[tuple[SplitRows, np.ndarray]]:
+    """Training examples, some at a time, and the pairs of items next to each other in them, unsorted: int64."""
+    for _, rows in data.batches("train"):
+        whole = data.valid if data.leaves_two_out else rows
+        some = np.flatnonzero(whole.ends > whole.begins)
+        # Each place of the sequences once, however many histories it is in: one more history at each begin, one less at
+        # each newest item.
+        held = np.bincount(whole.begins[some], minlength=len(whole.items))
+        held -= np.bincount(whole.ends[some] - 1, minlength=len(whole.items))
+        inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)
+        items = whole.items.astype(np.int64)
+        found = [items[inside] * data.n_items + items[inside + 1]]
+        if not data.leaves_two_out:
+            found.append(items[rows.ends[some] - 1] * data.n_items + rows.targets[some])
+        yield rows, np.concatenate(found)
 
 
 def _flat(histories: Sequence[np.ndarray]) -> np.ndarray:

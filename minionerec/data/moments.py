@@ -11,7 +11,6 @@ from minionerec.data.times import NO_TIME, RowTimes, row_times
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
-    from minionerec.data.stored import StoredCorpus
 
 logger = get_logger(__name__)
 
@@ -39,9 +38,15 @@ def row_moments(times: RowTimes | None, count: int) -> np.ndarray:
     return found
 
 
-def told_moments(
-    data: "Corpus | StoredCorpus", split: str, count: int, path: Path | None = None, *, tell: bool = True
-) -> np.ndarray:
+def training_moments(corpus: "Corpus") -> np.ndarray:
+    """What each training example asks for: int8 (R,), places in `MOMENTS`."""
+    found = np.full(corpus.sizes["train"], UNKNOWN, dtype=np.int8)
+    for numbers, rows in corpus.batches("train"):
+        found[numbers] = row_moments(rows.times, len(rows))
+    return found
+
+
+def told_moments(data: "Corpus", split: str, count: int, path: Path | None = None, *, tell: bool = True) -> np.ndarray:
     """What a model is told of the moments of targets: what a shop knows that sees somebody come back, or stay.
 
     Args:

@@ -5,26 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
-from minionerec.data.moments import UNKNOWN, row_moments
-from minionerec.data.names import SPLITS
-from minionerec.data.sequences import (
-    Samples,
-    Sequences,
-    Side,
-    Split,
-    Windows,
-    make_windows,
-    ranges,
-    sequences_from_source,
-)
+from minionerec.data.rows import Side, SplitRows, ranges
+from minionerec.data.source import Source
 from minionerec.data.sources.user_items import read_user_items
-from minionerec.data.windows import row_windows
 
 logger = get_logger(__name__)
 
@@ -82,7 +72,7 @@ class Protocol:
         stop_after: See `Stopper`.
         ties: See `Stopper`.
         digits: See `Stopper`.
-        splitter: Makes the split, from the data, `max_len` and `padding`.
+        splitter: Makes a corpus of a source and `max_len`; None where the corpus has its own examples.
     """
 
     name: str
@@ -97,19 +87,20 @@ class Protocol:
     stop_after: int
     ties: bool
     digits: int | None
-    splitter: Callable[[Sequences | Corpus, int, Side], Split]
+    splitter: Callable[[Source, int], Corpus] | None = None
     monitor: str = "NDCG@10"
 
-    def split(self, data: Sequences | Corpus) -> Split:
-        """Rows of the three splits.
-
-        Args:
-            data: Sequences of users for protocols A and B, a corpus for its own rows.
+    def split(self, source: Source) -> Corpus:
+        """The examples of a source, by protocols A and B.
 
         Raises:
-            DataError: If the data are of the other kind, or no user has enough items.
+            DataError: If the protocol splits no source, or no user has enough items.
         """
-        return self.splitter(data, self.max_len, self.padding)
+        if self.splitter is None:
+            raise DataError(
+                "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
+            )
+        return self.splitter(source, self.max_len)
 
     def stopper(self) -> Stopper:
         """A fresh early stopping."""
@@ -120,198 +111,159 @@ class Protocol:
         return replace(self, **changes)
 
 
-def _sequences(data: Sequences | Corpus, fewest: int) -> tuple[Sequences, np.ndarray, dict[str, Any]]:
-    """Check the data; the users that are long enough, and counts."""
-    if not isinstance(data, Sequences):
-        raise DataError(
-            "this protocol splits sequences of users; give a 'user item item ...' file, or --protocol rows."
+@dataclass(frozen=True)
+class _Users:
+    """All items of each user of a source, oldest first.
+
+    Attributes:
+        items: int32 (M,), item indices, user by user.
+        offsets: int64 (U + 1,); user u has `items[offsets[u] : offsets[u + 1]]`.
+        names: object (U,), str.
+        table: The item table, as in `Corpus`.
+        counts: What was left out, and sizes.
+    """
+
+    items: np.ndarray
+    offsets: np.ndarray
+    names: np.ndarray
+    table: pd.DataFrame
+    counts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, source: Source) -> "_Users":
+        """The interactions of a source, which are in time order for each user.
+
+        Raises:
+            DataError: If a user has none.
+        """
+        order = np.argsort(source.users, kind="stable")
+        lengths = np.bincount(source.users, minlength=len(source.user_ids))
+        names = np.array([str(user) for user in source.user_ids.to_pylist()], dtype=object)
+        if (lengths == 0).any():
+            raise DataError(f"user {names[int(lengths.argmin())]!r} has no item. Leave the user out.")
+        counts = {"users": len(lengths), "items": len(source.items), "interactions": len(order)}
+        return cls(
+            source.item_index[order].astype(np.int32),
+            np.concatenate([[0], np.cumsum(lengths)]),
+            names,
+            source.items,
+            counts,
         )
-    lengths = data.lengths
-    if (lengths == 0).any():
-        empty = data.users[int(np.flatnonzero(lengths == 0)[0])]
-        raise DataError(f"user {empty!r} has no item. Leave the user out.")
-    kept = np.flatnonzero(lengths >= fewest)
-    short = len(lengths) - len(kept)
-    if not len(kept):
-        raise DataError(
-            f"none of {len(lengths)} users has the {fewest} items that training, validation and test need; the longest "
-            f"has {lengths.max(initial=0)}."
-        )
-    if short:
-        first = data.users[int(np.flatnonzero(lengths < fewest)[0])]
+
+    def at_least(self, fewest: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """The users that have so many items, int64 (K,), and the counts.
+
+        Raises:
+            DataError: If there is none.
+        """
+        lengths = np.diff(self.offsets)
+        kept = np.flatnonzero(lengths >= fewest)
+        short = len(lengths) - len(kept)
+        if not len(kept):
+            raise DataError(
+                f"none of {len(lengths)} users has the {fewest} items that training, validation and test need; the "
+                f"longest has {lengths.max(initial=0)}."
+            )
+        if short:
+            first = self.names[int(np.flatnonzero(lengths < fewest)[0])]
+            logger.warning(
+                "%d of %d users have fewer than %d items and are left out (the first is %r).",
+                short,
+                len(lengths),
+                fewest,
+                first,
+            )
+        return kept, {**self.counts, "short_users": short}
+
+    def core(self, least: int = 5) -> "_Users":
+        """The data without users and items that have fewer than five interactions.
+
+        Raises:
+            DataError: If none is left.
+        """
+        users = np.repeat(np.arange(len(self.names)), np.diff(self.offsets))
+        kept = k_core(users, self.items, least)
+        if len(kept) == len(users) and len(np.unique(self.items)) == len(self.table):
+            return self
+        if not len(kept):
+            raise DataError(
+                f"no user and item with {least} interactions each is left of {len(users)} interactions. "
+                "Take another protocol, or more data."
+            )
+        items, old_items = number_by_appearance(self.items[kept])
+        _, old_users = number_by_appearance(users[kept])
+        lengths = np.bincount(users[kept], minlength=len(self.names))[old_users]
+        left_out = {
+            "users": len(self.names) - len(old_users),
+            "items": len(self.table) - len(old_items),
+            "interactions": len(users) - len(kept),
+        }
         logger.warning(
-            "%d of %d users have fewer than %d items and are left out (the first is %r).",
-            short,
-            len(lengths),
-            fewest,
-            first,
+            "%d-core: %d users, %d items and %d interactions are left out.",
+            least,
+            *(left_out[name] for name in left_out),
         )
-    return data, kept, {**data.counts, "short_users": short}
+        return _Users(
+            items.astype(np.int32),
+            np.concatenate([[0], np.cumsum(lengths)]),
+            self.names[old_users],
+            self.table.iloc[old_items].reset_index(drop=True),
+            {**self.counts, **{f"{name}_below_core": n for name, n in left_out.items()}},
+        )
+
+    def leave_two_out(self, fewest: int, most: int | None, begin: int, max_len: int, rule: str) -> Corpus:
+        """The last item of each user is the test target, the one before it the validation target.
+
+        Args:
+            fewest: Items that a user needs.
+            most: Newest training items that are targets, and histories of training examples; None for all.
+            begin: The first of them that is a target.
+            max_len: Most items of a history that models read.
+            rule: Name of the split.
+        """
+        kept, counts = self.at_least(fewest)
+        begins, ends = self.offsets[kept], self.offsets[kept + 1]
+        firsts = begins if most is None else np.maximum(begins, ends - 2 - most)
+        owners = np.repeat(np.arange(len(kept)), ends - 2 - firsts - begin)
+        places = ranges(firsts + begin, ends - 2)
+
+        def examples(users: np.ndarray, begins: np.ndarray, places: np.ndarray) -> SplitRows:
+            return SplitRows(self.names[kept], users.astype(np.int32), self.items, begins, places, self.items[places])
+
+        every = np.arange(len(kept))
+        corpus = Corpus(
+            self.table,
+            examples(owners, firsts[owners], places),
+            examples(every, begins, ends - 2),
+            examples(every, begins, ends - 1),
+            split=rule,
+            max_history=max_len,
+            leaves_two_out=True,
+        )
+        sizes = {**corpus.sizes, "windows": sum(map(len, corpus.windows("train")))}
+        return replace(corpus, counts={**counts, **sizes, "split": rule})
 
 
-def _finish(
-    data: Sequences,
-    kept: np.ndarray,
-    train: Samples,
-    ends: np.ndarray,
-    windows: Windows,
-    counts: dict[str, Any],
-    rule: str,
-) -> Split:
-    """Validation and test rows of leave-last-two-out, for users whose sequences end at `ends`."""
-    begins, flat, users = data.offsets[kept], data.items, np.arange(len(kept))
-
-    def last(back: int) -> Samples:
-        targets = flat[ends - back].astype(np.int64)
-        return Samples(users, targets, flat, begins, ends - back, train.max_len, train.padding)
-
-    return Split(
-        train=train,
-        valid=last(2),
-        test=last(1),
-        windows=windows,
-        num_items=len(data.catalogue),
-        user_names=[data.users[user] for user in kept],
-        catalogue=data.catalogue,
-        counts={
-            **counts,
-            "train": len(train),
-            "valid": len(kept),
-            "test": len(kept),
-            "windows": len(windows),
-            "split": rule,
-        },
-    )
-
-
-def _rows_within(begins: np.ndarray, firsts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For users whose targets stand at `firsts` to `stops` (half open): user of each row, and its target's place."""
-    return np.repeat(np.arange(len(begins)), stops - firsts), ranges(firsts, stops)
-
-
-def split_prefixes(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
-    """Leave-last-two-out with prefix samples, the empty prefix among them (protocol A).
+def split_prefixes(source: Source, max_len: int) -> Corpus:
+    """Leave-last-two-out with prefixes as examples, the empty prefix among them (protocol A).
 
     The last item of a user is the test target, the one before it the validation target. Training takes the newest
     `max_len` of the others: each is a target once, with those before it among the newest as history; the oldest
     has an empty history. Older items serve neither as history nor as target in training.
 
-    `Split.windows` is another recipe: all training items, not only the newest.
+    `Corpus.windows` is another recipe: all training items, not only the newest.
     """
-    data, kept, counts = _sequences(data, 3)
-    begins, ends = data.offsets[kept], data.offsets[kept + 1]
-    firsts = np.maximum(begins, ends - 2 - max_len)
-    users, places = _rows_within(begins, firsts, ends - 2)
-    targets = data.items[places].astype(np.int64)
-    train = Samples(users, targets, data.items, firsts[users], places, max_len, padding)
-    windows = make_windows(data.items, begins, ends - 2, np.ones_like(begins), max_len, padding)
-    return _finish(data, kept, train, ends, windows, counts, "last two out")
+    return _Users.of(source).leave_two_out(3, max_len, 0, max_len, "last two out")
 
 
-def split_sliding(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
+def split_sliding(source: Source, max_len: int) -> Corpus:
     """5-core, then leave-last-two-out over sliding windows (protocol B).
 
     Users and items with fewer than 5 interactions are struck out until none is left. Each item of a user but the first
-    is a target once, with the `max_len` items before it as history; the last is the test row, the one before it the
-    validation row, the others are training rows.
+    is a target once, with the `max_len` items before it as history; the last is the test target, the one before it the
+    validation target, the others are training targets.
     """
-    data, _, _ = _sequences(data, 1)
-    data = _five_core(data)
-    data, kept, counts = _sequences(data, 4)
-    begins, ends = data.offsets[kept], data.offsets[kept + 1]
-    users, places = _rows_within(begins, begins + 1, ends - 2)
-    targets = data.items[places].astype(np.int64)
-    train = Samples(users, targets, data.items, begins[users], places, max_len, padding)
-    windows = make_windows(data.items, begins, ends - 2, np.ones_like(begins), max_len, padding)
-    return _finish(data, kept, train, ends, windows, counts, "5-core, last two out")
-
-
-def _five_core(data: Sequences, least: int = 5) -> Sequences:
-    """The data without users and items that have fewer than five interactions; the same object where none has."""
-    users = np.repeat(np.arange(len(data.users)), data.lengths)
-    kept = k_core(users, data.items - 1, least)
-    if len(kept) == len(users) and len(np.unique(data.items)) == len(data.catalogue):
-        return data
-    if not len(kept):
-        raise DataError(
-            f"no user and item with {least} interactions each is left of {len(users)} interactions. "
-            "Take another protocol, or more data."
-        )
-    items, old_items = number_by_appearance(data.items[kept] - 1)
-    _, old_users = number_by_appearance(users[kept])
-    lengths = np.bincount(users[kept], minlength=len(data.users))[old_users]
-    left_out = {
-        "users": len(data.users) - len(old_users),
-        "items": len(data.catalogue) - len(old_items),
-        "interactions": len(users) - len(kept),
-    }
-    logger.warning(
-        "%d-core: %d users, %d items and %d interactions are left out.", least, *(left_out[name] for name in left_out)
-    )
-    return Sequences(
-        items=(items + 1).astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        users=[data.users[user] for user in old_users],
-        catalogue=data.catalogue.iloc[old_items].reset_index(drop=True),
-        counts={**data.counts, **{f"{name}_below_core": n for name, n in left_out.items()}},
-    )
-
-
-def corpus_windows(corpus: Corpus, max_len: int, padding: Side) -> Windows:
-    """The training rows of a corpus as windows, items from 1 (`minionerec.data.windows.user_windows`).
-
-    With `max_len` the corpus's longest history, window i is that function's window i.
-    """
-    found, _ = row_windows(corpus.rows("train"), corpus.max_history)
-    cut = found.begins, found.ends, np.maximum(found.firsts, 1), max_len, padding
-    windows = make_windows(found.items + 1, *cut)
-    moments = _moments(corpus, "train")
-    if moments is None:
-        return windows
-    # Moments are cut as items are; where there is no target there is a 0, which is UNKNOWN.
-    of_items = np.where(found.rows < 0, UNKNOWN, moments[found.rows])
-    return replace(windows, moments=make_windows(of_items, *cut).targets.astype(np.int8))
-
-
-def _moments(corpus: Corpus, split: str) -> np.ndarray | None:
-    """What each row of a split asks for, int8 (R,); None where the corpus has no times."""
-    times = corpus.times_of(split)
-    return None if times is None else row_moments(times, len(corpus.rows(split)))
-
-
-def split_rows(data: Sequences | Corpus, max_len: int, padding: Side) -> Split:
-    """The rows of a corpus as they are: each (history, target) row of its three splits.
-
-    User number U - 1 stands for every user without a training row.
-    """
-    if not isinstance(data, Corpus):
-        raise DataError(
-            "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
-        )
-    known: dict[str, int] = {}
-    for user in data.rows("train").users:
-        known.setdefault(user, len(known))
-
-    def samples(split: str) -> Samples:
-        rows = data.rows(split)
-        flat, borders = rows.flat_histories()
-        numbers = np.array([known.get(user, len(known)) for user in rows.user_ids], dtype=np.int64)
-        users, targets = numbers[rows.user_numbers], rows.targets.astype(np.int64) + 1
-        return Samples(users, targets, flat + 1, borders[:-1], borders[1:], max_len, padding, _moments(data, split))
-
-    windows = corpus_windows(data, max_len, padding)
-    made = {split: samples(split) for split in SPLITS}
-    times = {split: found for split in SPLITS if (found := data.times_of(split)) is not None}
-    counts: Mapping[str, Any] = {split: len(made[split]) for split in SPLITS}
-    return Split(
-        **made,
-        windows=windows,
-        num_items=data.n_items,
-        user_names=[*known, ""],
-        catalogue=data.items,
-        counts={**counts, "windows": len(windows), "users": len(known), "items": data.n_items, "split": data.split},
-        times=times or None,
-    )
+    return _Users.of(source).core().leave_two_out(4, None, 1, max_len, "5-core, last two out")
 
 
 PROTOCOLS = {
@@ -360,15 +312,14 @@ PROTOCOLS = {
             stop_after=10,
             ties=False,
             digits=None,
-            splitter=split_rows,
         ),
     )
 }
 """The protocols by name: A of WEARec and BSARec, B of RecBole, and the row protocol of a corpus."""
 
 
-def read_split(corpus: str, protocol: Protocol, items: str = "") -> Split:
-    """The rows that a protocol makes of the data in a corpus directory or a file of sequences.
+def read_examples(corpus: str, protocol: Protocol, items: str = "") -> Corpus:
+    """A corpus, or the examples that a protocol makes of a file of sequences.
 
     Args:
         corpus: Output of `minionerec prepare-data` for the protocol of rows; for the others a "user item item ..."
@@ -381,6 +332,10 @@ def read_split(corpus: str, protocol: Protocol, items: str = "") -> Split:
         ArtefactError: If the corpus is missing.
     """
     place = find_path(corpus)
-    if place.is_dir() or protocol.name == ROWS:
-        return protocol.split(Corpus.load(place))
-    return protocol.split(sequences_from_source(read_user_items(place, find_path(items) if items else None)))
+    if protocol.splitter is None:
+        return Corpus.load(place)
+    if place.is_dir():
+        raise DataError(
+            "this protocol splits sequences of users; give a 'user item item ...' file, or --protocol rows."
+        )
+    return protocol.split(read_user_items(place, find_path(items) if items else None))

@@ -2,12 +2,57 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 
 from minionerec.core.errors import DataError
+from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.times import RowTimes
+
+Side = Literal["left", "right"]
+"""Side of the padding."""
+
+
+def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """All places of half-open ranges, one range after another.
+
+    Example:
+        >>> ranges(np.array([5, 0]), np.array([7, 3])).tolist()
+        [5, 6, 0, 1, 2]
+    """
+    lengths = ends - begins
+    places: np.ndarray = np.arange(lengths.sum()) + np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    return places
+
+
+def padded(
+    flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, width: int, padding: Side, shift: int = 0
+) -> np.ndarray:
+    """Ranges of an array as rows of equal width, filled up with 0.
+
+    Args:
+        flat: int (M,).
+        begins: int64 (R,).
+        ends: int64 (R,), each at most `width` beyond its begin.
+        width: Width of the rows.
+        padding: Side that is filled up.
+        shift: Added to the values, so that none is 0: 1 for item indices.
+
+    Returns:
+        int32 (R, width).
+
+    Example:
+        >>> padded(np.array([4, 5, 6]), np.array([0, 1]), np.array([1, 3]), 3, "left").tolist()
+        [[0, 0, 4], [0, 5, 6]]
+    """
+    rows = np.zeros((len(begins), width), dtype=np.int32)
+    lengths = ends - begins
+    columns = ranges(np.zeros_like(lengths), lengths)
+    before = np.repeat(width - lengths, lengths) if padding == "left" else 0
+    rows[np.repeat(np.arange(len(begins)), lengths), columns + before] = flat[ranges(begins, ends)] + shift
+    return rows
 
 
 class Histories(Sequence[np.ndarray]):
@@ -140,6 +185,21 @@ class SplitRows:
         flat: np.ndarray = self.items[np.arange(borders[-1]) + np.repeat(self.begins - borders[:-1], lengths)]
         return flat, borders
 
+    def held(self) -> tuple[np.ndarray, np.ndarray]:
+        """The places of `items` that are in a history, each once, and whose they are: both int64 (P,)."""
+        some = np.flatnonzero(self.ends > self.begins)
+        changes = np.bincount(self.begins[some], minlength=len(self.items) + 1)
+        changes -= np.bincount(self.ends[some], minlength=len(self.items) + 1)
+        places = np.flatnonzero(np.cumsum(changes)[:-1] > 0)
+        owners = np.full(len(self.items), -1, dtype=np.int64)
+        owners[self.begins[some]] = self.user_numbers[some]
+        known = np.maximum.accumulate(np.where(owners >= 0, np.arange(len(owners)), 0))
+        return places, owners[known[places]]
+
+    def padded(self, width: int, padding: Side) -> np.ndarray:
+        """The newest items of each history as models read them: int32 (R, width), items from 1, filled up with 0."""
+        return padded(self.items, np.maximum(self.begins, self.ends - width), self.ends, width, padding, 1)
+
     def take(self, chosen: np.ndarray | slice) -> "SplitRows":
         """Some of the rows, by number or by mask, in the order given."""
         times = None if self.times is None else RowTimes(self.times.time[chosen], self.times.previous[chosen])
@@ -173,6 +233,40 @@ class SplitRows:
         """
         numbers = items.astype(np.int32)
         return replace(self, items=numbers[self.items], targets=numbers[self.targets])
+
+
+_COLUMNS = {"items": "int32", "begins": "int64", "ends": "int64", "targets": "int32"}
+_TIMES = {"time": "int64", "previous": "int64"}
+
+
+def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
+    """Rows written into files, from which they are mapped, all of one user: whose they are is not kept.
+
+    They are written once; a run that was killed goes on with the part at which it was.
+
+    Args:
+        parts: The rows, some at a time, the same ones in every run.
+        folder: Where the arrays lie; the caller's alone.
+        timed: Whether they have times.
+    """
+    if not are_finished(folder):
+        with ColumnWriter(folder, _COLUMNS | (_TIMES if timed else {})) as writer:
+            done = int(writer.state.get("groups", 0))
+            for group, rows in enumerate(parts):
+                if group >= done:
+                    start = writer.size("items")
+                    writer.append("items", rows.items)
+                    writer.append("begins", rows.begins + start)
+                    writer.append("ends", rows.ends + start)
+                    writer.append("targets", rows.targets)
+                    for name in _TIMES if timed else ():
+                        writer.append(name, getattr(rows.times, name))
+                    writer.commit({"groups": group + 1})
+            writer.finish()
+    found = dict(open_columns(folder).arrays)
+    times = RowTimes(*(found.pop(name) for name in _TIMES)) if timed else None
+    users = np.broadcast_to(np.int32(0), len(found["targets"]))
+    return SplitRows(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)
 
 
 def joined(parts: Sequence[SplitRows]) -> SplitRows:

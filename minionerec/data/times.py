@@ -17,8 +17,6 @@ from minionerec.data.units import SECOND, UNITS, unit_numbers
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
-    from minionerec.data.sequences import Split
-    from minionerec.data.stored import StoredCorpus
 
 logger = get_logger(__name__)
 
@@ -61,11 +59,11 @@ class RowTimes:
         return same
 
 
-def row_times(data: "Corpus | StoredCorpus | Split", split: str, path: Path | None = None) -> RowTimes | None:
+def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes | None:
     """The times of the rows of a split.
 
     Args:
-        data: A corpus, or the split that a protocol made. Where it has times, these are taken.
+        data: A corpus. Where it has times, these are taken.
         split: "train", "valid" or "test".
         path: csv file with the columns `FILE_COLUMNS`: row counts from 0 in the split's order, times are whole seconds
             since 1970 or empty, other columns are ignored. It is read where the data have no times.
@@ -81,7 +79,7 @@ def row_times(data: "Corpus | StoredCorpus | Split", split: str, path: Path | No
         if path is not None:
             logger.info("The corpus has times of its own: %s is not read.", path)
         return own
-    return _read_file(path, split, len(data.every_row(split)))
+    return _read_file(path, split, len(data.rows(split)))
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from minionerec.data.sequences import ranges
+from minionerec.data.rows import ranges
 
 _BLOCK = 1 << 16  # entries whose pairs are added up together
 

@@ -1,21 +1,23 @@
-"""The rows of a corpus as windows of consecutive items, for training at all positions."""
+"""Examples as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.log import get_logger
-from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import cut_windows, ranges
+from minionerec.data.chains import Chains
+from minionerec.data.columns import ColumnWriter, are_finished, open_columns
+from minionerec.data.names import SPLITS
+from minionerec.data.rows import Side, SplitRows, padded, ranges
 
 logger = get_logger(__name__)
 
 _CROPPED = 0.5  # share of variants that lose their oldest items
 _PART = 1 << 20  # rows that are compared at a time
 _LEFT_OUT = 0.25  # chance of any other item to be left out
-_CHUNK = 1 << 20  # rows
+_CHUNK = 1 << 22  # rows
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class FlatWindows:
         ends = np.cumsum(sizes)
         return cls(items, rows, ends - sizes, ends, firsts)
 
-    def take(self, chosen: np.ndarray) -> "FlatWindows":
+    def take(self, chosen: np.ndarray | slice) -> "FlatWindows":
         """Some of the windows, by number, in the order given."""
         return FlatWindows(self.items, self.rows, self.begins[chosen], self.ends[chosen], self.firsts[chosen])
 
@@ -77,35 +79,169 @@ class FlatWindows:
             yield Window(self.items[begin:end], first, self.rows[begin:end], together)
 
 
-def user_windows(corpus: Corpus, split: str = "train") -> list[Window]:
-    """The rows of one split as windows of at most `max_history` + 1 items, each row's target a target exactly once.
+def cut_windows(
+    begins: np.ndarray, ends: np.ndarray, firsts: np.ndarray, max_len: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where windows of at most `max_len` + 1 items begin and end in sequences, and how many of each are only read.
+
+    Args:
+        begins: int64 (S,), where the sequences begin.
+        ends: int64 (S,), where they end.
+        firsts: int64 (S,), how many items of each sequence are only read.
+        max_len: Longest history.
+
+    Returns:
+        Three times int64 (W,): the first windows of all sequences, then the second ones, and so on.
+    """
+    size, step = max_len + 1, max(1, max_len // 2)
+    begins, firsts = begins + np.maximum(firsts - max_len, 0), np.minimum(firsts, max_len)
+    left = ends - begins > firsts
+    parts = [np.zeros((0, 3), dtype=np.int64)]
+    while left.any():
+        begins, ends, firsts = begins[left], ends[left], firsts[left]
+        stops = np.minimum(begins + size, ends)
+        parts.append(np.stack([begins, stops, firsts], axis=1))
+        begins, firsts = begins + step, stops - begins - step
+        left = stops < ends
+    begins, ends, firsts = np.concatenate(parts).T
+    return begins, ends, firsts
+
+
+@dataclass(frozen=True)
+class Windows:
+    """W windows as models read them, each with L positions.
+
+    Attributes:
+        histories: int32 (W, L), items from 1, padded with 0.
+        targets: int32 (W, L), the item after each position; 0 where there is none, or where it has its loss in another
+            window.
+        rows: int32 (W, L), the number of the example whose target each target is; -1 where there is no target, or no
+            example is known.
+    """
+
+    histories: np.ndarray
+    targets: np.ndarray
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of windows, W."""
+        return len(self.histories)
+
+
+def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
+    """Windows as rows of equal width, each cut into such as fit (`cut_windows`), items from 1.
+
+    Args:
+        found: The windows.
+        width: Longest history, L.
+        padding: Side of the padding.
+
+    Example:
+        >>> one, none = np.array([0]), np.full(5, -1)
+        >>> windows = padded_windows(FlatWindows(np.arange(5), none, one, one + 5, one + 1), 2, "right")
+        >>> windows.histories.tolist(), windows.targets.tolist()
+        ([[1, 2], [2, 3], [3, 4]], [[2, 3], [0, 4], [0, 5]])
+    """
+    begins, ends, firsts = cut_windows(found.begins, found.ends, np.maximum(found.firsts, 1), width)
+    lengths = ends - 1 - begins
+    position = np.arange(width) - (width - lengths if padding == "left" else 0 * lengths)[:, None]
+    only_read = position < firsts[:, None] - 1
+    targets, numbers = (padded(values, begins + 1, ends, width, padding, 1) for values in (found.items, found.rows))
+    targets[only_read], numbers[only_read] = 0, 0
+    return Windows(padded(found.items, begins, ends - 1, width, padding, 1), targets, numbers - 1)
+
+
+_COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
+
+
+def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
+    """Windows padded into files (`padded_windows`), from which they are mapped; written once.
+
+    A run that was killed goes on with the part at which it was.
+
+    Args:
+        parts: The windows, some at a time, the same ones in every run.
+        folder: Where the arrays lie; the caller's alone.
+        width: Longest history, L.
+        padding: Side of the padding.
+    """
+    if not are_finished(folder):
+        with ColumnWriter(folder, _COLUMNS) as writer:
+            done = int(writer.state.get("groups", 0))
+            for group, found in enumerate(parts):
+                if group >= done:
+                    windows = padded_windows(found, width, padding)
+                    for name in _COLUMNS:
+                        writer.append(name, getattr(windows, name))
+                    writer.commit({"groups": group + 1})
+            writer.finish()
+    return Windows(**{name: values.reshape(-1, width) for name, values in open_columns(folder).arrays.items()})
+
+
+def joined_windows(parts: Sequence[Windows]) -> Windows:
+    """The windows of all parts, one part after another."""
+    return Windows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})
+
+
+def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]) -> FlatWindows:
+    """The rows of some splits as windows of at most `max_history` + 1 items, each row's target a target exactly once.
+
+    They are those of `row_windows`, which finds by their items what rows belong together; here it is their places that
+    say it.
+
+    Args:
+        chains: Sequences.
+        max_history: Most items that a history holds.
+        together: Whether items of one time are one step.
+        numbered: Split → what its rows are numbered from ; of the splits that are wanted.
+    """
+    numbers, owners, begins, ends, places = _targets(chains, max_history, together, numbered)
+    alone = ends == places  # no earlier target of its step
+    goes_on = np.zeros(len(places), dtype=bool)
+    goes_on[1:] = (np.diff(places) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
+    heads = np.flatnonzero(~goes_on)
+    lasts = np.append(heads[1:], len(places)) - 1
+    read = ends[heads] - begins[heads]
+    lengths = read + places[lasts] + 1 - places[heads]
+    edges = [
+        np.stack(pair, axis=1).ravel() for pair in ((begins[heads], places[heads]), (ends[heads], places[lasts] + 1))
+    ]
+    taken = ranges(edges[0], edges[1])
+    stops = np.cumsum(lengths)
+    rows = np.full(len(taken), -1, dtype=np.int64)
+    rows[ranges(stops - lengths + read, stops)] = numbers
+    found = cut_windows(stops - lengths, stops, read, max_history)
+    return FlatWindows(chains.items[taken].astype(np.int32), rows, *found)
+
+
+def _targets(
+    chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Number, sequence, begin and end of the history, and place of every row that is wanted, by place: int64 (R,)."""
+    parts = []
+    for split, start in numbered.items():
+        found, rows = chains.split_rows(split, max_history, together)
+        places = np.flatnonzero(chains.splits == SPLITS.index(split))
+        parts.append(np.stack([found + start, rows.user_numbers, rows.begins, rows.ends, places]))
+    every = np.concatenate(parts, axis=1)
+    numbers, owners, begins, ends, places = every[:, np.argsort(every[-1], kind="stable")]
+    return numbers, owners, begins, ends, places
+
+
+def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
+    """Rows of one split as windows of at most `max_history` + 1 items, each row's target a target exactly once.
 
     A user's rows are joined where each history continues the row before. The first window begins with the user's
     first item; where a user has more items, later windows overlap by half a history, so that a target never sees less
     than half of `max_history` items that its row has. With at most `max_history` + 1 items a user is one window, and
     every target sees exactly the history of its row.
 
-    Where items of one moment are one step (`Corpus.together`), rows of one step share their history and do not continue
-    one another: all but one begin a window of their own, and so does the row of the next step.
+    Where items of one moment are one step, rows of one step share their history and do not continue one another: all
+    but one begin a window of their own, and so does the row of the next step.
 
     Returns:
-        Windows in the order of each user's first row.
+        Windows in the order of each user's first row, and how many sequences the rows make.
     """
-    rows = corpus.rows(split)
-    found, sequences = row_windows(rows, corpus.max_history)
-    if corpus.together:
-        logger.info(
-            "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the user's "
-            "row before is no target.",
-            f"{sequences - len(np.unique(rows.user_numbers)):,}",
-            f"{len(rows):,}",
-            split,
-        )
-    return list(found.each(corpus.together))
-
-
-def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
-    """The windows of `user_windows`, in a few arrays, and how many sequences the rows make."""
     _, firsts, users = np.unique(rows.user_numbers, return_index=True, return_inverse=True)
     order = np.argsort(firsts[users], kind="stable")  # user by user, in the order of their first rows
     heads = np.flatnonzero(~_continued(rows, order, max_history))
@@ -180,28 +316,20 @@ class Recency:
 
     def __init__(self, split: str, count: int, recency: float):
         self._ages = recency_of(split, count, recency)
-        chunks = (np.arange(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
-        self.mean = sum(float(self._ages(chunk).sum(dtype=np.float64)) for chunk in chunks) / max(1, count)
+        starts = range(0, max(1, count), _CHUNK)
+        chunks = [np.arange(start, min(start + _CHUNK, max(1, count))) for start in starts]
+        self.mean = float(np.average([self._ages(chunk).mean() for chunk in chunks], weights=list(map(len, chunks))))
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Weights of rows, by their numbers from 0: float32."""
         return self._ages(rows) / np.float32(self.mean)
 
 
-def recency_weights(corpus: Corpus, recency: float) -> np.ndarray:
-    """How much each training row weighs: exp(-recency · age), where a row's age is the share of the rows after it.
-
-    Only a split by global time has its rows in the order of time; with any other all rows weigh 1.
-
-    Returns:
-        float32 (R,), at most 1.
-    """
-    count = len(corpus.rows("train"))
-    return recency_of(corpus.split, count, recency)(np.arange(count))
-
-
 def recency_of(split: str, count: int, recency: float) -> Callable[[np.ndarray], np.ndarray]:
-    """What gives the weights of training rows by their numbers; see `recency_weights`.
+    """A function from numbers of training rows to their weights: exp(-recency · age), float32, at most 1.
+
+    A row's age is the share of the rows after it. Only a split by global time has its rows in the order of time; with
+    any other all rows weigh 1.
 
     Args:
         split: Name of the split.

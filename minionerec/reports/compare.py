@@ -14,8 +14,7 @@ from minionerec.core.places import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
-from minionerec.data.sequences import Split
-from minionerec.data.stored import StoredCorpus
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MISSING
@@ -23,7 +22,6 @@ from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.cells import difference_cell, estimate_cell
 from minionerec.reports.config import CompareConfig
 from minionerec.reports.document import Block, Cell, Paragraph, Section, Table
-from minionerec.reports.ground import read_data
 from minionerec.reports.markdown import render_markdown
 from minionerec.reports.page import write_page
 from minionerec.reports.reference import Reference, ReferenceRow, load_reference
@@ -156,7 +154,7 @@ def compare(config: CompareConfig) -> dict[str, Compared]:
     places = {name: find_path(path) for name, path in config.runs.items()}
     spoken = {name: splits_of(place) for name, place in places.items()}
     reference = load_reference(config.reference) if config.reference else None
-    data = read_data(config.corpus, config.protocol, config.items) if config.slices else None
+    data = read_examples(config.corpus, PROTOCOLS[config.protocol], config.items) if config.slices else None
     found = {}
     for split in SPLITS:
         systems = [load_system(name, place, split) for name, place in places.items() if split in spoken[name]]
@@ -198,7 +196,7 @@ def _bootstrap(systems: Sequence[System], config: CompareConfig) -> Bootstrap:
     return Bootstrap.of(config.seed, config.resamples, config.resample, systems[0].users)
 
 
-def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus | StoredCorpus | Split) -> ByKind:
+def _by_kind(systems: list[System], split: str, config: CompareConfig, data: Corpus) -> ByKind:
     rows = RankedSplit.of(data, split)
     if not np.array_equal(systems[0].targets, rows.targets):
         raise ArtefactError(

@@ -6,11 +6,8 @@ from html import unescape
 
 import pandas as pd
 
-from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
-from minionerec.data.sequences import Split
-from minionerec.data.stored import StoredCorpus, read_corpus
+from minionerec.data.protocols import PROTOCOLS, Protocol, read_examples
 from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.config import ReportConfig
 
@@ -37,7 +34,7 @@ class Ground:
     items: pd.DataFrame
     sizes: Mapping[str, int]
     max_history: int
-    data: Corpus | StoredCorpus | Split
+    data: Corpus
 
     @property
     def n_items(self) -> int:
@@ -63,25 +60,7 @@ def read_ground(config: ReportConfig) -> Ground:
         ArtefactError: If the corpus is missing.
         DataError: If a file is malformed or too small, or the split holds no row.
     """
-    protocol, data = PROTOCOLS[config.protocol], read_data(config.corpus, config.protocol, config.items)
-    if isinstance(data, Split):
-        title, items, max_history = data.title, data.catalogue, protocol.max_len
-    else:
-        title, items, max_history = data.split, data.items, data.max_history
-    if isinstance(data, StoredCorpus):
-        sizes = dict(data.sizes)
-    else:
-        sizes = {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
-    return Ground(RankedSplit.of(data, config.split), title, protocol, items, sizes, max_history, data)
-
-
-def read_data(corpus: str, protocol: str, items: str) -> Corpus | StoredCorpus | Split:
-    """A corpus (a large one as it lies on disk), or what a protocol makes of a file of sequences.
-
-    Raises:
-        ArtefactError: If the corpus is missing.
-        DataError: If a file is malformed or too small.
-    """
-    if protocol == ROWS:
-        return read_corpus(find_path(corpus))
-    return read_split(corpus, PROTOCOLS[protocol], items)
+    protocol = PROTOCOLS[config.protocol]
+    data = read_examples(config.corpus, protocol, config.items)
+    rows = RankedSplit.of(data, config.split)
+    return Ground(rows, data.split, protocol, data.items, data.sizes, data.max_history, data)

@@ -12,8 +12,8 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.core.refit import require_held_out
+from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
-from minionerec.data.stored import read_corpus
 from minionerec.metrics.level_slices import LevelPart, format_level_parts, levels_by_kind
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import Predictions
@@ -103,7 +103,7 @@ def _kinds(predictions: Predictions, place: Path, config: LevelsConfig, where: s
     split = config.split
     if place.is_dir() and is_artefact(place):
         split = str(read_manifest(place)["counts"].get("split", split))
-    corpus = read_corpus(find_path(config.corpus))
+    corpus = Corpus.load(find_path(config.corpus))
     rows = RankedSplit.of(corpus, split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()

@@ -12,8 +12,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import corpus_windows
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.windows import padded_windows
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, check_decoder_alone, load_bundle, write_model_files
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
@@ -172,11 +172,11 @@ def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transiti
     Raises:
         DataError: If there is no pair.
     """
-    windows = corpus_windows(corpus, corpus.max_history, "right")
     number = np.concatenate([[0], table.sid_numbers + 1])
+    padded = (padded_windows(part, corpus.max_history, "right") for part in corpus.windows("train"))
+    parts = ((number[windows.histories], number[windows.targets]) for windows in padded)
     shape = model.config
-    histories, targets = number[windows.histories], number[windows.targets]
-    found = count_transitions(histories, targets, table.n_unique, shape.reach, shape.decay, shape.reverse)
+    found = count_transitions_in_parts(parts, table.n_unique, shape.reach, shape.decay, shape.reverse)
     if not len(found.counts):
         raise DataError(
             "the corpus has no training row with a history, so there is no pair to count. Keep the rows that the "

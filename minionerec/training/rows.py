@@ -8,9 +8,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
+from minionerec.data.corpus import Corpus
 from minionerec.data.moments import row_moments
 from minionerec.data.rows import SplitRows
-from minionerec.data.windows import Window, recency_weights, user_windows, varied_windows
+from minionerec.data.windows import Window, recency_of, varied_windows
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -120,9 +121,14 @@ def tokenise_rows(
 ) -> TokenizedExamples:
     """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
     rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
-    ages = recency_weights(builder.corpus, recency)
+    ages = _ages(builder.corpus, recency)
     with_histories(rows, builder, builder.corpus.rows("train"), ages / ages.mean())
     return rows
+
+
+def _ages(corpus: Corpus, recency: float) -> np.ndarray:
+    count = len(corpus.rows("train"))
+    return recency_of(corpus.split, count, recency)(np.arange(count))
 
 
 def with_histories(rows: TokenizedExamples, builder: ExampleBuilder, asked: SplitRows, weights: np.ndarray) -> None:
@@ -186,7 +192,7 @@ def tokenise_windows(
     start, items, cut = window_texts(tokenizer, builder, task)
     said = [task == NEXT_SID or bool(title.strip()) for title in builder.titles]
     numbers = (builder.table.sid_numbers + 1).tolist()
-    ages = recency_weights(builder.corpus, recency)
+    ages = _ages(builder.corpus, recency)
     ages /= ages.mean()
     rows = TokenizedExamples()
     for window in windows:
@@ -229,7 +235,9 @@ def training_rows(
     chosen, counts = TokenizedExamples(), {}
     for task, weight in config.tasks.items():
         if task in (NEXT_SID, NEXT_TITLE) and config.all_positions:
-            windows = user_windows(builder.corpus)
+            windows = [
+                window for part in builder.corpus.windows("train") for window in part.each(builder.corpus.together)
+            ]
             windows += varied_windows(windows, config.variants, config.seed)
             rows = tokenise_windows(tokenizer, builder, windows, config.recency, task)
         elif task == NEXT_SID:

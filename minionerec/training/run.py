@@ -42,8 +42,6 @@ from minionerec.core.processes import (
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_windows import sampled_rows
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.quiet import quiet_libraries
 from minionerec.models.decoding.branches import BrokenScores
@@ -264,12 +262,12 @@ class TrainingRun:
         corpus = Corpus.load(self.inputs["corpus"])
         return corpus if self.refit is None else corpus.with_every_row()
 
-    def sample_corpus(self, stored: StoredCorpus, eval_rows: int) -> Corpus:
+    def sample_corpus(self, stored: Corpus, eval_rows: int) -> Corpus:
         """The items of a corpus on disk, a sample of its validation rows, and no training row; of a refit no row."""
         sample = SplitRows.none()
         if self.refit is None:
-            sample = sampled_rows(stored, "valid", eval_rows, self.config.seed)
-        return replace(stored.without_rows(), valid=sample)
+            sample = stored.sample("valid", eval_rows, self.config.seed)
+        return replace(stored.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """What the trainer is told (`trainer_arguments`); of a refit without validation."""

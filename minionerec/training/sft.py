@@ -21,7 +21,6 @@ from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import warn_untold
 from minionerec.data.names import SPLITS
-from minionerec.data.stored import StoredCorpus
 from minionerec.models.backbone.build import (
     ScratchShape,
     load_pretrained,
@@ -332,7 +331,7 @@ def _backbone(
     return model, pretrained_tokenizer
 
 
-def _load(config: SftConfig, run: TrainingRun, stored: StoredCorpus | None) -> tuple[Bundle, ExampleBuilder]:
+def _load(config: SftConfig, run: TrainingRun, stored: Corpus | None) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and what makes its examples."""
     corpus = run.load_corpus() if stored is None else run.sample_corpus(stored, config.eval_rows)
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
@@ -417,7 +416,7 @@ def _say_rows(bundle: Bundle, rows: TokenizedExamples | DiskRows, task_counts: M
 
 
 def _rows(
-    config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, stored: StoredCorpus | None
+    config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, stored: Corpus | None
 ) -> tuple[TokenizedExamples | DiskRows, Mapping[str, int]]:
     """The training rows of all tasks, in memory or on disk, and the number of rows of each task."""
     if stored is None:
@@ -429,7 +428,7 @@ def _rows(
 
 
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    stored = StoredCorpus.open(run.inputs["corpus"]) if config.stream else None
+    stored = Corpus.load(run.inputs["corpus"]) if config.stream else None
     bundle, builder = _load(config, run, stored)
     rows, task_counts = _rows(config, run, bundle, builder, stored)
     _say_rows(bundle, rows, task_counts)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.browser import addresses, chromium, complaints, set_screen
 from support.checkpoints import save_checkpoint
+from support.examples import sid_windows
 from support.paths import ROOT
 from support.preloaded import python
 
@@ -22,7 +23,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.windows import sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")

@@ -203,14 +203,12 @@ def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, d
     assert all_finite(ended[1].state_dict().values())
     for mine, theirs in zip(ended[0].state_dict().values(), ended[1].state_dict().values(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-3)
-    samples = load.load_ranker(whole, Corpus.load(shop / "corpus"))._samples(
-        list(Corpus.load(shop / "corpus").test.histories)
-    )
+    rows = Corpus.load(shop / "corpus").test
     lists, ranks = [], []
     for place in (CPU, device):
         model = load_sequential(whole).to(place)
-        items, scores = top_items(model, samples, "keep", place, 6)
+        items, scores = top_items(model, rows, "keep", place, 6)
         lists.append((items, scores))
-        ranks.append(rank_rows(model, samples, "keep", place)["item"])
+        ranks.append(rank_rows(model, rows, "keep", place)["item"])
     assert same_lists(*lists)
     assert np.mean(ranks[0] == ranks[1]) > 0.9

@@ -6,12 +6,12 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.examples import in_files
 from support.small_shop import copied, sign, stage
 
 from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
 from minionerec.data.shards import REMEDY, shard_files
-from minionerec.data.stored import StoredCorpus
 
 FILE = "sequences/00000.parquet"
 LISTS = ("items", "times", "rows", "splits")
@@ -169,7 +169,7 @@ def test_a_file_of_another_form_is_one_line(place, flaw):
     line = refused(place, said, place / FILE)
     for read in (lambda corpus: list(corpus.chains()), lambda corpus: list(corpus.batches("train"))):
         with pytest.raises(ArtefactError, match=re.escape(line)):
-            read(StoredCorpus.open(place))
+            read(in_files(place))
 
 
 @pytest.mark.parametrize("flaw", ["no items", "an item beyond the catalogue", "a user is missing", "a row of no split"])
@@ -205,7 +205,7 @@ def test_a_row_that_is_missing_or_there_twice_is_one_line(place, number):
     sign(place)
     refused(place, f"train row 5 is in none of its files, {FILE}", place)
     with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train rows"):
-        StoredCorpus.open(place).rows("train", [5])
+        in_files(place).chosen("train", [5])
 
 
 def test_a_sequence_that_is_missing_or_there_twice_is_one_line(place):
@@ -229,7 +229,7 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
     Corpus.load(parts)
     stray = parts / "sequences/00099.parquet"
     stray.write_bytes(before)
-    for read in (Corpus.load, StoredCorpus.open):
+    for read in (Corpus.load, in_files):
         with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
             read(parts)
     sign(parts)

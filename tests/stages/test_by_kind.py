@@ -16,7 +16,7 @@ from support.runs import write_run
 from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.data.rows import SplitRows
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
@@ -198,13 +198,13 @@ def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     sequences = [" ".join([f"u{user}", *(f"i{item}" for item in rng.integers(0, 30, 8))]) for user in range(70)]
     Path("data.txt").write_text("\n".join(sequences) + "\n")
-    split = read_split("data.txt", PROTOCOLS["a"])
+    split = read_examples("data.txt", PROTOCOLS["a"])
     ranks = rng.integers(1, 20, (2, 70))
-    write_run(Path("runs"), ranks, split.targets("test"), valid=False)
+    write_run(Path("runs"), ranks, split.test.targets, valid=False)
     settings = {"runs": {"mine": "runs"}, "level": "item", "corpus": "data.txt"}
     line = run_compare(compare(**settings, protocol="a")).splits["test"][0]
     part = part_of(line["slices"], "pair", "did not")
-    histories, targets = split.histories("test"), split.targets("test")
+    histories, targets = split.test.histories, split.test.targets
     pairs = {pair for items in histories for pair in pairwise(items[:-1])}
     where = np.array([(items[-1], target) not in pairs for items, target in zip(histories, targets, strict=True)])
     assert part["rows"] == where.sum()

@@ -18,7 +18,7 @@ from minionerec.cli.recipes import shipped_recipes
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import load_settings
-from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.reports.cells import MINUS
 from minionerec.reports.experiment_log.config import ExperimentLogConfig
@@ -243,7 +243,7 @@ def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monke
     rng = np.random.default_rng(0)
     lines = [" ".join([f"u{user}", *(f"i{(user + step) % 30:02d}" for step in range(8))]) for user in range(60)]
     Path("data.txt").write_text("\n".join(lines) + "\n")
-    targets = read_split("data.txt", PROTOCOLS["b"], "").targets("test")
+    targets = read_examples("data.txt", PROTOCOLS["b"], "").test.targets
     for name, most in (("sasrec", 12), ("fearec", 28), *((f"other {n}", 25) for n in range(3))):
         ranks = rng.integers(1, most, (2, len(targets)))
         write_run(Path(name), ranks, targets, lists=[lists_of(found, targets, 10, 30) for found in ranks])
@@ -289,7 +289,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     for name, protocol, models in (("Beauty", "b", ("causal", "sasrec")), ("LastFM", "a", ("causal", "wearec"))):
         file = Path(f"data/sequential/{name}.txt")
         file.write_text("\n".join(lines) + "\n")
-        targets = read_split(file, PROTOCOLS[protocol], "").targets("test")
+        targets = read_examples(file, PROTOCOLS[protocol], "").test.targets
         for number, model in enumerate(models):
             ranks = np.random.default_rng(number).integers(1, 12, (2, len(targets)))
             lists = [lists_of(found, targets, 20, 30) for found in ranks]

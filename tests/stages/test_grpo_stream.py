@@ -11,7 +11,7 @@ from support.launched import launch
 from support.training import builder_of, grpo_config, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.stored import StoredCorpus
+from minionerec.data.corpus import Corpus
 from minionerec.training.grpo.rows import grpo_rows
 from minionerec.training.grpo.stage import disk_prompts, run_grpo
 from minionerec.training.sft import run_sft
@@ -38,7 +38,7 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     bundle, builder, _ = builder_of(shop)
     config = streamed(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
     memory = grpo_rows(builder, bundle.tokenizer, config, 512)
-    stored = StoredCorpus.open(shop / "corpus")
+    stored = Corpus.load(shop / "corpus")
     disk = disk_prompts(builder, bundle.tokenizer, stored, config, 512, tmp_path / "rows")
     assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
     assert (disk.cut, disk.filled_up, len(disk.rows)) == (memory.cut, memory.filled_up, 200)

@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 from support.evaluation import config, copy_artefact
+from support.examples import in_files, keep_in_files
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError
 from minionerec.data import shards, transitions
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import row_kinds
-from minionerec.data.stored import StoredCorpus, read_corpus
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
@@ -49,15 +49,9 @@ def counted(asked):
     return lambda *of, **how: asked.append(of) or chosen_baselines(*of, **how)
 
 
-def is_on_disk(monkeypatch):
-    """Let every corpus be a large one, which nobody may load."""
-    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 5)
-    monkeypatch.setattr(Corpus, "load", None)
-
-
 @pytest.mark.parametrize("part", [1, 10, 1000])
 def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_path, monkeypatch, part):
-    is_on_disk(monkeypatch)
+    keep_in_files(monkeypatch)
     monkeypatch.setattr(baselines, "_PART", part)
     found = run_eval(config(pieces, slices=True, output=str(tmp_path / "eval"))).output
     for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "metrics.json", "metrics.txt", "predictions.json"):
@@ -66,7 +60,7 @@ def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_pat
 
 def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeypatch):
     whole = report(pieces, tmp_path / "whole", monkeypatch)
-    is_on_disk(monkeypatch)
+    keep_in_files(monkeypatch)
     parts = report(pieces, tmp_path / "parts", monkeypatch)
     assert parts.html.read_bytes() == whole.html.read_bytes()
     assert (parts.html.parent / "metrics.json").read_bytes() == (whole.html.parent / "metrics.json").read_bytes()
@@ -130,7 +124,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
 def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
-    stored, corpus = StoredCorpus.open(pieces / "corpus"), Corpus.load(pieces / "corpus")
+    stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = RankedSplit.of(corpus, split)
     ours, theirs = (
         row_kinds(data, RankedSplit.of(data, split), split, row_times(data, split)) for data in (stored, corpus)
@@ -141,10 +135,6 @@ def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
             kind: found.tolist() for kind, found in kinds.items()
         }
     assert len(rows) == stored.sizes[split]
-
-
-def test_small_corpora_are_read_into_memory(pieces):
-    assert isinstance(read_corpus(pieces / "corpus"), Corpus)
 
 
 def test_the_page_of_an_evaluation_says_what_its_baselines_file_says(pieces):

@@ -17,8 +17,8 @@ from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
 from minionerec.data.city.people import visits_of
 from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
-from minionerec.data.stored import StoredCorpus
 
 BLOCKS = {"items": 60, "users": 17_000, "mean_interactions": 3, "days": 30, "seed": 1}  # three blocks
 SMALL = {"items": 200, "users": 300, "mean_interactions": 8, "days": 200, "seed": 2}
@@ -125,7 +125,7 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     """Lists of all items, sorted, instead of candidates; and probabilities of the targets one by one."""
     result = run_city_ceiling(ceiling(small))
     content = json.loads((result.output / "ceiling.json").read_text())
-    corpus = StoredCorpus.open(small / "corpus").load()
+    corpus = Corpus.load(small / "corpus")
     moments, targets = moments_of(corpus.test), corpus.test.targets
     dense = probabilities(city_people(read_manifest(small / "city")["settings"]), moments)
     assert (content["rows"], content["split"]) == (len(targets), "global time 8:1:1")
@@ -154,7 +154,7 @@ def test_rows_depend_on_the_choices_they_came_from(small):
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
     pauses = visits_of(people, 0).pauses
-    corpus = StoredCorpus.open(small / "corpus").load()
+    corpus = Corpus.load(small / "corpus")
     found = {}
     for rows in corpus.splits().values():
         moments, targets = moments_of(rows), rows.targets
@@ -204,7 +204,7 @@ def test_a_corpus_that_is_not_all_of_the_city_is_refused(small, settings, messag
 
 
 def test_items_may_lie_in_several_pieces(small):
-    corpus = StoredCorpus.open(small / "corpus")
+    corpus = Corpus.load(small / "corpus")
     pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
     check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
     other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))

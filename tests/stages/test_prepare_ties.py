@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.baskets import rows_by_hand, source_of
+from support.examples import sid_windows
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
@@ -21,7 +22,6 @@ from minionerec.data.rows import joined
 from minionerec.data.shards import shard_files
 from minionerec.data.times import row_times
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.windows import sid_windows
 
 DAY = 86_400
 

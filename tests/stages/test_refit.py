@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from support.evaluation import config as eval_config
+from support.examples import user_windows
 from support.kill import Point, stage_in_child
 from support.small_shop import sign, spoil_manifest
 from support.training import (
@@ -29,7 +30,6 @@ from minionerec.core.refit import refitted_behind, require_held_out
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split
-from minionerec.data.windows import user_windows
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.recommend.config import ExportConfig

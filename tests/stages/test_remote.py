@@ -8,7 +8,6 @@ from support.small_shop import command, make_shop, stage
 from minionerec.core.artefacts import MANIFEST, fingerprint, read_manifest
 from minionerec.core.remote import look_again
 from minionerec.data.corpus import Corpus
-from minionerec.data.stored import StoredCorpus
 from minionerec.recommend.recommender import Recommender
 from minionerec.sid.table import SidTable
 
@@ -94,7 +93,7 @@ def test_raw_tables_elsewhere(shop):
 def test_the_library_reads_urls_too(shop):
     here, there = Corpus.load(shop / "corpus"), Corpus.load("memory://shop/corpus")
     assert here.items.equals(there.items) and here.train.targets.tolist() == there.train.targets.tolist()
-    assert StoredCorpus.open("memory://shop/corpus").sizes == StoredCorpus.open(shop / "corpus").sizes
+    assert Corpus.load("memory://shop/corpus").sizes == Corpus.load(shop / "corpus").sizes
     assert SidTable.load_index("memory://shop/sids").sids == SidTable.load_index(shop / "sids").sids
     lists = [
         Recommender.load(checkpoint, corpus=corpus).recommend(["i1", "i2"], k=3).items

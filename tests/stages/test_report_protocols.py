@@ -11,7 +11,7 @@ from support.runs import lists_of, write_run
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, read_split
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.data.rows import SplitRows
 from minionerec.metrics.predictions import FILE
 from minionerec.metrics.ranked import Ranked, write_ranks
@@ -40,8 +40,8 @@ def shop(tmp_path, monkeypatch):
     Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Thing <b>{n}</b>" for n in range(ITEMS)}))
     made = {}
     for protocol in "ab":
-        split = read_split("data.txt", PROTOCOLS[protocol], "titles.json")
-        targets = split.targets("test")
+        split = read_examples("data.txt", PROTOCOLS[protocol], "titles.json")
+        targets = split.test.targets
         for name, most in (("wearec", 12), ("mine", 28)):
             ranks = rng.integers(1, most, (2, len(targets)))
             lists = [lists_of(found, targets, 10, ITEMS) for found in ranks]
@@ -137,13 +137,13 @@ def test_baselines_keep_to_the_protocol(shop):
             kept.baselines["most recent items"].lists.items, kept.ground.rows.histories, strict=True
         )
     )
-    split = read_split("data.txt", PROTOCOLS["b"])
+    split = read_examples("data.txt", PROTOCOLS["b"])
     best = np.argsort(-split.popularity(), kind="stable").tolist()
     if kept.chosen.popularity_exclude_seen:  # which validation examples decide
-        best.sort(key=set(split.histories("test")[0].tolist()).__contains__)
+        best.sort(key=set(split.test.histories[0].tolist()).__contains__)
     assert kept.baselines["popularity"].lists.items[0] == best[:10]
     last = kept.baselines["most recent items"].lists.items
-    assert [items[0] for items in last] == [history[-1] for history in split.histories("test")]
+    assert [items[0] for items in last] == [history[-1] for history in split.test.histories]
 
 
 def test_many_recommenders_stand_below_one_another(shop):
@@ -179,7 +179,7 @@ def test_data_may_lie_in_the_folder_of_the_data(shop, monkeypatch):
 
 
 def test_rows_of_another_protocol_are_refused(shop):
-    targets = read_split("data.txt", PROTOCOLS["a"], "titles.json").targets("test").copy()
+    targets = read_examples("data.txt", PROTOCOLS["a"], "titles.json").test.targets.copy()
     targets[1] = (targets[1] + 1) % ITEMS
     write_run(Path("other"), np.ones((1, len(targets)), int), targets)
     message = r"other/seed-9/predictions \(x\): row 1 has target \d+, in the test split .* items names the file"
@@ -193,10 +193,10 @@ def test_rows_of_another_protocol_are_refused(shop):
 
 
 def test_validation_rows_have_ranks_and_no_lists(shop):
-    split = read_split("data.txt", PROTOCOLS["a"], "titles.json")
-    targets = split.targets("valid")
+    split = read_examples("data.txt", PROTOCOLS["a"], "titles.json")
+    targets = split.valid.targets
     ranks = np.arange(len(targets))[None] % 7 + 1
-    lists = lists_of(ranks[0], split.targets("test"), 10, ITEMS)
+    lists = lists_of(ranks[0], split.test.targets, 10, ITEMS)
     counts = {"split": "test", "beams": 10, "given": []}
     with write_artefact("both", "predictions", config={}, counts=counts) as place:
         lists.to_frame().to_parquet(place / FILE, index=False)

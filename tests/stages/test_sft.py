@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from support.examples import user_windows
 from support.training import (
     TRAINED,
     builder_of,
@@ -17,7 +18,6 @@ from support.training import (
 
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.data.windows import user_windows
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.decoder import decode_prompts

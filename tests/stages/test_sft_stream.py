@@ -16,7 +16,6 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
 from minionerec.models.prompts.examples import ExampleBuilder
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
@@ -59,7 +58,7 @@ def both_of(folder, place, split="leave-last-out", **changes):
     corpus = replace(corpus, split=split)
     builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
     memory, counts = training_rows(bundle.tokenizer, builder, config)
-    stored = StoredCorpus.open(folder / "corpus")
+    stored = Corpus.load(folder / "corpus")
     stored = replace(stored, counts={**stored.counts, "split": split})
     none = SplitRows.none()
     items = Corpus(corpus.items, none, none, none, split, corpus.max_history)
@@ -135,7 +134,7 @@ def shards_of(tmp_path_factory):
         patch.setattr("minionerec.data.shards.SHARD", 100)
         make_inputs(folder)
     run_sft(sft_config(folder, epochs=0.1))
-    assert len(StoredCorpus.open(folder / "corpus").files) == 3
+    assert len(Corpus.load(folder / "corpus").files) == 3
     return folder
 
 

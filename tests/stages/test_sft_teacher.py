@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
+from support.examples import user_windows
 from support.training import (
     Killed,
     builder_of,
@@ -17,7 +18,6 @@ from support.training import (
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.windows import user_windows
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
+from support.examples import keep_in_files, sid_windows
 from support.kill import Point, stage_in_child
 from support.processes import keeping_weights, stage_in_processes
 from support.training import (
@@ -40,7 +41,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
-from minionerec.training.catalogue.windows import collate, sid_windows
+from minionerec.training.catalogue.windows import WindowDataset, collate
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -85,7 +86,7 @@ def test_windows_are_the_training_rows(trained):
         assert sorted(found) == sorted(wanted)
         assert (part["weights"] == 1).all()
         assert set(np.unique(part["labels"])) <= {-100, *range(1, N_ITEMS + 1)}
-    batch = collate([{name: values[place].tolist() for name, values in windows.items()} for place in (0, 3)])
+    batch = collate([WindowDataset(windows)[place] for place in (0, 3)])
     assert batch["histories"].shape == batch["labels"].shape == batch["weights"].shape == (2, 3)
 
 
@@ -603,19 +604,18 @@ def test_blocks_change_nothing_in_a_run(trained, tmp_path, monkeypatch):
 def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path, monkeypatch, make, caplog):
     """The same windows in another order; a stopped run goes on, and nothing is left of the arrays."""
     folder, _ = trained
-    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 100)
-    monkeypatch.setattr(Corpus, "load", None)
+    keep_in_files(monkeypatch, 100)
     config = make(folder, output=str(tmp_path / "whole"), epochs=4)
     with caplog.at_level("INFO", "minionerec"):
         result = run_catalogue(config)
-    assert "read shard by shard: it has 120 training rows" in caplog.text
+    assert "has 120 training examples: they stay in its files" in caplog.text
     assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
     assert np.diff(validations(result.output, "eval_loss")).sum() < 0
     stopped = replace(config, output=str(tmp_path / "stopped"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 5)
         run_catalogue(stopped)
-    assert (tmp_path / "stopped.partial" / "windows").is_dir()
+    assert (tmp_path / "stopped.partial" / "rows").is_dir()
     run_catalogue(stopped)
     assert same_weights(stopped.output, config.output)
     assert not list(tmp_path.rglob("*.npy"))

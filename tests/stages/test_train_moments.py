@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
+from support.examples import keep_in_files
 from support.moments import LATER_ON, make_moments
 from support.small_shop import sign, spoil_manifest
 from support.training import (
@@ -228,11 +229,10 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
 
 @pytest.mark.parametrize("loss", [{}, {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}])
 def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatch, caplog, loss):
-    monkeypatch.setattr("minionerec.data.stored.ROWS_IN_MEMORY", 100)
-    monkeypatch.setattr(Corpus, "load", None)
+    keep_in_files(monkeypatch, 100)
     with caplog.at_level("INFO", "minionerec"):
         result = run_catalogue(told(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
-    assert "read shard by shard" in caplog.text and "has no times" not in caplog.text
+    assert "they stay in its files" in caplog.text and "has no times" not in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
     assert set(result.counts["popularity"]) == set(MOMENTS)
     logs = [load_bundle(place).model.popularity.logs for place in (tmp_path / "shards", made / "told")]

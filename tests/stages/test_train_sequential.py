@@ -18,8 +18,9 @@ from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
-from minionerec.data.protocols import read_split
+from minionerec.data.protocols import read_examples
 from minionerec.data.transitions import count_transitions
+from minionerec.data.windows import padded_windows
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
@@ -289,11 +290,12 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     assert (test["sid"] <= test["item"]).all() and (test["sid"] < test["item"]).any()
     model = load_sequential(folder / "model")
     protocol = config.resolved_protocol()
-    split = read_split(config.corpus, protocol)
+    split = read_examples(config.corpus, protocol)
     again = rank_rows(model, split.test, protocol.seen, pick_device("cpu"))
     assert again["item"].tolist() == test["item"].tolist()
     assert model.text[1:].abs().sum() > 0
-    windows = split.windows
+    (whole,) = split.windows("train")
+    windows = padded_windows(whole, protocol.max_len, protocol.padding)
     assert model.pairs.counts.sum() == pytest.approx(
         count_transitions(windows.histories, windows.targets, model.num_items, 3, 0.6, 0.3).counts.sum()
     )

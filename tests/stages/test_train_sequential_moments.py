@@ -1,7 +1,6 @@
 """Sequential recommenders that are told moments: what they learn, killed, read back, asked by a request, refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME
-from minionerec.data.protocols import PROTOCOLS
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
@@ -79,14 +77,16 @@ def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
     }
     assert ndcg(found[True]) > 0.95
     assert 0.6 < ndcg(found[False]) < 0.9  # half of the rows first and half of them second would be 0.82
-    model, rows = load_sequential(model_of(tmp_path / "1")), PROTOCOLS["rows"].split(Corpus.load(made / "corpus")).test
-    histories, newest = torch.from_numpy(rows.histories).long(), torch.from_numpy(rows.flat[rows.ends - 1]).long() - 1
+    model, rows = load_sequential(model_of(tmp_path / "1")), Corpus.load(made / "corpus").test
+    histories, newest = (
+        torch.from_numpy(part).long() for part in (rows.padded(model.max_len, model.padding), rows.newest)
+    )
     followers = {SAME: (newest + 1) % N_ITEMS, LATER: torch.full_like(newest, LATER_ON)}
     with torch.no_grad():
         for moment, follower in followers.items():
             best = model.scores(histories, None, torch.full_like(newest, moment))[:, 1:].argmax(1)
             assert (best == follower).float().mean() > 0.85
-    untold = rank_rows(model, replace(rows, moments=None), "keep", torch.device("cpu"))["item"]
+    untold = rank_rows(model, rows, "keep", torch.device("cpu"))["item"]
     assert 0.6 < ranking_metrics(untold, (10,))["NDCG@10"].mean() < 0.9
 
 

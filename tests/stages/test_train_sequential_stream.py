@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from minionerec.data.stored_split import stored_split
 from safetensors.torch import load_file
 from support.kill import Point, stage_in_child
 
@@ -14,8 +15,6 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_split import stored_split
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
 from minionerec.metrics.predictions import Predictions
 from minionerec.training.sequential.config import SequentialConfig
@@ -46,7 +45,7 @@ def config_of(demo, output, **changes):
 def test_rows_on_disk_are_those_in_memory(demo, tmp_path, max_len, padding):
     protocol = PROTOCOLS["rows"].with_changes(max_len=max_len, padding=padding)
     memory = protocol.split(Corpus.load(demo))
-    disk = stored_split(StoredCorpus.open(demo), protocol, -1, 0, tmp_path)
+    disk = stored_split(Corpus.load(demo), protocol, -1, 0, tmp_path)
 
     def plain(rows):
         return sorted(zip(map(tuple, rows.histories.tolist()), rows.targets.tolist(), strict=True))
@@ -65,7 +64,7 @@ def test_rows_on_disk_are_those_in_memory(demo, tmp_path, max_len, padding):
         assert [got.tolist() for got in disk.histories(split)] == [want.tolist() for want in memory.histories(split)]
         known = [user for user in memory.users(split) if user]
         assert [u for u, k in zip(disk.users(split), memory.users(split), strict=True) if k] == known
-    again = stored_split(StoredCorpus.open(demo), protocol, 9, 0, tmp_path)  # what was written is taken
+    again = stored_split(Corpus.load(demo), protocol, 9, 0, tmp_path)  # what was written is taken
     assert len(again.valid) == len(again.test) == 9
     assert np.shares_memory(again.train.flat, again.train.take(slice(0, 5)).flat)
 
@@ -108,7 +107,7 @@ def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path):
         assert all((one[name] == two[name]).all() for name in two)
     assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == 300
     counts = read_manifest(tmp_path / "whole" / "out" / "model")["counts"]
-    assert counts["train"] == StoredCorpus.open(demo).sizes["train"] and counts["valid"] == 300
+    assert counts["train"] == Corpus.load(demo).sizes["train"] and counts["valid"] == 300
 
 
 def test_what_cannot_be_streamed_is_refused(demo, tmp_path):

@@ -7,8 +7,8 @@ import torch
 from minionerec.data.corpus import Corpus
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.windows import sid_windows
 from support.checkpoints import save_checkpoint
+from support.examples import sid_windows
 from support.training import catalogue_config, make_inputs
 
 

@@ -21,8 +21,8 @@ from minionerec.data.city.make import city_people
 from minionerec.data.city.people import People
 from minionerec.data.city.sizes import PARQUET
 from minionerec.data.city.text import ids, numbers_of
+from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096
@@ -63,7 +63,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     with stage.work() as work:
         with work.phase("load"):
             city = open_artefact(stage.inputs["city"], "city")
-            corpus = StoredCorpus.open(stage.inputs["corpus"])
+            corpus = Corpus.load(stage.inputs["corpus"])
             people, form = city_people(city["settings"]), city["settings"].get("form", PARQUET)
             check_corpus(corpus, city["counts"], config, form)
             if corpus.max_history < people.memory:
@@ -81,7 +81,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     return CeilingResult(stage.output, counts)
 
 
-def check_corpus(corpus: StoredCorpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:
+def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:
     """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
 
     Raises:
@@ -204,7 +204,7 @@ class Totals:
         )
 
 
-def totals_of(corpus: StoredCorpus, people: People, config: CeilingConfig, form: str = PARQUET) -> Totals:
+def totals_of(corpus: Corpus, people: People, config: CeilingConfig, form: str = PARQUET) -> Totals:
     """The totals over all rows of a split, which are read some at a time.
 
     Raises:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.linear import Linear, linear
 from minionerec.models.nn.padding import length_groups, slot_range, take_slots

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 
 
 def slot_range(width: int, max_len: int, padding: Side) -> slice:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.layers import INIT_STD, by_length
 from minionerec.models.nn.linear import Linear

@@ -5,7 +5,7 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.moments import UNKNOWN
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.data.transitions import Transitions
 from minionerec.models.nn.linear import linear
 from minionerec.models.nn.moments import MomentStates

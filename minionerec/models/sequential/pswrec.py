@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.layers import (
     AttentionFrame,
     FeedForward,

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.layers import attend
 from minionerec.models.sequential.phase import NUM_BANDS, Phases
 from minionerec.models.sequential.pswrec import PhaseAttention, PSWRec, band_features, initial_band_logits

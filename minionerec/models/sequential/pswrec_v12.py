@@ -3,7 +3,7 @@
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.sequential.phase import NUM_BANDS, Phases
 from minionerec.models.sequential.pswrec import PhaseAttention, PSWRec, RotatedAttention
 

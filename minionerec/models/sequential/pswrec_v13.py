@@ -1,6 +1,6 @@
 """PSWRec V13 and V14: attention turned by phases and scaled by their magnitudes (AM-B-RoPE)."""
 
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.sequential.phase import NUM_BANDS
 from minionerec.models.sequential.pswrec import PhaseAttention, PSWRec, RotatedAttention
 

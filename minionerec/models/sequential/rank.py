@@ -7,7 +7,7 @@ import torch
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
-from minionerec.data.sequences import Samples
+from minionerec.data.rows import SplitRows, ranges
 from minionerec.models.sequential.model import SequentialModel
 
 _SCORES_AT_ONCE = 2_000_000
@@ -37,32 +37,42 @@ def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
-def check_items(model: SequentialModel, samples: Samples) -> None:
-    """Check that a model's table holds all items of some rows.
+def check_items(model: SequentialModel, rows: SplitRows, histories: np.ndarray) -> None:
+    """Check that a model's table holds all items of some rows, whose histories are as `SplitRows.padded` gives them.
 
     Raises:
         DataError: Naming the first row with an item beyond the table.
     """
-    items = np.maximum(samples.targets, samples.histories.max(1, initial=0))
-    wrong = np.flatnonzero((items > model.num_items) | (samples.targets < 1))
+    targets = rows.targets + 1
+    items = np.maximum(targets, histories.max(1, initial=0))
+    wrong = np.flatnonzero((items > model.num_items) | (targets < 1))
     if len(wrong):
         raise DataError(
-            f"row {wrong[0]} (of {len(items)}) has item {items[wrong[0]]} and target {samples.targets[wrong[0]]}, but "
-            f"the model's table has items 1 to {model.num_items}. Take the data that the model was built for."
+            f"row {wrong[0]} (of {len(items)}) has item {items[wrong[0]]} and target {targets[wrong[0]]}, but the "
+            f"model's table has items 1 to {model.num_items}. Take the data that the model was built for."
         )
 
 
 def masked_scores(
-    model: SequentialModel, samples: Samples, seen: str, device: torch.device, description: str
+    model: SequentialModel,
+    rows: SplitRows,
+    seen: str,
+    device: torch.device,
+    description: str,
+    *,
+    users: np.ndarray | None = None,
+    moments: np.ndarray | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Scores of all items for chunks of rows, with seen items and padding treated as a protocol says.
 
     Args:
         model: The model, in evaluation mode.
-        samples: R rows.
+        rows: R rows.
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         description: Shown at the progress bar.
+        users: int64 (R,), number of each row's user, where the model reads it.
+        moments: int8 (R,), what each row asks for, places in `minionerec.data.moments.MOMENTS`; None for nothing known.
 
     Yields:
         Rows, and float (b, V); changing the scores is fine.
@@ -71,52 +81,64 @@ def masked_scores(
         ConfigError: If a score is not a number.
         DataError: If an item is not in the model's table.
     """
-    check_items(model, samples)
+    histories = rows.padded(model.max_len, model.padding)
+    check_items(model, rows, histories)
     size = max(16, min(1024, _SCORES_AT_ONCE // (model.num_items + 1)))
-    histories, users = samples.histories, torch.from_numpy(samples.users)
-    for start in progress(range(0, len(samples), size), description, unit="chunk"):
-        rows = slice(start, min(start + size, len(samples)))
-        given = torch.from_numpy(histories[rows]).to(device, torch.int64)
-        told = None if samples.moments is None else torch.from_numpy(samples.moments[rows]).to(device, torch.int64)
-        scores = model.scores(given, users[rows].to(device), told)
+    who = np.zeros(len(rows), dtype=np.int64) if users is None else users
+    for start in progress(range(0, len(rows), size), description, unit="chunk"):
+        chunk = slice(start, min(start + size, len(rows)))
+        given = torch.from_numpy(histories[chunk]).to(device, torch.int64)
+        told = None if moments is None else torch.from_numpy(moments[chunk]).to(device, torch.int64)
+        scores = model.scores(given, torch.from_numpy(who[chunk]).to(device), told)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
-            place, items = (torch.from_numpy(part).to(device) for part in samples.seen(rows))
+            begins, ends = rows.begins[chunk], rows.ends[chunk]
+            place = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
+            items = torch.from_numpy(rows.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
             scores[place, items] = 0.0 if seen == "zero" else -torch.inf
         if seen != "zero":
             scores[:, 0] = -torch.inf
-        yield rows, scores
+        yield chunk, scores
 
 
 @torch.inference_mode()
 def rank_rows(
-    model: SequentialModel, samples: Samples, seen: str, device: torch.device, sid_numbers: np.ndarray | None = None
+    model: SequentialModel,
+    rows: SplitRows,
+    seen: str,
+    device: torch.device,
+    sid_numbers: np.ndarray | None = None,
+    *,
+    users: np.ndarray | None = None,
+    moments: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Rank of every row's target among all items.
 
     Args:
         model: The model; it is put into evaluation mode.
-        samples: R rows.
+        rows: R rows.
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         sid_numbers: int64 (N,), number of each item's SID, for ranks among distinct SIDs too. An SID scores as the best
             of its items.
+        users: See `masked_scores`.
+        moments: See `masked_scores`.
 
     Returns:
         "item", and with `sid_numbers` "sid": int64 (R,), ranks from 1.
     """
     model.eval()
-    targets = torch.from_numpy(samples.targets)
-    ranks = {name: np.zeros(len(samples), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
+    targets = torch.from_numpy(rows.targets.astype(np.int64) + 1)
+    ranks = {name: np.zeros(len(rows), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
     numbers = None if sid_numbers is None else torch.from_numpy(sid_numbers).to(device)
-    for rows, scores in masked_scores(model, samples, seen, device, "ranking"):
-        wanted = targets[rows].to(device)
-        ranks["item"][rows] = count_ranks(scores, wanted).cpu().numpy()
+    for chunk, scores in masked_scores(model, rows, seen, device, "ranking", users=users, moments=moments):
+        wanted = targets[chunk].to(device)
+        ranks["item"][chunk] = count_ranks(scores, wanted).cpu().numpy()
         if numbers is not None:
             by_sid = scores.new_full((len(scores), int(numbers.max()) + 1), -torch.inf)
             by_sid.scatter_reduce_(1, numbers.expand(len(scores), -1), scores[:, 1:], "amax")
-            ranks["sid"][rows] = count_ranks(by_sid, numbers[wanted - 1]).cpu().numpy()
+            ranks["sid"][chunk] = count_ranks(by_sid, numbers[wanted - 1]).cpu().numpy()
     return ranks
 
 
@@ -134,34 +156,39 @@ def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 @torch.inference_mode()
 def top_items(
     model: SequentialModel,
-    samples: Samples,
+    rows: SplitRows,
     seen: str,
     device: torch.device,
     k: int,
     allowed: Callable[[slice], np.ndarray] | None = None,
+    *,
+    users: np.ndarray | None = None,
+    moments: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best items of every row.
 
     Args:
         model: The model; it is put into evaluation mode.
-        samples: R rows.
+        rows: R rows.
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         k: Length of the lists, at most V.
         allowed: Gives for rows which items, counted from 0, may be listed: bool (b, N); all if None.
+        users: See `masked_scores`.
+        moments: See `masked_scores`.
 
     Returns:
         int64 (R, k) items from 1 (0 is padding, where a protocol lets it compete), best first, of equal scores the
         lower one first, and float32 (R, k) scores; -inf for an item that may not be recommended.
     """
     model.eval()
-    items = np.zeros((len(samples), k), dtype=np.int64)
-    values = np.zeros((len(samples), k), dtype=np.float32)
-    for rows, scores in masked_scores(model, samples, seen, device, "listing"):
+    items = np.zeros((len(rows), k), dtype=np.int64)
+    values = np.zeros((len(rows), k), dtype=np.float32)
+    for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, moments=moments):
         if allowed is not None:
-            scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(rows)).to(device), -torch.inf)
+            scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(chunk)).to(device), -torch.inf)
         best, found = _top(scores, k)
         by_number = found.argsort(1)
         order = by_number.gather(1, best.gather(1, by_number).argsort(dim=1, descending=True, stable=True))
-        items[rows], values[rows] = found.gather(1, order).cpu().numpy(), best.gather(1, order).float().cpu().numpy()
+        items[chunk], values[chunk] = found.gather(1, order).cpu().numpy(), best.gather(1, order).float().cpu().numpy()
     return items, values

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.causal import CausalLayer
 from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.layers import INIT_STD, check_heads, init_weights

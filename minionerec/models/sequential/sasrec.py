@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.layers import (
     ItemEmbedding,
     TransformerLayer,

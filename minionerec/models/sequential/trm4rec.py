@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.layers import INIT_STD, attend, causal_mask, check_heads, init_weights
 from minionerec.models.nn.linear import Linear, linear
 from minionerec.models.nn.padding import length_groups, readout_slots, slot_range

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
+from minionerec.data.rows import Side
 from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.layers import INIT_STD, NORM_EPS, FeedForward, ItemEmbedding, check_heads, init_weights
 from minionerec.models.nn.linear import Linear

@@ -9,7 +9,6 @@ from typing import Any
 from minionerec.core.artefacts import read_json
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
-from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import Evaluation, evaluate_predictions, item_ranks, ranking_metrics, sid_ranks
@@ -25,7 +24,7 @@ from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 
 def measure_lists(
     lists: Mapping[str, Predictions],
-    corpus: Corpus | StoredCorpus,
+    corpus: Corpus,
     split: str,
     times: Path | None,
     ks: Sequence[int],
@@ -107,7 +106,7 @@ class Measuring:
         seed: Seed of the bootstrap.
     """
 
-    corpus: Corpus | StoredCorpus
+    corpus: Corpus
     split: str
     rows: RankedSplit
     name: str

@@ -14,7 +14,6 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import UNKNOWN, told_moments
-from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.recommend.evaluation.config import EvalConfig
@@ -48,7 +47,7 @@ class _EvalTask:
         table: SIDs of the items; None where there are none.
     """
 
-    corpus: Corpus | StoredCorpus
+    corpus: Corpus
     rows: RankedSplit
     ranker: Ranker
     name: str
@@ -113,12 +112,12 @@ def run_eval(config: EvalConfig) -> EvalResult:
 
 def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
     """Corpus, rows, ranker and SIDs."""
-    corpus = read_corpus(inputs["corpus"])
+    corpus = Corpus.load(inputs["corpus"])
     rows = RankedSplit.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
     if config.ranker:
-        task = _EvalTask(corpus, rows, make_ranker(config.ranker, in_memory(corpus)), config.ranker, table)
+        task = _EvalTask(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
     else:
         require_held_out(inputs["checkpoint"])
         search = Search(
@@ -151,7 +150,7 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
     return task
 
 
-def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus | StoredCorpus) -> None:
+def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
     """Give a checkpoint's search its assistant, where that has any weight."""
     if not isinstance(ranker, LanguageRanker):
         raise ConfigError(

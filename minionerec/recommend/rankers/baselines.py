@@ -20,12 +20,8 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Split, Windows, ranges
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_windows import padded_windows, sampled_rows, windows_in_parts
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
-from minionerec.data.windows import FlatWindows, row_windows
+from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Ranker, Ranking
@@ -175,26 +171,25 @@ class TrainingRows:
     """What baselines are counted from: training examples alone.
 
     Attributes:
-        data: The corpus, or the split that a protocol made.
+        data: The corpus.
         numbers: int64 (N,), candidate of each item: the number of its SID, or its own where there are no SIDs.
         unit: What a candidate is: "item", or what items share, e.g. "SID".
     """
 
-    data: Corpus | StoredCorpus | Split
+    data: Corpus
     numbers: np.ndarray
     unit: str
 
     @classmethod
-    def of(cls, data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None) -> "TrainingRows":
-        """The training examples of a corpus, or of the split that a protocol made.
+    def of(cls, data: Corpus, table: CandidateGroups | None = None) -> "TrainingRows":
+        """The training examples of a corpus.
 
         Args:
-            data: The data; a corpus on disk is read a part at a time.
+            data: The corpus; a large one is read a part at a time.
             table: SIDs of the same items; without them every item is a candidate of its own.
         """
         if table is None:
-            n_items = data.num_items if isinstance(data, Split) else data.n_items
-            return cls(data, np.arange(n_items), "item")
+            return cls(data, np.arange(data.n_items), "item")
         return cls(data, table.sid_numbers, table.unit)
 
     @property
@@ -210,33 +205,21 @@ class TrainingRows:
     @cached_property
     def are_many(self) -> bool:
         """Whether all pairs of them would be too many to keep."""
-        return self._windows is None or len(self._windows) > _PART
+        return self.data.in_files or sum(map(len, self._windows)) > _PART
 
     @cached_property
     def ordered(self) -> bool:
         """Whether it is known which training targets are older: by times, or without them by the order of examples."""
-        return not isinstance(self.data, Split) and (self.data.has_times or "global time" in self.data.split)
+        return self.data.has_times or "global time" in self.data.split
 
     @cached_property
-    def _flat_windows(self) -> FlatWindows:
-        """All training windows of a corpus."""
-        assert isinstance(self.data, Corpus)
-        return row_windows(self.data.train, self.data.max_history)[0]
-
-    @cached_property
-    def _windows(self) -> Windows | None:
-        """All training windows; None for a corpus on disk."""
-        if isinstance(self.data, Corpus):
-            return padded_windows(self._flat_windows, self.data.max_history, "right")
-        return None if isinstance(self.data, StoredCorpus) else self.data.windows
+    def _windows(self) -> list[FlatWindows]:
+        """All training windows, of a corpus in memory."""
+        return list(self.data.windows("train"))
 
     @cached_property
     def _targets(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Item indices of all training targets, int32 (R,), and their times, int64 (R,), where they are known."""
-        assert not isinstance(self.data, Split)
-        if isinstance(self.data, Corpus):
-            times = self.data.train.times
-            return self.data.train.targets, None if times is None else times.time
         targets = np.zeros(self.data.sizes["train"], dtype=np.int32)
         found = np.zeros(len(targets), dtype=np.int64) if self.data.has_times else None
         for numbers, rows in self.data.batches("train"):
@@ -276,40 +259,26 @@ class TrainingRows:
         of_item = np.concatenate([[0], self.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
         for part in self._window_parts():
             ages = np.zeros(part.targets.shape, dtype=np.float32)
-            rows = getattr(part, "rows", None)
-            if self.ages is not None and rows is not None:
-                ages = np.where(rows < 0, np.float32(0), self.ages[rows])
+            if self.ages is not None:
+                ages = np.where(part.rows < 0, np.float32(0), self.ages[part.rows])
             yield of_item[part.histories], of_item[part.targets], ages
 
     def _window_parts(self) -> Iterator[Windows]:
-        if isinstance(self.data, StoredCorpus):
-            yield from windows_in_parts(self.data, "train", _PART)
-            return
-        windows = self._windows
-        assert windows is not None
-        for start in range(0, max(1, len(windows)), _PART):
-            part = slice(start, start + _PART)
-            yield replace(
-                windows, **{name: values[part] for name, values in vars(windows).items() if values is not None}
-            )
+        width, held = self.data.max_history, list[Windows]()
+        for found in self.data.windows("train") if self.data.in_files else self._windows:
+            for start in range(0, max(1, len(found)), _PART):
+                held.append(padded_windows(found.take(slice(start, start + _PART)), width, "right"))
+                if sum(map(len, held)) >= _PART:
+                    yield joined_windows(held)
+                    held = []
+        if held:
+            yield joined_windows(held)
 
     def user_sets(self) -> Iterator[csr_array]:
         """Which candidates each user chose in training: float32 (users, C) of 0 and 1, some users at a time."""
-        if isinstance(self.data, StoredCorpus):
-            batches: Iterable[SplitRows] = (rows for _, rows in self.data.batches("train"))
-            for rows in batches:
-                items, borders = rows.flat_histories()
-                owners = np.repeat(rows.user_numbers, np.diff(borders))
-                yield self._sets([owners, rows.user_numbers], [items, rows.targets])
-        elif isinstance(self.data, Corpus):
-            windows, users = self._flat_windows, self.data.train.user_numbers
-            sizes = windows.ends - windows.begins  # the last item of a window is a target
-            owners = np.repeat(users[windows.rows[windows.ends - 1]], sizes)
-            yield self._sets([owners], [windows.items[ranges(windows.begins, windows.ends)]])
-        else:
-            train = self.data.train
-            rows_of, items = train.seen(slice(None))
-            yield self._sets([train.users[rows_of], train.users], [items - 1, train.targets - 1])
+        for _, rows in self.data.batches("train"):
+            places, owners = rows.held()
+            yield self._sets([owners, rows.user_numbers], [rows.items[places], rows.targets])
 
     def _sets(self, users: Sequence[np.ndarray], items: Sequence[np.ndarray]) -> csr_array:
         """From users and items, both in as many arrays."""
@@ -660,23 +629,14 @@ def _examples_of(trained: int) -> int:
 
 def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     """The validation examples that constants are chosen by, a fixed sample of many; None where there are none."""
-    data = rows.data
-    if isinstance(data, Split):
-        histories, targets = data.histories("valid"), data.targets("valid")
-        trained = len(data.train)
-    elif isinstance(data, StoredCorpus):
-        if not data.sizes["valid"]:
-            return None
-        found = sampled_rows(data, "valid", _examples_of(data.sizes["train"]), 0)
-        histories, targets, trained = found.histories.tolist(), found.targets, data.sizes["train"]
-    else:
-        histories, targets, trained = data.valid.histories.tolist(), data.valid.targets, len(data.train)
-    most = _examples_of(trained)
-    if not len(targets):
+    data, most = rows.data, _examples_of(rows.data.sizes["train"])
+    if not data.sizes["valid"]:
         return None
+    found = data.sample("valid", most, 0) if data.in_files else data.valid
+    histories = found.histories.tolist()
     allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
-    examples = _Examples(histories, rows.numbers[np.asarray(targets, dtype=np.int64)], allowed)
-    return examples.some(most) if len(targets) > most else examples
+    examples = _Examples(histories, rows.numbers[found.targets], allowed)
+    return examples.some(most) if len(found) > most else examples
 
 
 def _ndcg(ranks: np.ndarray) -> float:
@@ -732,7 +692,7 @@ class TransitionGrid:
         for part in self.rows.parts():
             yield part
             held += int((part[1] > 0).sum())
-            if isinstance(self.rows.data, StoredCorpus) and held >= _TRAINING:
+            if self.rows.data.in_files and held >= _TRAINING:
                 return
 
     def points(self) -> Iterator[TransitionConstants]:
@@ -925,9 +885,7 @@ def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored, toge
     return max(found, key=found.__getitem__)
 
 
-def choose(
-    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, *, masked: bool = False
-) -> Chosen:
+def choose(data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False) -> Chosen:
     """The constants of the baselines that are best on the validation examples; test examples are not read.
 
     Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
@@ -935,7 +893,7 @@ def choose(
     over the grid. EASE is left out of more than `EASE_ITEMS` candidates.
 
     Args:
-        data: A corpus, or the split that a protocol made.
+        data: A corpus.
         table: SIDs of the same items: NDCG@10 is then that of distinct SIDs, without them of items.
         masked: Whether seen items may not be listed, as some protocols have it.
 
@@ -946,7 +904,7 @@ def choose(
 
 
 def chosen_baselines(
-    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, *, masked: bool = False
+    data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False
 ) -> tuple[Chosen, dict[str, Ranker]]:
     """The constants of `choose`, and the baselines with them, made once; the arguments are those of `choose`."""
     rows = TrainingRows.of(data, table)
@@ -972,12 +930,12 @@ def chosen_baselines(
 
 
 def make_baselines(
-    data: Corpus | StoredCorpus | Split, table: CandidateGroups | None = None, chosen: Chosen | None = None
+    data: Corpus, table: CandidateGroups | None = None, chosen: Chosen | None = None
 ) -> dict[str, Ranker]:
     """The baselines by name; EASE where it is not left out.
 
     Args:
-        data: A corpus, or the split that a protocol made: its training examples are counted.
+        data: A corpus, whose training examples are counted.
         table: SIDs of the same items; with them lists hold distinct SIDs, without them items.
         chosen: The constants; those of `choose` if None.
     """

@@ -10,7 +10,6 @@ import torch
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import UNKNOWN
-from minionerec.data.stored import StoredCorpus
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.beam import BeamResult, beam_search
 from minionerec.models.decoding.branches import SearchModel, evaluating, vocabulary_size
@@ -112,13 +111,12 @@ class LanguageRanker:
     def __init__(
         self,
         bundle: Bundle,
-        corpus: Corpus | StoredCorpus,
+        corpus: Corpus,
         search: Search | None = None,
         bonus: np.ndarray | None = None,
     ):
         self.bundle, self.search = bundle, search or Search()
-        items = corpus.without_rows() if isinstance(corpus, StoredCorpus) else corpus
-        self.builder = ExampleBuilder(items, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+        self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         self.behind = ranked_items(self.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.mixing: Mixing | None = None

@@ -7,8 +7,6 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.sequences import Split
-from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups
@@ -36,15 +34,13 @@ class RankedSplit:
         return len(self.users)
 
     @classmethod
-    def of(cls, data: Corpus | StoredCorpus | Split, split: str) -> "RankedSplit":
-        """The rows of "valid" or "test" of a corpus, or of what a protocol made of the data.
+    def of(cls, data: Corpus, split: str) -> "RankedSplit":
+        """The rows of "valid" or "test" of a corpus.
 
         Raises:
             DataError: If there is no such split, or it holds no row.
         """
-        if isinstance(data, Split):
-            return cls(data.users(split), data.histories(split), data.targets(split), data.num_items)
-        rows = data.every_row(split)
+        rows = data.rows(split)
         return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
 
 

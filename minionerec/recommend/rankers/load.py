@@ -13,7 +13,6 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.places import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
-from minionerec.data.stored import StoredCorpus, in_memory
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import KIND as CHECKPOINT
 from minionerec.models.backbone.bundle import load_bundle
@@ -97,7 +96,7 @@ class CheckpointAssistant:
 
 def load_ranker(
     path: str | os.PathLike[str],
-    corpus: Corpus | StoredCorpus,
+    corpus: Corpus,
     *,
     corpus_path: str | os.PathLike[str] | None = None,
     table: SidTable | None = None,
@@ -129,7 +128,7 @@ def load_ranker(
         bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_behind(path) is not None:
-            corpus = in_memory(corpus).with_every_row()
+            corpus = corpus.with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()
@@ -147,7 +146,7 @@ def load_ranker(
 def load_assistant(
     path: str | os.PathLike[str],
     ranker: LanguageRanker,
-    corpus: Corpus | StoredCorpus,
+    corpus: Corpus,
     *,
     corpus_path: str | os.PathLike[str] | None = None,
     temperature: float = 1.0,
@@ -177,9 +176,7 @@ def load_assistant(
     )
 
 
-def lift_of_new_items(
-    path: str | os.PathLike[str], table: SidTable, corpus: Corpus | StoredCorpus
-) -> np.ndarray | None:
+def lift_of_new_items(path: str | os.PathLike[str], table: SidTable, corpus: Corpus) -> np.ndarray | None:
     """What a checkpoint adds to the log-probabilities of SIDs whose items no training row ends in.
 
     Args:
@@ -202,9 +199,7 @@ def tells_moments(ranker: Ranker) -> TypeGuard[LanguageRanker | SequentialRanker
     return isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
 
 
-def load_sequential_ranker(
-    path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
-) -> SequentialRanker:
+def load_sequential_ranker(path: Path, corpus: Corpus, corpus_path: str | os.PathLike[str] | None) -> SequentialRanker:
     """The folder `model` of `minionerec train-sequential` as a ranker; arguments and errors as of `load_ranker`."""
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:

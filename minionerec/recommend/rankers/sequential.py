@@ -1,13 +1,12 @@
 """Trained sequential models as rankers."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Samples
+from minionerec.data.rows import SplitRows
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import masked_scores, top_items
 from minionerec.recommend.rankers.allowed import Allowed
@@ -56,7 +55,8 @@ class SequentialRanker:
             DataError: If a history holds an item that the model does not know.
         """
         self.model.eval()
-        chunks = masked_scores(self.model, self._samples(histories, moments), "keep", self.device, "scoring")
+        told = None if moments is None else np.array(moments, dtype=np.int8)
+        chunks = masked_scores(self.model, _rows(histories), "keep", self.device, "scoring", moments=told)
         return torch.cat([scores[:, 1:] for _, scores in chunks])
 
     def rank(
@@ -73,25 +73,16 @@ class SequentialRanker:
         """
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
         width = min(k, self.model.num_items)
-        found, scores = top_items(self.model, self._samples(histories, moments), "keep", self.device, width, masks)
+        told = None if moments is None else np.array(moments, dtype=np.int8)
+        found, scores = top_items(self.model, _rows(histories), "keep", self.device, width, masks, moments=told)
         real = scores > -np.inf
         return Ranking(
             [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],
             [row[kept].tolist() for row, kept in zip(scores, real, strict=True)],
         )
 
-    def _samples(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None) -> Samples:
-        """Histories as the model's rows; their targets are asked by nobody."""
-        ends = np.fromiter(accumulate(map(len, histories)), dtype=np.int64, count=len(histories))
-        flat = np.concatenate([np.zeros(0, np.int32), *histories]).astype(np.int32) + 1
-        rows = len(histories)
-        return Samples(
-            users=np.zeros(rows, dtype=np.int64),
-            targets=np.ones(rows, dtype=np.int64),
-            flat=flat,
-            begins=np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if rows else ends,
-            ends=ends,
-            max_len=self.model.max_len,
-            padding=self.model.padding,
-            moments=None if moments is None else np.array(moments, dtype=np.int8),
-        )
+
+def _rows(histories: Sequence[np.ndarray]) -> SplitRows:
+    """Histories as rows, whose users and targets are asked by nobody."""
+    count = len(histories)
+    return SplitRows.of([""] * count, histories, np.zeros(count, np.int32))

@@ -14,8 +14,7 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.shards import window_transitions
-from minionerec.training.catalogue.windows import Windows
+from minionerec.training.catalogue.windows import SidWindows, window_transitions
 from minionerec.training.config import CatalogueTrainConfig
 
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
@@ -45,7 +44,7 @@ def sid_text(
     return text
 
 
-def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: Windows) -> Bundle:
+def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
     """A model with random weights, with all it needs to recommend."""
     wording = load_wording("moments" if config.moments else "compact")
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]

@@ -7,8 +7,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
-from minionerec.training.catalogue.shards import parts_of
-from minionerec.training.catalogue.windows import Windows
+from minionerec.training.catalogue.windows import SidWindows, parts_of
 
 logger = get_logger(__name__)
 
@@ -18,7 +17,7 @@ _PRIOR = 20.0  # further times that an item was in a history, with the share of 
 _ROWS = 256  # rows that are scored at a time
 
 
-def repeat_logs(windows: Windows, size: int) -> tuple[np.ndarray, float]:
+def repeat_logs(windows: SidWindows, size: int) -> tuple[np.ndarray, float]:
     """In what share of the times that an SID was in a history of training it was chosen, by the weights of the loss.
 
     Args:
@@ -44,7 +43,7 @@ def repeat_logs(windows: Windows, size: int) -> tuple[np.ndarray, float]:
     return logs, float(np.log(share))
 
 
-def set_repeats(model: CatalogueModel, windows: Windows, shift: float | None) -> None:
+def set_repeats(model: CatalogueModel, windows: SidWindows, shift: float | None) -> None:
     """Give a model what was counted, with a shift; None leaves its own probabilities.
 
     Args:
@@ -58,7 +57,7 @@ def set_repeats(model: CatalogueModel, windows: Windows, shift: float | None) ->
 
 
 @torch.inference_mode()
-def fit_repeats(model: CatalogueModel, windows: Windows, heldout: Windows) -> float | None:
+def fit_repeats(model: CatalogueModel, windows: SidWindows, heldout: SidWindows) -> float | None:
     """Give a trained model what was counted, with the shift that ranks held-out targets best.
 
     Args:

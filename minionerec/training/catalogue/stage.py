@@ -1,14 +1,12 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
 import copy
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import TrainingArguments
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
@@ -16,7 +14,6 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
 from minionerec.data.moments import MOMENTS, UNKNOWN, warn_untold
-from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -30,16 +27,17 @@ from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
 from minionerec.training.catalogue.repeats import fit_repeats, set_repeats
 from minionerec.training.catalogue.sampling import Sampler
-from minionerec.training.catalogue.shards import (
-    WindowRows,
-    collate_arrays,
+from minionerec.training.catalogue.windows import (
+    SidWindows,
+    WindowDataset,
+    collate,
+    held_out_windows,
     parts_of,
     read_windows,
-    rows_held_out,
+    some_windows,
     target_counts,
     write_windows,
 )
-from minionerec.training.catalogue.windows import Windows, collate, held_out_windows, sid_windows, some_windows
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.memory import estimate_catalogue
@@ -57,7 +55,7 @@ _HALF_LIFE_ROWS = 5000
 _ROWS = 256  # rows that are scored at a time
 
 
-def popularity_logs(windows: Windows, size: int, half_life: float | None = None, recency: float = 0.0) -> np.ndarray:
+def popularity_logs(windows: SidWindows, size: int, half_life: float | None = None, recency: float = 0.0) -> np.ndarray:
     """Logarithms of how often each SID was a target of training, by moment.
 
     Args:
@@ -87,7 +85,7 @@ def popularity_logs(windows: Windows, size: int, half_life: float | None = None,
 @torch.no_grad()
 def set_popularity(
     model: CatalogueModel,
-    windows: Windows,
+    windows: SidWindows,
     weights: Mapping[str, float],
     half_life: float | None = None,
     recency: float = 0.0,
@@ -108,7 +106,7 @@ def set_popularity(
         )
 
 
-def fit_half_life(model: CatalogueModel, windows: Windows, heldout: Windows, recency: float) -> float | None:
+def fit_half_life(model: CatalogueModel, windows: SidWindows, heldout: SidWindows, recency: float) -> float | None:
     """The half-life of popularity that ranks held-out targets best, with its best weight, moments hidden.
 
     Args:
@@ -140,8 +138,8 @@ def fit_half_life(model: CatalogueModel, windows: Windows, heldout: Windows, rec
 @torch.inference_mode()
 def fit_popularity(
     model: CatalogueModel,
-    windows: Windows,
-    heldout: Windows,
+    windows: SidWindows,
+    heldout: SidWindows,
     half_life: float | None = None,
     recency: float = 0.0,
 ) -> dict[str, float]:
@@ -182,7 +180,7 @@ def fit_popularity(
     return found
 
 
-def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: Windows, moments: np.ndarray) -> np.ndarray:
+def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, moments: np.ndarray) -> np.ndarray:
     """NDCG@10 of each held-out row by each of the weights of logarithms, float32 (3, N): float64 (weights, R)."""
     found = np.zeros((len(WEIGHTS), len(moments)))
     for start in progress(range(0, len(moments), _ROWS), "weighing popularity", unit="parts"):
@@ -258,7 +256,7 @@ def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
 
 
 def _weigh(
-    run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows, recency: float
+    run: TrainingRun, model: CatalogueModel, windows: SidWindows, heldout: SidWindows, recency: float
 ) -> dict[str, Any]:
     """Fit popularity and repeats, for the manifest; a refit takes what was found when rows were held out."""
     found: dict[str, Any] = {}
@@ -293,21 +291,19 @@ def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -
 
 
 def _trainer(
-    run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: Windows, heldout: Windows
+    run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: SidWindows, heldout: SidWindows
 ) -> CatalogueTrainer:
     """A trainer of these windows, which validates on those held out; that of a refit does not."""
     names = "batch_size and device_batch_size"
     count = len(windows["histories"])
     plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "windows")
     args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
-    on_disk = isinstance(windows["labels"], np.memmap)
-    rows_of: Callable[[Windows], Any] = WindowRows if on_disk else Dataset.from_dict
     trainer = CatalogueTrainer(
         model=model,
         args=args,
-        data_collator=collate_arrays if on_disk else collate,
-        train_dataset=rows_of(windows),
-        eval_dataset=rows_of(heldout) if run.refit is None else None,
+        data_collator=collate,
+        train_dataset=WindowDataset(windows),
+        eval_dataset=WindowDataset(heldout) if run.refit is None else None,
         processing_class=bundle.tokenizer,
         callbacks=run.callbacks(plan),
     )
@@ -324,7 +320,7 @@ def _trainer(
     return trainer
 
 
-def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows: Windows) -> None:
+def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows: SidWindows) -> None:
     """Say what memory a step needs where it is more than there is, or much."""
     size, width = min(config.device_batch_size, len(windows["histories"])), windows["histories"].shape[1]
     columns = size * width * (1 + config.siblings) + config.negatives if config.loss == "sampled" else None
@@ -351,9 +347,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
     moments = _tells_moments(config, start)
-    stored = StoredCorpus.open(run.inputs["corpus"])
-    large = run.refit is None and stored.is_large
-    corpus = rows_held_out(stored) if large else run.load_corpus()
+    corpus = run.load_corpus()
     if moments and not corpus.has_times:
         warn_untold(run.inputs["corpus"])
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
@@ -361,15 +355,12 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
-    if large:
-        logger.info("The corpus is read shard by shard: it has %s training rows.", f"{stored.sizes['train']:,}")
-        if is_main_process():
-            write_windows(stored, table, config.recency, run.folder / "windows", moments)
-        wait_for_everyone()
-        windows = read_windows(run.folder / "windows")
-        heldout = held_out_windows(corpus.valid, table, corpus.max_history, moments)
-    else:
-        windows, heldout = sid_windows(corpus, table, config.recency, moments)
+    folder = run.rows
+    if is_main_process():
+        write_windows(corpus, table, config.recency, folder, moments)
+    wait_for_everyone()
+    windows = read_windows(folder)
+    heldout = held_out_windows(corpus.valid, table, corpus.max_history, moments)
     heldout = some_windows(heldout, config.loss_rows, config.seed)
     bundle = (
         new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table, config.objective)
@@ -389,12 +380,12 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
-    if large and is_main_process():
-        shutil.rmtree(run.folder / "windows", ignore_errors=True)
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    return run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout, config.recency))
+    result = run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout, config.recency))
+    run.drop_rows()
+    return result
 
 
 def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:

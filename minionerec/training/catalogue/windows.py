@@ -1,64 +1,117 @@
 """What a catalogue model trains on: windows of histories over SID numbers, with a loss at every target."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
+from torch.utils.data import Dataset
 
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments
-from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.moments import UNKNOWN, row_moments, training_moments
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import padded
-from minionerec.data.windows import recency_weights, user_windows
+from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.windows import padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
-Windows = dict[str, np.ndarray]
+SidWindows = dict[str, np.ndarray]
+"""Columns of windows, each (W, H): see `write_windows`."""
+_PART = 1 << 20  # windows that are counted at a time
+_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "moments": np.int8}
 
 
-def collate(rows: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, torch.Tensor]:
+class WindowDataset(Dataset[dict[str, np.ndarray]]):
+    """Windows one by one for a trainer, read from their files when they are asked for.
+
+    Args:
+        windows: The windows.
+    """
+
+    def __init__(self, windows: SidWindows):
+        self.windows = windows
+
+    def __len__(self) -> int:
+        """How many windows."""
+        return len(self.windows["histories"])
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One window."""
+        return {name: values[index] for name, values in self.windows.items()}
+
+
+def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     """A batch of windows, as wide as its longest: `weights` float32, everything else int64, all (B, T)."""
-    columns = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+    columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     width = max(1, int((columns["histories"] > 0).sum(1).max()))
-    return {name: values[:, :width] for name, values in columns.items()}
+    found = {name: torch.from_numpy(values[:, :width]) for name, values in columns.items()}
+    return {name: values if name == "weights" else values.long() for name, values in found.items()}
 
 
-def sid_windows(corpus: Corpus, table: SidTable, recency: float, moments: bool = False) -> tuple[Windows, Windows]:
-    """Training windows and validation rows over SID numbers from 1.
+def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path, moments: bool = False) -> None:
+    """Write the training windows of a corpus over SID numbers from 1, as arrays (`read_windows`).
 
     Args:
         corpus: The corpus.
         table: SIDs of its items.
         recency: How fast the weight of targets falls with their age: exp(-recency · age), where a target's age is the
-            share of the training rows that came after its own. Only a split by global time has its rows in the order
-            of time; with any other all targets weigh 1.
+            share of the training examples that came after its own. Only a split by global time has its examples in the
+            order of time; with any other all targets weigh 1.
+        folder: Where the arrays are written; it is made.
         moments: Whether to say of each target at which moment it came.
 
-    Returns:
-        Twice `histories` and `labels`, int64 (W, max_history), 0 padding on the right and -100 where there is no loss
-        (a loss at every item of a window, and at the last one of a validation row), and `weights`, float32, of mean 1
-        over the labels; with `moments` also those, int8 (W, max_history), places in `minionerec.data.moments.MOMENTS`.
+    Raises:
+        DataError: If no training example has a history.
     """
-    protocol = PROTOCOLS["rows"].with_changes(max_len=corpus.max_history)
-    split = protocol.split(corpus)
-    number = np.concatenate([[0], table.sid_numbers + 1])
-    windows = {"histories": number[split.windows.histories], "labels": number[split.windows.targets]}
-    valid = _last_targets(number[split.valid.histories], number[split.valid.targets])
-    windows["labels"][windows["labels"] == 0] = -100
-    windows["weights"] = np.ones(windows["labels"].shape, dtype=np.float32)
-    ages = recency_weights(corpus, recency)
-    for weights, window in zip(windows["weights"], user_windows(corpus), strict=True):
-        weights[: len(window.rows) - 1] = ages[window.rows[1:]]
-    if moments:
-        untold = np.full(windows["labels"].shape, UNKNOWN, dtype=np.int8)
-        windows["moments"] = untold if split.windows.moments is None else split.windows.moments
-        _tell(valid, split.valid.moments)
-    windows["weights"] /= windows["weights"][windows["labels"] > 0].mean()
-    return windows, valid
+    folder.mkdir(parents=True, exist_ok=True)
+    width = corpus.max_history
+    count = sum(len(padded_windows(found, width, "right")) for found in corpus.windows("train"))
+    if not count:
+        raise DataError("no training row has a history, so there is nothing to train on.")
+    made: SidWindows = {
+        name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
+        for name, kind in _TYPES.items()
+        if moments or name != "moments"
+    }
+    number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
+    ages = recency_of(corpus.split, corpus.sizes["train"], recency)
+    known_moments = training_moments(corpus) if moments else None
+    begin, means, sizes = 0, [], []
+    for found in corpus.windows("train"):
+        part = padded_windows(found, width, "right")
+        here, known = slice(begin, begin + len(part)), part.rows >= 0
+        weights = np.where(known, ages(part.rows), np.float32(1))
+        made["histories"][here], made["weights"][here] = number[part.histories], weights
+        made["labels"][here] = np.where(known, number[part.targets], -100)
+        if known_moments is not None:
+            made["moments"][here] = np.where(known, known_moments[part.rows], UNKNOWN)
+        if known.any():
+            means.append(weights[known].mean())
+            sizes.append(int(known.sum()))
+        begin = here.stop
+    mean = np.float32(np.average(np.asarray(means, dtype=np.float64), weights=sizes)) if sizes else np.float32(1)
+    for some in parts_of(count):
+        made["weights"][some] /= mean
+    for values in made.values():
+        if isinstance(values, np.memmap):
+            values.flush()
 
 
-def some_windows(windows: Windows, count: int, seed: int) -> Windows:
+def read_windows(folder: Path) -> SidWindows:
+    """What `write_windows` wrote, mapped from its files.
+
+    Returns:
+        `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
+        float32, of mean 1 over the labels; where they were asked for `moments`, int8, places in
+        `minionerec.data.moments.MOMENTS`. There is a loss at every target of a window.
+    """
+    files = {name: folder / f"{name}.npy" for name in _TYPES}
+    return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}
+
+
+def some_windows(windows: SidWindows, count: int, seed: int) -> SidWindows:
     """A fixed random sample of windows, in their order; all of them where there are no more, or `count` is -1."""
     size = len(windows["histories"])
     if not 0 <= count < size:
@@ -67,26 +120,43 @@ def some_windows(windows: Windows, count: int, seed: int) -> Windows:
     return {name: values[chosen] for name, values in windows.items()}
 
 
-def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, moments: bool = False) -> Windows:
-    """The second part of `sid_windows`, of rows by themselves."""
-    number = np.concatenate([[0], table.sid_numbers + 1])
-    flat, borders = rows.flat_histories()
-    histories = padded(flat + 1, borders[:-1], borders[1:], max_history, "right")
-    windows = _last_targets(number[histories], number[rows.targets.astype(np.int64) + 1])
+def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, moments: bool = False) -> SidWindows:
+    """Validation examples as windows (`read_windows`) with a loss at the last item alone.
+
+    Args:
+        rows: The examples.
+        table: SIDs of the items.
+        max_history: Most items that a history holds, H.
+        moments: Whether to say of each target at which moment it came.
+    """
+    number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
+    histories = number[rows.padded(max_history, "right")]
+    last = np.maximum((histories > 0).sum(1) - 1, 0)
+    labels, each = np.full_like(histories, -100), np.arange(len(rows))
+    labels[each, last] = number[rows.targets.astype(np.int64) + 1]
+    windows = {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
     if moments:
-        _tell(windows, row_moments(rows.times, len(rows)))
+        windows["moments"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
+        windows["moments"][each, last] = row_moments(rows.times, len(rows))
     return windows
 
 
-def _last_targets(histories: np.ndarray, targets: np.ndarray) -> Windows:
-    """Windows with a loss at the last item alone: the target, int64 (W,), behind each history, int64 (W, H)."""
-    labels = np.full_like(histories, -100)
-    labels[np.arange(len(labels)), np.maximum((histories > 0).sum(1) - 1, 0)] = targets
-    return {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
+def parts_of(count: int) -> Iterator[slice]:
+    """Slices of so many windows that a part fits into memory."""
+    for number in range(math.ceil(count / _PART)):
+        yield slice(number * _PART, min((number + 1) * _PART, count))
 
 
-def _tell(windows: Windows, moments: np.ndarray | None) -> None:
-    """Give windows of one label each its moment, int8 (W,), at that label; None: nothing is known."""
-    windows["moments"] = np.full(windows["labels"].shape, UNKNOWN, dtype=np.int8)
-    if moments is not None:
-        windows["moments"][np.arange(len(moments)), (windows["labels"] >= 0).argmax(1)] = moments
+def target_counts(windows: SidWindows, size: int) -> np.ndarray:
+    """How often each SID is a target of windows: int64 (size,), by number from 0."""
+    found = np.zeros(size + 1, dtype=np.int64)
+    for part in parts_of(len(windows["labels"])):
+        found += np.bincount(np.maximum(windows["labels"][part], 0).ravel(), minlength=size + 1)
+    return found[1:]
+
+
+def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
+    """What followed what in windows; see `minionerec.data.transitions.count_transitions`."""
+    parts = parts_of(len(windows["labels"]))
+    counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)
+    return count_transitions_in_parts(counted, size, reach, decay, reverse)

@@ -17,8 +17,7 @@ from minionerec.core.places import find_path
 from minionerec.core.processes import world_size
 from minionerec.data.columns import ColumnWriter
 from minionerec.data.corpus import Corpus
-from minionerec.data.sequences import padded
-from minionerec.data.stored import StoredCorpus
+from minionerec.data.rows import padded
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -124,7 +123,7 @@ class DiskPrompts(Sequence[Row]):
 def disk_prompts(
     builder: ExampleBuilder,
     tokenizer: PreTrainedTokenizerBase,
-    stored: StoredCorpus,
+    stored: Corpus,
     config: GrpoConfig,
     max_prompt_length: int,
     folder: Path,
@@ -235,7 +234,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
     place = find_path(config.corpus)
-    stored = StoredCorpus.open(place) if config.stream else None
+    stored = Corpus.load(place) if config.stream else None
     corpus = Corpus.load(place) if stored is None else run.sample_corpus(stored, config.eval_rows)
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
@@ -256,7 +255,7 @@ def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
 
 
 def _prompts(
-    config: GrpoConfig, run: TrainingRun, builder: ExampleBuilder, bundle: Bundle, stored: StoredCorpus | None
+    config: GrpoConfig, run: TrainingRun, builder: ExampleBuilder, bundle: Bundle, stored: Corpus | None
 ) -> PromptRows:
     """The prompts to train on, in memory or on disk."""
     if stored is None:

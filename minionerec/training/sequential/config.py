@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from minionerec.core.stage import Stage
     from minionerec.data.protocols import Protocol
 
-SHUFFLED = 65_536
 PROTOCOL_NAMES = ("a", "b", "rows")
 SEEN = ("mask", "zero", "keep")
 MONITORS = ("NDCG@10", "NDCG@20")
@@ -88,23 +87,18 @@ class SequentialConfig(StageConfig):
         None, "validation metric that decides (default: the protocol's, NDCG@10)", known=MONITORS
     )
     list_length: int = setting(50, "items of each row in the predictions file", least=1)
-    stream: bool = setting(
-        False,
-        "rows: hold no more than a few thousand training rows; they are written into files of the unfinished seed, and "
-        "read from there in blocks",
-        came_later=True,
-    )
     shuffle_rows: int = setting(
-        SHUFFLED,
-        "stream: rows (or windows) that are shuffled together, of blocks in random order",
-        least=1,
-        of="stream",
+        0,
+        "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
+        "that is too large for memory",
+        least=0,
+        came_later=True,
     )
     eval_rows: int = setting(
         -1,
-        "stream: rows of valid and of test that are measured, a random sample; -1: all, held in memory",
+        "examples of valid and of test that are measured, a random sample; -1: all",
         least=-1,
-        of="stream",
+        came_later=True,
     )
     device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
@@ -127,17 +121,6 @@ class SequentialConfig(StageConfig):
                 f"moments is true, but protocol is {self.protocol!r}, whose sequences have no times; take protocol "
                 "rows, or leave moments out."
             )
-        self._check_stream()
-
-    def _check_stream(self) -> None:
-        """Check that only rows of a corpus are streamed."""
-        if self.stream and self.protocol != "rows":
-            raise ConfigError(
-                f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
-                "protocol rows, or leave stream out."
-            )
-        if self.stream and self.moments:
-            raise ConfigError("moments is true, but rows that are streamed tell none; leave stream or moments out.")
         if self.eval_rows == 0:
             raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
 
@@ -184,7 +167,7 @@ class SequentialConfig(StageConfig):
             "seen": protocol.seen,
             "max_len": protocol.max_len,
             **{name: getattr(self, name) for name in _OF_LISTS},
-            **({"eval_rows": self.eval_rows} if self.stream else {}),
+            **({"eval_rows": self.eval_rows} if self.eval_rows >= 0 else {}),
         }
         inputs = {**self.inputs(), "model": Path(self.output) / "model"}
         return Stage(self, kind=KIND, output=Path(self.output) / "predictions", inputs=inputs, settings=settings)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import warn_untold
-from minionerec.data.protocols import ROWS, Protocol, read_split
+from minionerec.data.moments import row_moments, warn_untold
+from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Split
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_split import stored_split
-from minionerec.data.transitions import Transitions, count_transitions, count_transitions_in_parts
+from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.windows import padded_windows
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
 from minionerec.sid.embed.config import EncoderSettings
@@ -28,7 +25,9 @@ from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 
 logger = get_logger(__name__)
-_WINDOWS_AT_ONCE = 1 << 18
+
+
+MEASURED = ("valid", "test")
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,10 @@ class ModelInputs:
     """What every seed of a configuration has in common.
 
     Attributes:
-        split: The rows.
+        corpus: Items and training examples.
+        held_out: "valid" and "test" to the examples that are measured.
+        users: User to number, of those with a training example.
+        counts: Numbers of examples, users, items and windows, for the manifest.
         hyper: Hyper-parameters of the model, with those that the data set.
         text: Text vectors of the items, float32 (N, T); None without.
         transitions: What followed what in the training windows; None without.
@@ -45,7 +47,10 @@ class ModelInputs:
         moments: Whether the model is told of what moment the next item is.
     """
 
-    split: Split
+    corpus: Corpus
+    held_out: Mapping[str, SplitRows]
+    users: Mapping[str, int]
+    counts: Mapping[str, Any]
     hyper: Mapping[str, Any]
     text: torch.Tensor | None
     transitions: Transitions | None
@@ -56,7 +61,7 @@ class ModelInputs:
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
         """The model with weights drawn from a seed, and all that it reads beside histories."""
         torch.manual_seed(seed)
-        built = build_model(model, num_items=self.split.num_items, max_len=max_len, **self.hyper)
+        built = build_model(model, num_items=self.corpus.n_items, max_len=max_len, **self.hyper)
         if self.text is not None:
             built.set_text(self.text)
         if self.transitions is not None:
@@ -66,6 +71,24 @@ class ModelInputs:
         if self.moments:
             built.tell_moments()
         return built
+
+    def user_numbers(self, rows: SplitRows) -> np.ndarray:
+        """The number of each row's user, one beyond all others for a user without a training example: int64 (R,)."""
+        numbers = np.array([self.users.get(user, len(self.users)) for user in rows.user_ids], dtype=np.int64)
+        found: np.ndarray = numbers[rows.user_numbers]
+        return found
+
+    def user_names(self, rows: SplitRows) -> list[str]:
+        """The user of each row; "" for one without a training example."""
+        return [user if user in self.users else "" for user in rows.users]
+
+    def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
+        """What a model is asked about rows beside their histories: `users` and `moments`, as ranking takes them."""
+        told = model.moment_states is not None and rows.times is not None
+        return {
+            "users": self.user_numbers(rows) if model.needs_users else None,
+            "moments": row_moments(rows.times, len(rows)) if told else None,
+        }
 
 
 def check_corpus(config: SequentialConfig) -> None:
@@ -82,14 +105,12 @@ def check_corpus(config: SequentialConfig) -> None:
         raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
-def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None = None) -> ModelInputs:
+def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
     """Read what a configuration names.
 
     Args:
         config: The settings.
         protocol: The protocol with what they change in it.
-        folder: Where training rows that are streamed lie, in the folder of the unfinished run; None where none is
-            needed.
 
     Raises:
         ConfigError: If the model or a hyper-parameter is unknown, or the model takes none of what is given.
@@ -107,29 +128,35 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
             else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
         )
     counted = {**known, **hyper}
-    if config.stream and counted.get("personal"):
+    corpus = read_examples(config.corpus, protocol, config.items)
+    if corpus.in_files and counted.get("personal"):
         raise ConfigError(
-            f"model {config.model} has a vector for each user, which cannot be streamed; give it personal=false."
+            f"model {config.model} has a vector for each user, which a corpus that is too large for memory does not "
+            "allow; give it personal=false."
         )
-    split = _stream(config, protocol, folder, bool(counted.get("reach"))) if config.stream else None
-    split = split or read_split(config.corpus, protocol, config.items)
-    if config.moments and split.times is None:
+    if config.moments and not corpus.has_times:
         warn_untold(config.corpus)
-    text = _read_text(config, split)
-    transitions = _count(counted, split, config.stream)
-    item_ids = split.catalogue["item_id"].tolist()
+    held_out = {split: corpus.sample(split, config.eval_rows, protocol.seed) for split in MEASURED}
+    users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
+    text = _read_text(config, corpus)
+    transitions = _count(counted, corpus, protocol)
+    item_ids = corpus.items["item_id"].tolist()
     digits = _read_digits(config.digits, item_ids) if config.digits else None
     of_data = {
         "padding": protocol.padding,
-        "num_users": len(split.user_names),
+        "num_users": len(users) + (not corpus.leaves_two_out),
         "text_width": 0 if text is None else text.shape[1],
         "num_transitions": 0 if transitions is None else len(transitions.counts),
         "num_digits": 0 if digits is None else digits.shape[1],
         "num_codes": 0 if digits is None else int(digits.max()) + 1,
     }
-    logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in split.counts.items()))
+    counts = _counts(corpus, held_out, users, protocol)
+    logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in counts.items()))
     return ModelInputs(
-        split=split,
+        corpus=corpus,
+        held_out=held_out,
+        users=users,
+        counts=counts,
         hyper=hyper | {name: value for name, value in of_data.items() if name in known},
         text=text,
         transitions=transitions,
@@ -139,13 +166,34 @@ def read_given(config: SequentialConfig, protocol: Protocol, folder: Path | None
     )
 
 
-def _read_text(config: SequentialConfig, split: Split) -> torch.Tensor | None:
+def _number_users(parts: Sequence[SplitRows]) -> dict[str, int]:
+    """The users of rows, in the order of each one's first row."""
+    known: dict[str, int] = {}
+    for rows in parts:
+        numbers, firsts = np.unique(rows.user_numbers, return_index=True)
+        for user in rows.user_ids[numbers[np.argsort(firsts)]]:
+            known.setdefault(user, len(known))
+    return known
+
+
+def _counts(
+    corpus: Corpus, held_out: Mapping[str, SplitRows], users: Mapping[str, int], protocol: Protocol
+) -> Mapping[str, Any]:
+    """Numbers for the manifest."""
+    if corpus.leaves_two_out:
+        return {**corpus.counts, **{split: len(rows) for split, rows in held_out.items()}}
+    sizes = {"train": corpus.sizes["train"], **{split: len(rows) for split, rows in held_out.items()}}
+    if not corpus.in_files:
+        windows = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
+        sizes |= {"windows": sum(map(len, windows)), "users": len(users)}
+    return {**sizes, "items": corpus.n_items, "split": corpus.split}
+
+
+def _read_text(config: SequentialConfig, corpus: Corpus) -> torch.Tensor | None:
     if not config.vectors:
         return None
-    none = SplitRows.none()
-    items = Corpus(split.catalogue, none, none, none, split="", max_history=0)
     settings = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
-    return torch.from_numpy(make_vectors(items, settings, {}))
+    return torch.from_numpy(make_vectors(corpus, settings, {}))
 
 
 def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
@@ -164,25 +212,10 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
     return torch.from_numpy(codes)
 
 
-def _stream(config: SequentialConfig, protocol: Protocol, folder: Path | None, counts: bool) -> Split:
-    """The rows of a corpus that stays on disk; counts of pairs are taken from windows."""
-    return stored_split(
-        StoredCorpus.open(find_path(config.corpus)),
-        protocol,
-        config.eval_rows,
-        protocol.seed,
-        folder,
-        samples=not config.all_positions,
-        windows=config.all_positions or counts,
-    )
-
-
-def _count(hyper: Mapping[str, Any], split: Split, in_parts: bool) -> Transitions | None:
+def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> Transitions | None:
     """What followed what in the training windows; None where the hyper-parameters ask for no counts."""
     if not hyper.get("reach"):
         return None
-    windows, how = split.windows, (split.num_items, hyper["reach"], hyper["decay"], hyper["reverse"])
-    if not in_parts:
-        return count_transitions(windows.histories, windows.targets, *how)
-    parts = (slice(start, start + _WINDOWS_AT_ONCE) for start in range(0, len(windows), _WINDOWS_AT_ONCE))
-    return count_transitions_in_parts(((windows.histories[part], windows.targets[part]) for part in parts), *how)
+    padded = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
+    parts = ((windows.histories, windows.targets) for windows in padded)
+    return count_transitions_in_parts(parts, corpus.n_items, hyper["reach"], hyper["decay"], hyper["reverse"])

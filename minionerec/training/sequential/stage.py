@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from minionerec.core.log import get_logger
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.moments import UNKNOWN
 from minionerec.data.protocols import Protocol
-from minionerec.data.sequences import Split
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked, write_ranks
@@ -33,46 +32,40 @@ from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import check_hyper
 from minionerec.models.sequential.saved import load_sequential, save_sequential
-from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given
-from minionerec.training.sequential.train import TrainSettings, fit
+from minionerec.training.sequential.train import TrainingExamples, TrainSettings, fit
 
-# What a trained recommender says of validation and test rows: ranks, metrics, lists.
-
-MEASURED = ("valid", "test")
+# The ranks, metrics and lists of a trained recommender on validation and test examples.
 
 
-def rank_splits(
-    model: SequentialModel, split: Split, seen: str, device: torch.device, table: SidTable | None = None
-) -> dict[str, Ranked]:
-    """Where the targets of validation and test rows stand in the ranking of the whole catalogue.
+def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: torch.device) -> dict[str, Ranked]:
+    """Where the targets of validation and test examples stand in the ranking of the whole catalogue.
 
     Args:
         model: The model.
-        split: The rows.
+        data: The examples, and SIDs of the items, for ranks among distinct SIDs too.
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
-        table: SIDs of the items, for ranks among distinct SIDs too.
     """
-    numbers = None if table is None else table.sid_numbers
+    numbers = None if data.table is None else data.table.sid_numbers
     return {
         name: Ranked(
-            users=split.users(name),
-            targets=split.targets(name),
-            ranks=rank_rows(model, split.rows(name), seen, device, numbers),
+            users=data.user_names(rows),
+            targets=rows.targets,
+            ranks=rank_rows(model, rows, seen, device, numbers, **data.asked(model, rows)),
             width=None,
-            given=given_to(model, split),
+            given=given_to(model, data),
         )
-        for name in MEASURED
+        for name, rows in data.held_out.items()
     }
 
 
-def given_to(model: SequentialModel, split: Split) -> tuple[str, ...]:
+def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
     """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
-    known = (split.rows(name).moments for name in MEASURED)
+    known = (data.asked(model, rows)["moments"] for rows in data.held_out.values())
     told = any(moments is not None and bool((moments != UNKNOWN).any()) for moments in known)
-    return (SESSION_CONTEXT,) if told and model.moment_states is not None else ()
+    return (SESSION_CONTEXT,) if told else ()
 
 
 def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:
@@ -88,13 +81,7 @@ def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) ->
 
 
 def list_predictions(
-    model: SequentialModel,
-    split: Split,
-    name: str,
-    seen: str,
-    device: torch.device,
-    length: int,
-    table: SidTable | None = None,
+    model: SequentialModel, data: ModelInputs, name: str, seen: str, device: torch.device, length: int
 ) -> Predictions:
     """Ranked lists in the form that all recommenders share.
 
@@ -102,27 +89,27 @@ def list_predictions(
 
     Args:
         model: The model.
-        split: The rows.
+        data: The examples, and SIDs of the items; without them SIDs are "".
         name: Which of its splits.
         seen: See `minionerec.data.protocols.Protocol`.
         device: Where the model is.
         length: Length of the lists.
-        table: SIDs of the items; without it SIDs are "".
     """
-    items, scores = top_items(model, split.rows(name), seen, device, length)
+    rows, table = data.held_out[name], data.table
+    items, scores = top_items(model, rows, seen, device, length, **data.asked(model, rows))
     items -= 1
     usable = np.isfinite(scores)
-    sids = np.array(["", *(table.sids if table else [""] * split.num_items)], dtype=object)
-    targets = split.targets(name)
+    sids = np.array(["", *(table.sids if table else [""] * data.corpus.n_items)], dtype=object)
+    targets = rows.targets
     lists = [(row[ok], values[ok]) for row, values, ok in zip(items, scores, usable, strict=True)]
     return Predictions(
-        users=split.users(name),
+        users=data.user_names(rows),
         targets=targets,
         target_sids=sids[targets + 1].tolist(),
         items=[row.tolist() for row, _ in lists],
         sids=[sids[row + 1].tolist() for row, _ in lists],
         scores=[values.tolist() for _, values in lists],
-        given=given_to(model, split),
+        given=given_to(model, data),
     )
 
 
@@ -130,9 +117,10 @@ logger = get_logger(__name__)
 
 HISTORY_FILE, METRICS_FILE, STATE_FILE = "history.json", "metrics.json", "state.safetensors"
 ROWS = "rows"
-"""Folder of training rows on disk, in that of the unfinished run."""
-Reader = Callable[[Path | None], ModelInputs]
-"""Reads what is given, with training rows in a folder where they are streamed."""
+"""Folder of the training examples of a large corpus, in that of the unfinished run."""
+Reader = Callable[[], ModelInputs]
+SHUFFLED = 65_536
+"""Examples of a large corpus that are shuffled together where `shuffle_rows` does not say."""
 
 
 @dataclass(frozen=True)
@@ -196,17 +184,16 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     check_hyper(config.model, config.hyper)
     check_corpus(config)
     protocol, device = config.resolved_protocol(), pick_device(config.device)
-    # Rows on disk are those of the unfinished run's folder, which goes when the run is done.
-    given: Reader = (
-        partial(read_given, config, protocol) if config.stream else cache(lambda _: read_given(config, protocol))
-    )
+    given = cache(lambda: read_given(config, protocol))
     trained = _train(config, protocol, given, device)
     _predict(config, protocol, given, device)
     metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
     return SequentialResult(Path(config.output), metrics, trained)
 
 
-def _train(config: SequentialConfig, protocol: Protocol, given: Reader, device: torch.device) -> bool:
+def _train(
+    config: SequentialConfig, protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
+) -> bool:
     """Train, or resume an interrupted training; whether it had to be."""
     stage, seed = config.model_stage(), protocol.seed
     if stage.current() is not None:
@@ -214,8 +201,16 @@ def _train(config: SequentialConfig, protocol: Protocol, given: Reader, device: 
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
-            data = given(work.folder / ROWS if config.stream else None)
-        model = data.build(config.model, protocol.max_len, seed)
+            data = given()
+            model = data.build(config.model, protocol.max_len, seed)
+            examples = TrainingExamples.of(
+                data.corpus,
+                protocol.max_len,
+                protocol.padding,
+                all_positions=config.all_positions,
+                users=data.user_numbers(data.corpus.train) if model.needs_users else None,
+                folder=work.folder / ROWS,
+            )
         wanted = TrainSettings(
             epochs=config.epochs,
             batch_size=protocol.batch_size,
@@ -224,12 +219,17 @@ def _train(config: SequentialConfig, protocol: Protocol, given: Reader, device: 
             weight_decay=config.weight_decay,
             all_positions=config.all_positions,
             seed=seed,
-            shuffle_rows=config.shuffle_rows if config.stream else 0,
+            shuffle_rows=config.shuffle_rows or (SHUFFLED if data.corpus.in_files else 0),
         )
         work.tell_batch(wanted.batch_size, 1, wanted.batch_size)
-        done = fit(model, data.split, protocol, wanted, work.folder / STATE_FILE, device, work)
+
+        def valid_ranks(model: SequentialModel) -> np.ndarray:
+            rows = data.held_out["valid"]
+            return rank_rows(model, rows, protocol.seen, device, **data.asked(model, rows))["item"]
+
+        done = fit(model, examples, valid_ranks, protocol, wanted, work.folder / STATE_FILE, device, work)
         counts = {
-            **data.split.counts,
+            **data.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "recipe": "all positions" if config.all_positions else "one position a row",
             "epochs": done.epoch,
@@ -242,19 +242,21 @@ def _train(config: SequentialConfig, protocol: Protocol, given: Reader, device: 
     return True
 
 
-def _predict(config: SequentialConfig, protocol: Protocol, given: Reader, device: torch.device) -> None:
+def _predict(
+    config: SequentialConfig, protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
+) -> None:
     """Rank, list and measure with the trained model, as it lies on disk."""
     stage = config.predictions_stage()
     if stage.current() is not None:
         return
     with stage.work() as work:
         with work.phase("load"):
-            data = given(None)
+            data = given()
             model = load_sequential(config.model_stage().output).to(device)
         with work.phase("search"):
-            ranked = rank_splits(model, data.split, protocol.seen, device, data.table)
-            length = min(config.list_length, data.split.num_items)
-            lists = list_predictions(model, data.split, "test", protocol.seen, device, length, data.table)
+            ranked = rank_splits(model, data, protocol.seen, device)
+            length = min(config.list_length, data.corpus.n_items)
+            lists = list_predictions(model, data, "test", protocol.seen, device, length)
         with work.phase("measure"):
             metrics = measure(ranked, protocol, config.resamples)
         counts = {"rows": len(lists), "split": "test", "beams": length, GIVEN: list(lists.given or ())}

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from safetensors.torch import save_file
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.recorder import NOBODY, Clock
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import UNKNOWN, row_moments, training_moments
 from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
-from minionerec.data.sequences import Split
+from minionerec.data.rows import Side, SplitRows, mapped
+from minionerec.data.windows import Windows, mapped_windows, padded_windows
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.nn.moments import hidden
 from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.rank import check_items, rank_rows
+from minionerec.models.sequential.rank import check_items
 
 logger = get_logger(__name__)
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -40,7 +43,7 @@ class TrainSettings:
         weight_decay: Decoupled, of tensors with two or more axes. With 0 AdamW is Adam.
         all_positions: Train on windows, with a loss at every position, instead of rows.
         seed: Seed of order and dropout.
-        shuffle_rows: Rows (or windows) that are shuffled together, of rows that lie on disk; 0: all, in memory.
+        shuffle_rows: Rows (or windows) that are shuffled together; 0: all.
     """
 
     epochs: int
@@ -77,58 +80,125 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 2)
 
 
-def batches(count: int, size: int) -> Iterator[torch.Tensor]:
-    """Places of the rows of each batch of an epoch, in an order drawn from torch's generator: int64 (at most size,)."""
-    yield from torch.randperm(count).split(size)
+def batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndarray]:
+    """Indices of the rows of each batch of an epoch: int64 (at most the batch size,).
 
-
-def block_batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndarray]:
-    """Places of the rows of each batch of an epoch, by blocks: int64 (at most the batch size,)."""
+    All rows are shuffled by torch's generator; or blocks of them (`minionerec.data.order.block_order`), by the seed.
+    """
+    size = settings.batch_size
+    if not settings.shuffle_rows:
+        yield from (part.numpy() for part in torch.randperm(count).split(size))
+        return
     held = np.zeros(0, dtype=np.int64)
     for chunk in block_order(count, settings.shuffle_rows, settings.seed, epoch):
         held = np.concatenate([held, chunk])
-        whole = len(held) // settings.batch_size * settings.batch_size
-        yield from held[:whole].reshape(-1, settings.batch_size)
+        whole = len(held) // size * size
+        yield from held[:whole].reshape(-1, size)
         held = held[whole:]
     if len(held):
         yield held
 
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""Histories, targets, users and moments of a batch, on the model's device."""
+"""Histories, targets, users and moments of a batch, on the model's device: int64, items from 1."""
 
 
-def _from_memory(model: SequentialModel, split: Split, settings: TrainSettings) -> Iterator[Batch]:
-    """The batches of an epoch, of rows that lie on the device as a whole."""
-    device = model.item_matrix().device
-    source = split.windows if settings.all_positions else split.train
-    told = None if model.moment_states is None or source.moments is None else torch.from_numpy(source.moments)
-    told = None if told is None else told.to(device)
-    if settings.all_positions:
-        histories, targets = (torch.from_numpy(part) for part in (split.windows.histories, split.windows.targets))
-        users = None
-    else:
-        histories, targets = torch.from_numpy(split.train.histories), torch.from_numpy(split.train.targets)
-        users = torch.from_numpy(split.train.users).to(device) if model.needs_users else None
-    histories, targets = histories.to(device), targets.to(device)
-    for places in batches(len(histories), settings.batch_size):
-        places = places.to(device)
-        rows, wanted = histories.index_select(0, places).long(), targets.index_select(0, places).long()
-        moments = None if told is None else hidden(told.index_select(0, places).long(), wanted)
-        yield rows, wanted, None if users is None else users.index_select(0, places), moments
+@dataclass(frozen=True)
+class TrainingExamples:
+    """What a model is trained on: rows, or windows for training at all positions.
 
+    Attributes:
+        max_len: Most items of a history that the model reads, L.
+        padding: Side of the padding.
+        rows: The rows; None where there are windows.
+        windows: The windows; None where there are rows.
+        users: int64 (R,), the number of each row's user; None where nobody asks.
+        moments: int8 (R,), what each row asks for, places in `minionerec.data.moments.MOMENTS`; None where no time is
+            known.
+    """
 
-def _from_disk(model: SequentialModel, split: Split, settings: TrainSettings, epoch: int) -> Iterator[Batch]:
-    """The batches of an epoch, of rows that are read as they are needed."""
-    device = model.item_matrix().device
-    source = split.windows if settings.all_positions else split.train
-    for places in block_batches(len(source), settings, epoch):
-        if settings.all_positions:
-            histories, targets = split.windows.histories[places], split.windows.targets[places]
+    max_len: int
+    padding: Side
+    rows: SplitRows | None
+    windows: Windows | None
+    users: np.ndarray | None
+    moments: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        corpus: Corpus,
+        max_len: int,
+        padding: Side,
+        *,
+        all_positions: bool = False,
+        users: np.ndarray | None = None,
+        folder: Path | None = None,
+    ) -> "TrainingExamples":
+        """The training examples of a corpus; those of one that stays in its files are mapped from a folder.
+
+        Args:
+            corpus: The corpus.
+            max_len: Most items of a history that the model reads.
+            padding: Side of the padding.
+            all_positions: Whether windows are wanted.
+            users: See `TrainingExamples`.
+            folder: Where the arrays of a large corpus lie, and are written where they do not yet.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        if not corpus.sizes["train"]:
+            raise ConfigError("there is no training row; take data with longer histories.")
+        on_disk = folder if corpus.in_files else None
+        if all_positions:
+            parts = corpus.windows("train")
+            windows = (
+                padded_windows(next(parts), max_len, padding)
+                if on_disk is None
+                else mapped_windows(parts, on_disk / "windows", max_len, padding)
+            )
+            if not len(windows):
+                raise ConfigError("there is no training row; take data with longer histories.")
+            moments = training_moments(corpus) if corpus.has_times else None
+            return cls(max_len, padding, None, windows, None, moments)
+        rows = corpus.train
+        if on_disk is not None:
+            rows = mapped((rows for _, rows in corpus.batches("train")), on_disk / "samples", corpus.has_times)
+        moments = None if rows.times is None else row_moments(rows.times, len(rows))
+        return cls(max_len, padding, rows, None, users, moments)
+
+    def __len__(self) -> int:
+        """Number of rows, or windows."""
+        return len(self.windows if self.rows is None else self.rows)  # type: ignore[arg-type]
+
+    def batch(self, chosen: np.ndarray, device: torch.device, told: bool) -> Batch:
+        """A batch as the model takes it.
+
+        Args:
+            chosen: Indices of its rows, or windows.
+            device: Where the model is.
+            told: Whether the model is told moments; some are hidden, drawn by torch's generator.
+        """
+
+        def on_device(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values).to(device).long()
+
+        users: torch.Tensor | None = None
+        if self.rows is None:
+            assert self.windows is not None
+            histories, targets, rows = (
+                values[chosen] for values in (self.windows.histories, self.windows.targets, self.windows.rows)
+            )
+            moments = None if self.moments is None else np.where(rows < 0, UNKNOWN, self.moments[rows])
         else:
-            rows = split.train.take(places)
-            histories, targets = rows.histories, rows.targets
-        yield torch.from_numpy(histories).to(device).long(), torch.from_numpy(targets).to(device).long(), None, None
+            part = self.rows.take(chosen)
+            histories, targets = part.padded(self.max_len, self.padding), part.targets + 1
+            moments = None if self.moments is None else self.moments[chosen]
+            users = None if self.users is None else on_device(self.users[chosen])
+        wanted = on_device(targets)
+        context = hidden(on_device(moments), wanted) if told and moments is not None else None
+        return on_device(histories), wanted, users, context
 
 
 def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.optim.AdamW:
@@ -142,7 +212,11 @@ def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.opt
 
 
 def train_epoch(
-    model: SequentialModel, split: Split, optimizer: torch.optim.Optimizer, settings: TrainSettings, epoch: int
+    model: SequentialModel,
+    examples: TrainingExamples,
+    optimizer: torch.optim.Optimizer,
+    settings: TrainSettings,
+    epoch: int,
 ) -> float:
     """One pass over the training rows or windows.
 
@@ -156,14 +230,11 @@ def train_epoch(
     """
     model.train()
     torch.manual_seed(epoch_seed(settings.seed, epoch))
-    count = len(split.windows if settings.all_positions else split.train)
-    steps = -(-count // settings.batch_size)
-    if settings.shuffle_rows:
-        found = _from_disk(model, split, settings, epoch)
-    else:
-        found = _from_memory(model, split, settings)
-    total = torch.zeros((), device=model.item_matrix().device)
-    for rows, wanted, users, told in progress(found, f"epoch {epoch}", total=steps, unit="step"):
+    device, steps = model.item_matrix().device, -(-len(examples) // settings.batch_size)
+    total = torch.zeros((), device=device)
+    order = batches(len(examples), settings, epoch)
+    for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
+        rows, wanted, users, told = examples.batch(chosen, device, model.moment_states is not None)
         if settings.all_positions:
             loss = model.sequence_loss(rows, wanted, told)
         else:
@@ -180,7 +251,8 @@ def train_epoch(
 
 def fit(
     model: SequentialModel,
-    split: Split,
+    examples: TrainingExamples,
+    valid: Callable[[SequentialModel], np.ndarray],
     protocol: Protocol,
     settings: TrainSettings,
     place: Path,
@@ -194,7 +266,8 @@ def fit(
 
     Args:
         model: Freshly built.
-        split: The data.
+        examples: What it is trained on.
+        valid: Gives the ranks of the validation examples' targets, int64 (R,).
         protocol: How to validate and when to stop.
         settings: How to optimise.
         place: File of the state; its folder exists.
@@ -205,11 +278,17 @@ def fit(
         The finished training.
 
     Raises:
-        ConfigError: If the model cannot be trained at all positions though asked to, there is no row, or training
-            diverges.
+        ConfigError: If the model cannot be trained at all positions though asked to, or training diverges.
         DataError: If an item is not in the model's table.
     """
-    _check(model, split, settings)
+    if settings.all_positions and not model.causal:
+        raise ConfigError(
+            f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
+            "Leave all_positions out."
+        )
+    rows = examples.rows
+    if rows is not None and max(rows.items.max(initial=0), rows.targets.max(initial=0)) >= model.num_items:
+        check_items(model, rows, rows.padded(model.max_len, model.padding))
     model.to(device)
     optimizer = make_optimizer(model, settings)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -222,9 +301,10 @@ def fit(
     stopper.best, stopper.worse = done.best, done.worse
     while done.epoch < settings.epochs and not stopper.stop:
         with clock.phase("train"):
-            loss = train_epoch(model, split, optimizer, settings, done.epoch)
+            loss = train_epoch(model, examples, optimizer, settings, done.epoch)
         with clock.phase("validate"):
-            figures = _validate(model, split, protocol, device)
+            ranked = ranking_metrics(valid(model), protocol.ks, every_mrr=protocol.mrr)
+        figures = {name: float(values.mean()) for name, values in ranked.items()}
         if stopper.update(figures[protocol.monitor]):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -235,26 +315,6 @@ def fit(
         clock.reached(done.epoch)
     model.load_state_dict(best_weights)
     return done
-
-
-def _check(model: SequentialModel, split: Split, settings: TrainSettings) -> None:
-    """Check that a model can be trained on some data in the way that is asked for."""
-    if settings.all_positions and not model.causal:
-        raise ConfigError(
-            f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
-            "Leave all_positions out."
-        )
-    if not len(split.windows if settings.all_positions else split.train):
-        raise ConfigError("there is no training row; take data with longer histories.")
-    if not settings.shuffle_rows:  # those on disk were checked as they were written
-        check_items(model, split.train)
-
-
-def _validate(model: SequentialModel, split: Split, protocol: Protocol, device: torch.device) -> dict[str, float]:
-    """Mean metrics of the validation rows."""
-    ranks = rank_rows(model, split.valid, protocol.seen, device)["item"]
-    metrics = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)
-    return {name: float(values.mean()) for name, values in metrics.items()}
 
 
 def _write_state(

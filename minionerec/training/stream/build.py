@@ -9,10 +9,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.data.chains import Chains
-from minionerec.data.sequences import ranges
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_windows import flat_windows, numbered_from
-from minionerec.data.windows import FlatWindows, Recency, varied_windows
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import ranges
+from minionerec.data.windows import FlatWindows, Recency, flat_windows, varied_windows
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
@@ -117,13 +116,14 @@ class RowMaker:
         self,
         tokenizer: PreTrainedTokenizerBase,
         builder: ExampleBuilder,
-        stored: StoredCorpus,
+        stored: Corpus,
         config: SftConfig,
         splits: Sequence[str],
     ):
         self.tokenizer, self.builder, self.stored, self.config = tokenizer, builder, stored, config
         self.teacher = bool(config.teacher)
-        self.numbered = numbered_from(stored, splits)
+        before = np.cumsum([0, *(stored.sizes[split] for split in splits)]).tolist()
+        self.numbered = dict(zip(splits, before, strict=False))
         self.recency = Recency(stored.split, sum(stored.sizes[split] for split in splits), config.recency)
         windowed = (NEXT_SID, NEXT_TITLE) if config.all_positions else ()
         self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in config.tasks if task in windowed}
@@ -175,7 +175,7 @@ class RowMaker:
 def disk_rows(
     tokenizer: PreTrainedTokenizerBase,
     builder: ExampleBuilder,
-    stored: StoredCorpus,
+    stored: Corpus,
     config: SftConfig,
     folder: Path,
     splits: Sequence[str] = ("train",),

@@ -18,9 +18,9 @@ from minionerec.core.errors import DataError
 from minionerec.core.processes import process_rank, wait_for_everyone, world_size
 from minionerec.data.chains import Chains
 from minionerec.data.columns import Columns, ColumnWriter, are_finished, open_columns
+from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows, joined
 from minionerec.data.shards import read_shard
-from minionerec.data.stored import StoredCorpus
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 
 _AT_ONCE = 16_384  # interactions, or items, that are tokenised before the next commit
@@ -144,7 +144,7 @@ class Written:
 
 def write_jobs(
     jobs: Sequence[WriterTask],
-    stored: StoredCorpus,
+    stored: Corpus,
     kinds: Mapping[str, str],
     seed: int,
     make: Callable[[WriterTask, Any, Chance, int], Made],
@@ -188,7 +188,7 @@ def count_tasks(written: Sequence[Written]) -> dict[str, int]:
 
 def _write(
     job: WriterTask,
-    stored: StoredCorpus,
+    stored: Corpus,
     kinds: Mapping[str, str],
     seed: int,
     make: Callable[[WriterTask, Any, Chance, int], Made],
@@ -215,7 +215,7 @@ def _write(
         writer.finish()
 
 
-def _batches(job: WriterTask, stored: StoredCorpus, seed: int) -> Iterator[Any]:
+def _batches(job: WriterTask, stored: Corpus, seed: int) -> Iterator[Any]:
     """Sequences of a job's shard, or ranges of items, a few thousand at a time.
 
     Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.
@@ -232,13 +232,13 @@ def _batches(job: WriterTask, stored: StoredCorpus, seed: int) -> Iterator[Any]:
                 yield chains.take(part)
 
 
-def rows_of(chains: Chains, stored: StoredCorpus, numbered: Mapping[str, int]) -> tuple[np.ndarray, SplitRows]:
+def rows_of(chains: Chains, stored: Corpus, numbered: Mapping[str, int]) -> tuple[np.ndarray, SplitRows]:
     """The rows of some splits: their numbers, int64 (R,), counted through all those splits, and the rows.
 
     Args:
         chains: Sequences.
         stored: Their corpus.
-        numbered: Split → what its rows are numbered from (`minionerec.data.stored_windows.numbered_from`).
+        numbered: Split → what its rows are numbered from.
     """
     parts, numbers = [], []
     for split, start in numbered.items():

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from support.examples import user_windows
 from support.paths import ROOT
 
 from minionerec.cli import main as cli
@@ -155,16 +156,15 @@ def test_the_demo_shop_has_its_own_shape():
 
 
 def test_windows_are_those_that_training_sees(tmp_path):
+    from minionerec.data.corpus import Corpus
     from minionerec.data.prepare import run_prepare
-    from minionerec.data.stored import StoredCorpus
-    from minionerec.data.windows import user_windows
 
     tables(tmp_path, users=60, each=25)
     paths = {"items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "interactions.csv")}
     config = PrepareConfig(source="tables", output=str(tmp_path / "corpus"), **paths)
     shape = shape_of(config)
     run_prepare(config)
-    corpus = StoredCorpus.open(tmp_path / "corpus").load()
+    corpus = Corpus.load(tmp_path / "corpus")
     assert shape.before <= 10 and shape.examples == len(corpus.train)
     assert len(user_windows(corpus)) == shape.windows > 60
 

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import source_of
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, read_kinds, row_kinds
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Sequences
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.recommend.rankers.lists import RankedSplit
 
@@ -82,15 +82,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
     """Whatever the protocol and its longest history: pairs are those of the users' training items."""
     if protocol == "b":
         sequences = sequences * 5  # a 5-core
-    lengths = [len(items) for items in sequences]
-    catalogue = pd.DataFrame({"item_id": [str(n) for n in range(N)], "title": "", "description": ""})
-    data = Sequences(
-        np.concatenate(sequences).astype(np.int32),
-        np.concatenate([[0], np.cumsum(lengths)]),
-        [f"u{n}" for n in range(len(sequences))],
-        catalogue,
-    )
-    split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(data)
+    split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(source_of(*sequences, n_items=N))
     rows = RankedSplit.of(split, "test")
     kinds = row_kinds(split, rows, "test", None)
     trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import in_files
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
@@ -19,7 +20,6 @@ from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import NO_TIME, RowTimes
 
 
@@ -109,14 +109,14 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
     folder, wanted = layout
     with caplog.at_level("INFO", "minionerec"):
         result = run_prepare(prepared(folder, "timed", times_by_order=True))
-    corpus, stored = Corpus.load(result.output), StoredCorpus.open(result.output)
+    corpus, stored = Corpus.load(result.output), in_files(result.output)
     expected = with_times_by_order(read_published(folder / "Amazon", "Pots"))
     assert {name: len(rows) for name, rows in wanted.items()} == {"train": 14, "valid": 2, "test": 4}
     for name in SPLITS:
         rows = corpus.rows(name)
         assert row_moments(rows.times, len(rows)).tolist() == wanted[name]
         assert same_times(rows.times, expected.rows(name).times)
-        assert same_times(rows.times, stored.every_row(name).times) and same_times(rows.times, stored.times_of(name))
+        assert same_times(rows.times, stored.rows(name).times) and same_times(rows.times, stored.times_of(name))
         assert [row.tolist() for row in rows.histories] == [row.tolist() for row in expected.rows(name).histories]
     assert {moment for row in wanted.values() for moment in row} == {UNKNOWN, SAME, LATER}
     # The audit tells ties from the other pairs, as it does of any source with times.

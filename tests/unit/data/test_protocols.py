@@ -3,39 +3,37 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.examples import source_of
 
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, Stopper, read_split
+from minionerec.data.protocols import PROTOCOLS, Stopper, read_examples
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Sequences, sequences_from_source
 from minionerec.data.sources.user_items import read_user_items
+from minionerec.data.windows import padded_windows
 from minionerec.metrics.ranking import ranking_metrics
 
 
-def sequences(*users):
-    lengths = [len(items) for items in users]
-    n_items = max((item for items in users for item in items), default=0)
-    return Sequences(
-        items=np.array([item for items in users for item in items], dtype=np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        users=[f"u{number}" for number in range(len(users))],
-        catalogue=pd.DataFrame({"item_id": [str(i + 1) for i in range(n_items)], "title": "", "description": ""}),
-    )
-
-
-def rows(samples):
+def rows(examples, max_len=3):
+    """User, newest items as models read them, without padding, and target, items from 1."""
     return [
-        (int(user), [int(item) for item in row if item], int(target))
-        for user, row, target in zip(samples.users, samples.histories, samples.targets, strict=True)
+        (int(user), [int(item) for item in row if item], int(target) + 1)
+        for user, row, target in zip(
+            examples.user_numbers, examples.padded(max_len, "right"), examples.targets, strict=True
+        )
     ]
+
+
+def window_targets(corpus):
+    windows = [padded_windows(part, corpus.max_history, "right") for part in corpus.windows("train")]
+    return sorted(target for part in windows for target in part.targets[part.targets > 0].tolist())
 
 
 LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 1]
 
 
 def test_protocol_a_makes_prefixes_of_the_newest_training_items():
-    split = PROTOCOLS["a"].with_changes(max_len=3).split(sequences(LONG, SHORT))
+    split = PROTOCOLS["a"].with_changes(max_len=3).split(source_of(LONG, SHORT))
     assert rows(split.train) == [
         (0, [], 3),
         (0, [3], 4),
@@ -45,29 +43,29 @@ def test_protocol_a_makes_prefixes_of_the_newest_training_items():
     ]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
     assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
-    assert split.train.histories[2].tolist() == [0, 3, 4]
+    assert split.train.padded(3, "left")[2].tolist() == [0, 3, 4]
     # What may not be recommended is all that came before, also what the model does not read.
-    assert split.test.seen(slice(0, 1))[1].tolist() == [1, 2, 3, 4, 5, 6]
+    assert split.test.histories[0].tolist() == [0, 1, 2, 3, 4, 5]
     # Training at all positions is another recipe, over all training items.
-    assert sorted(split.windows.targets[split.windows.targets > 0].tolist()) == [2, 3, 4, 5, 9]
+    assert window_targets(split) == [2, 3, 4, 5, 9]
 
 
 def test_protocol_b_slides_over_all_positions(monkeypatch):
-    monkeypatch.setattr("minionerec.data.protocols._five_core", lambda data: data)
-    split = PROTOCOLS["b"].with_changes(max_len=3).split(sequences(LONG, SHORT))
+    monkeypatch.setattr("minionerec.data.protocols._Users.core", lambda data: data)
+    split = PROTOCOLS["b"].with_changes(max_len=3).split(source_of(LONG, SHORT))
     assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (0, [1, 2, 3], 4), (0, [2, 3, 4], 5), (1, [8], 9)]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
     assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
-    assert split.train.histories[1].tolist() == [1, 2, 0]
+    assert split.train.padded(3, "right")[1].tolist() == [1, 2, 0]
 
 
 def test_protocol_b_strikes_out_users_and_items_below_five(caplog):
     kept = [[5, 6, 7, 8, 9] for _ in range(5)]
-    split = PROTOCOLS["b"].split(sequences([1, 2, 3, 4, 5], *kept))
-    assert split.num_items == 5
-    assert split.catalogue["item_id"].tolist() == ["5", "6", "7", "8", "9"]
-    assert split.user_names == ["u1", "u2", "u3", "u4", "u5"]
-    assert rows(split.test)[0] == (0, [1, 2, 3, 4], 5)
+    split = PROTOCOLS["b"].split(source_of([1, 2, 3, 4, 5], *kept))
+    assert split.n_items == 5
+    assert split.items["item_id"].tolist() == ["5", "6", "7", "8", "9"]
+    assert split.train.user_ids.tolist() == ["u1", "u2", "u3", "u4", "u5"]
+    assert rows(split.test, 50)[0] == (0, [1, 2, 3, 4], 5)
     assert {name: split.counts[f"{name}_below_core"] for name in ("users", "items", "interactions")} == {
         "users": 1,
         "items": 4,
@@ -80,10 +78,10 @@ def test_protocol_b_strikes_out_users_and_items_below_five(caplog):
     ("name", "protocol", "train"), [("LastFM", "a", 25_726), ("Beauty", "a", 150_258), ("Beauty", "b", 131_413)]
 )
 def test_published_counts(data_root, name, protocol, train):
-    split = PROTOCOLS[protocol].split(sequences_from_source(read_user_items(data_root / "sequential" / f"{name}.txt")))
+    split = PROTOCOLS[protocol].split(read_user_items(data_root / "sequential" / f"{name}.txt"))
     users, items = {"LastFM": (1_090, 3_646), "Beauty": (22_363, 12_101)}[name]
-    assert (len(split.train), len(split.valid), len(split.test), split.num_items) == (train, users, users, items)
-    empty = int((split.train.histories > 0).sum(1).__eq__(0).sum())
+    assert (len(split.train), len(split.valid), len(split.test), split.n_items) == (train, users, users, items)
+    empty = int((split.train.lengths == 0).sum())
     assert empty == (users if protocol == "a" else 0)
 
 
@@ -103,33 +101,21 @@ def small_corpus():
     )
 
 
-def test_protocol_rows_takes_a_corpus_as_it_is():
-    split = PROTOCOLS["rows"].with_changes(max_len=2).split(small_corpus())
-    assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (1, [4], 5), (0, [2, 3], 4)]
-    assert rows(split.valid) == [(1, [4, 5], 1)]
-    assert rows(split.test) == [(2, [3], 5), (0, [3, 4], 1)]  # user 2 stands for all without a training row
-    assert all(part.users.flags.writeable for part in (split.train, split.valid, split.test))
-    assert split.user_names == ["x", "y", ""]
-    assert sorted(split.windows.targets[split.windows.targets > 0].tolist()) == [2, 3, 4, 5]
-
-
 def test_short_users_are_counted_and_left_out(caplog):
-    split = PROTOCOLS["a"].split(sequences([1, 2], LONG, [3]))
-    assert (split.counts["short_users"], split.user_names) == (2, ["u1"])
+    split = PROTOCOLS["a"].split(source_of([1, 2], LONG, [3]))
+    assert (split.counts["short_users"], split.train.user_ids.tolist()) == (2, ["u1"])
     assert "2 of 3 users have fewer than 3 items and are left out (the first is 'u0')" in caplog.text
 
 
 def test_what_protocols_refuse():
     with pytest.raises(DataError, match=r"user 'u1' has no item"):
-        PROTOCOLS["a"].split(sequences(LONG, []))
+        PROTOCOLS["a"].split(source_of(LONG, []))
     with pytest.raises(DataError, match=r"none of 2 users has the 3 items .* longest has 2"):
-        PROTOCOLS["a"].split(sequences([1, 2], [3]))
+        PROTOCOLS["a"].split(source_of([1, 2], [3]))
     with pytest.raises(DataError, match=r"no user and item with 5 interactions each is left of 7"):
-        PROTOCOLS["b"].split(sequences(LONG))
+        PROTOCOLS["b"].split(source_of(LONG))
     with pytest.raises(DataError, match=r"output of `minionerec prepare-data`"):
-        PROTOCOLS["rows"].split(sequences(LONG))
-    with pytest.raises(DataError, match=r"'user item item ...' file"):
-        PROTOCOLS["b"].split(small_corpus())
+        PROTOCOLS["rows"].split(source_of(LONG))
 
 
 def test_a_file_with_an_empty_user_or_an_item_beyond_its_table(tmp_path):
@@ -143,46 +129,32 @@ def test_a_file_with_an_empty_user_or_an_item_beyond_its_table(tmp_path):
         read_user_items(file, titles)
 
 
-def test_read_split_takes_a_file_of_sequences_with_its_titles(tmp_path, monkeypatch):
+def test_a_protocol_takes_a_file_of_sequences_with_its_titles(tmp_path, monkeypatch):
     (tmp_path / "data.txt").write_text("x 3 1 2\ny 1 2 3\n")
     (tmp_path / "titles.json").write_text('{"3": "Drill", "2": "Saw", "1": "Plane"}')
     monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
-    split = read_split("$MINIONEREC_DATA/data.txt", PROTOCOLS["a"], "$MINIONEREC_DATA/titles.json")
-    assert split.catalogue[["item_id", "title"]].to_numpy().tolist() == [["3", "Drill"], ["2", "Saw"], ["1", "Plane"]]
-    assert split.targets("test").tolist() == [1, 0]
-    assert split.counts["split"] == split.title == "last two out"
-    untitled = read_split(str(tmp_path / "data.txt"), PROTOCOLS["a"])
-    assert untitled.catalogue["title"].tolist() == ["", "", ""]
+    split = read_examples("$MINIONEREC_DATA/data.txt", PROTOCOLS["a"], "$MINIONEREC_DATA/titles.json")
+    assert split.items[["item_id", "title"]].to_numpy().tolist() == [["3", "Drill"], ["2", "Saw"], ["1", "Plane"]]
+    assert split.test.targets.tolist() == [1, 0]
+    assert split.counts["split"] == split.split == "last two out"
+    untitled = read_examples(str(tmp_path / "data.txt"), PROTOCOLS["a"])
+    assert untitled.items["title"].tolist() == ["", "", ""]
 
 
-def test_read_split_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
+def test_a_protocol_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
     small_corpus().save(tmp_path / "corpus", config={}, inputs={})
     (tmp_path / "data.txt").write_text("x 3 1 2\n")
-    split = read_split(str(tmp_path / "corpus"), PROTOCOLS["rows"])
-    assert (split.title, split.num_items) == ("by hand", 5)
+    split = read_examples(str(tmp_path / "corpus"), PROTOCOLS["rows"])
+    assert (split.split, split.n_items) == ("by hand", 5)
     with pytest.raises(DataError, match=r"'user item item ...' file"):
-        read_split(str(tmp_path / "corpus"), PROTOCOLS["a"])
+        read_examples(str(tmp_path / "corpus"), PROTOCOLS["a"])
     with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
-        read_split(str(tmp_path / "data.txt"), PROTOCOLS["rows"])
-
-
-def test_a_split_says_what_a_report_needs():
-    corpus = small_corpus()
-    split = PROTOCOLS["rows"].with_changes(max_len=1).split(corpus)
-    for name in ("train", "valid", "test"):
-        wanted = corpus.rows(name)
-        assert [history.tolist() for history in split.histories(name)] == [list(row) for row in wanted.histories]
-        assert split.targets(name).tolist() == wanted.targets.tolist()
-        assert split.targets(name).dtype == split.histories(name)[0].dtype == np.int32
-    assert split.users("test") == ["", "x"]  # "new" has no training row
-    assert split.popularity().tolist() == corpus.popularity().tolist() == [0, 1, 1, 1, 1]
-    with pytest.raises(DataError, match=r"unknown split 'tests'; known splits: train, valid, test"):
-        split.rows("tests")
+        read_examples(str(tmp_path / "data.txt"), PROTOCOLS["rows"])
 
 
 def test_titles_of_the_rules_of_splitting():
-    assert PROTOCOLS["a"].split(sequences(LONG, SHORT)).title == "last two out"
-    assert PROTOCOLS["b"].split(sequences(*[[1, 2, 3, 4, 5]] * 5)).title == "5-core, last two out"
+    assert PROTOCOLS["a"].split(source_of(LONG, SHORT)).split == "last two out"
+    assert PROTOCOLS["b"].split(source_of(*[[1, 2, 3, 4, 5]] * 5)).split == "5-core, last two out"
 
 
 def epochs_until_stop(stopper, values):

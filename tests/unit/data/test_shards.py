@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.baskets import source_of
+from support.examples import in_files
 from support.small_corpus import make_corpus
 from support.small_shop import sign
 
@@ -21,7 +22,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
 from minionerec.data.shards import ShardWriter, read_shard, shard_files, shard_of, write_shards
-from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
@@ -80,8 +80,8 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
     assert len(files[0]) > 2
     if ties != "together":  # rows know no time of a first step's items but the newest's
         assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
-    loaded, stored = Corpus.load(tmp_path / "one"), StoredCorpus.open(tmp_path / "one")
-    assert stored.load().popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
+    loaded, stored = Corpus.load(tmp_path / "one"), in_files(tmp_path / "one")
+    assert loaded.popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
     for name in SPLITS:
         wanted = said(corpus.rows(name))
         assert said(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
@@ -91,7 +91,7 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
             enumerate(wanted)
         )
         some = np.random.default_rng(1).permutation(len(wanted))[:5]
-        assert said(stored.rows(name, some)) == [wanted[number] for number in some]
+        assert said(stored.chosen(name, some)) == [wanted[number] for number in some]
 
 
 def test_fewer_rows_to_measure_on(tmp_path):
@@ -114,7 +114,7 @@ def test_fewer_rows_to_measure_on(tmp_path):
 
 def test_a_users_interactions_are_stored_once():
     corpus = build_corpus(source_of(EVENLY), split="leave_last_out", max_history=4).corpus()
-    chains = corpus.chains()
+    (chains,) = corpus.chains()
     assert len(chains) == len(set(chains.users)) and len(chains.items) == len(EVENLY)
     assert (chains.rows == NOBODY).sum() == len(chains)  # a user's first interaction is nobody's target
 
@@ -232,11 +232,11 @@ def test_a_corpus_without_files_of_sequences(tmp_path):
 def test_rows_that_are_not_there(tmp_path):
     rows = as_rows([("u", [0], 1)])
     corpus_of(rows, rows, rows).save(tmp_path / "c", config={}, inputs={})
-    stored = StoredCorpus.open(tmp_path / "c")
+    stored = in_files(tmp_path / "c")
     assert stored.sizes == dict.fromkeys(SPLITS, 1)  # counted, for the manifest does not say
     for numbers in ([1], [-1], []):
         with pytest.raises(DataError, match="has rows 0 to 0"):
-            stored.rows("test", np.array(numbers, dtype=np.int64))
+            stored.chosen("test", np.array(numbers, dtype=np.int64))
     with pytest.raises(DataError, match="unknown split 'tests'"):
         next(stored.batches("tests"))
 

@@ -3,18 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.examples import in_files, user_windows
 
 from minionerec.core.errors import ArtefactError
-from minionerec.data import stored_windows
+from minionerec.data import windows as module
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order
-from minionerec.data.protocols import corpus_windows
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
-from minionerec.data.stored_windows import disk_windows, flat_windows, numbered_from, sampled_rows
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.data.windows import user_windows
+from minionerec.data.windows import flat_windows, mapped_windows, padded_windows
 
 HISTORY = 6
 
@@ -45,7 +43,7 @@ def made(folder, seed, ties="before", users=30):
     Corpus(items, **splits, split="global time 7:1.5:1.5", max_history=HISTORY, counts=counts).save(
         folder / "corpus", config={}, inputs={}
     )
-    return Corpus.load(folder / "corpus"), StoredCorpus.open(folder / "corpus")
+    return Corpus.load(folder / "corpus"), in_files(folder / "corpus")
 
 
 def in_order(*arrays):
@@ -53,13 +51,16 @@ def in_order(*arrays):
 
 
 @pytest.mark.parametrize("ties", ["before", "together"])
-@pytest.mark.parametrize(("max_len", "padding"), [(None, "right"), (4, "left"), (9, "right")])
+@pytest.mark.parametrize(("max_len", "padding"), [(HISTORY, "right"), (4, "left"), (9, "right")])
 def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
     for seed in range(3):
         corpus, stored = made(tmp_path / str(seed), seed, ties)
-        expected = corpus_windows(corpus, max_len or HISTORY, padding)
-        found = disk_windows(stored, "train", tmp_path / str(seed) / "windows", max_len, padding)
-        assert in_order(found.histories, found.targets) == in_order(expected.histories, expected.targets)
+        (whole,) = corpus.windows("train")
+        expected = padded_windows(whole, max_len, padding)
+        found = mapped_windows(stored.windows("train"), tmp_path / str(seed) / "windows", max_len, padding)
+        assert in_order(found.histories, found.targets, found.rows) == in_order(
+            expected.histories, expected.targets, expected.rows
+        )
         targets = corpus.train.targets[found.rows[found.targets > 0]] + 1
         assert (found.targets[found.targets > 0] == targets).all()
         assert sorted(found.rows[found.rows >= 0].tolist()) == sorted(set(found.rows[found.rows >= 0].tolist()))
@@ -70,7 +71,8 @@ def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
 def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
     corpus, stored = made(tmp_path, 7, ties)
     every = corpus.with_every_row()
-    numbered = numbered_from(stored, ("train", "valid", "test"))
+    before = np.cumsum([0, stored.sizes["train"], stored.sizes["valid"]]).tolist()
+    numbered = dict(zip(("train", "valid", "test"), before, strict=True))
 
     def plain(windows):
         return sorted((w.items.tolist(), w.rows.tolist(), w.first_target) for w in windows)
@@ -83,8 +85,12 @@ def test_a_killed_writer_goes_on(tmp_path, monkeypatch):
     """Whatever it had written behind its last commit."""
     monkeypatch.setattr("minionerec.data.shards.GROUP", 4)
     _, stored = made(tmp_path, 3)
-    whole = disk_windows(stored, "train", tmp_path / "whole")
-    make, calls = stored_windows.make_windows, []
+
+    def write(folder):
+        return mapped_windows(stored.windows("train"), folder, HISTORY, "right")
+
+    whole = write(tmp_path / "whole")
+    make, calls = padded_windows, []
 
     def dies(*given):
         calls.append(1)
@@ -92,13 +98,13 @@ def test_a_killed_writer_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return make(*given)
 
-    monkeypatch.setattr(stored_windows, "make_windows", dies)
+    monkeypatch.setattr(module, "padded_windows", dies)
     with pytest.raises(KeyboardInterrupt):
-        disk_windows(stored, "train", tmp_path / "cut")
+        write(tmp_path / "cut")
     with (tmp_path / "cut" / "targets.bin").open("ab") as file:
         file.write(b"half of a value")
     assert not are_finished(tmp_path / "cut")
-    again = disk_windows(stored, "train", tmp_path / "cut")
+    again = write(tmp_path / "cut")
     for name in ("histories", "targets", "rows"):
         assert np.array_equal(getattr(again, name), getattr(whole, name))
     assert len(calls) > 6
@@ -142,8 +148,10 @@ def test_processes_share_an_epoch(count, buffer, processes):
 
 def test_a_sample_is_seeded_and_in_order(tmp_path):
     corpus, stored = made(tmp_path, 5)
-    one, two, other = (sampled_rows(stored, "valid", 9, seed) for seed in (1, 1, 2))
+    one, two, other = (stored.sample("valid", 9, seed) for seed in (1, 1, 2))
     assert one.targets.tolist() == two.targets.tolist() != other.targets.tolist()
     assert len(one) == 9
-    assert sampled_rows(stored, "valid", -1, 0).targets.tolist() == corpus.valid.targets.tolist()
-    assert sampled_rows(stored, "valid", 10**6, 0).users.tolist() == corpus.valid.users.tolist()
+    for data in (stored, corpus):
+        assert data.sample("valid", 9, 1).targets.tolist() == one.targets.tolist()
+        assert data.sample("valid", -1, 0).targets.tolist() == corpus.valid.targets.tolist()
+        assert data.sample("valid", 10**6, 0).users.tolist() == corpus.valid.users.tolist()

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.baskets import filled, rows_by_hand, source_of, steps_of, visits
+from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.names import SPLITS
-from minionerec.data.protocols import PROTOCOLS, corpus_windows
 from minionerec.data.rows import Histories
 from minionerec.data.splits import build_rows, leave_last_out_split, shuffled_ties
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions
-from minionerec.data.windows import user_windows, varied_windows
+from minionerec.data.windows import padded_windows, varied_windows
 
 EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
 """Three users who choose three items at each of ten moments."""
@@ -125,7 +125,8 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
 @given(filled, st.integers(1, 3))
 def test_pairs_are_counted_across_moments_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")
-    windows = corpus_windows(corpus, 4, "right")
+    (whole,) = corpus.windows("train")
+    windows = padded_windows(whole, 4, "right")
     found = count_transitions(windows.histories, windows.targets, len(pairs), reach, 0.5, 0.0)
     for before in range(len(pairs)):
         for after in found.followers[found.offsets[before] : found.offsets[before + 1]]:
@@ -145,8 +146,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
         ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3]),
     ]
     assert "2 of 4 train rows begin a window in which the user's row before is no target" in caplog.text
-    split = PROTOCOLS["rows"].split(corpus)
-    assert row_times(split, "train").later.all()
+    assert row_times(corpus, "train").later.all()
     joined = corpus.with_every_row()
     assert joined.train.times.time.tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]

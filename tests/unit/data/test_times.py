@@ -14,7 +14,6 @@ from support.small_shop import sign
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes, row_times, whole_seconds
 
@@ -45,15 +44,13 @@ def test_moments_of_rows_that_are_known():
     assert times.known.tolist() == [True, True, False, False]
 
 
-def test_times_survive_writing_and_the_row_protocol(tmp_path):
+def test_times_survive_writing(tmp_path):
     timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
     corpus = Corpus.load(tmp_path / "corpus")
     assert corpus.has_times
-    split = PROTOCOLS["rows"].with_changes(max_len=10).split(corpus)
-    for data in (corpus, split):
-        test = row_times(data, "test")
-        assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
-        assert row_times(data, "train").same.tolist() == [True, False]
+    test = row_times(corpus, "test")
+    assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
+    assert row_times(corpus, "train").same.tolist() == [True, False]
     joined = corpus.with_every_row()
     assert joined.train.times.time.tolist() == [5, 7, 9, 9, 12] and joined.train.times.time.dtype == np.int64
     for split, rows in corpus.splits().items():
@@ -70,8 +67,6 @@ def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
     test, valid = row_times(corpus, "test", path), row_times(corpus, "valid", path)
     assert (test.time.tolist(), test.previous.tolist()) == ([4], [3])
     assert (valid.time.tolist(), valid.previous.tolist()) == ([-8], [NO_TIME])
-    split = PROTOCOLS["rows"].split(corpus)
-    assert split.times is None and row_times(split, "test", path).time.tolist() == [4]
     caplog.set_level("INFO")
     assert row_times(timed_corpus(), "test", path).time.tolist() == [9, 12]
     assert f"times of its own: {path} is not read" in caplog.text

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from support.evaluation import made
+from support.examples import sid_windows
 from support.telling import save_telling
 from support.training import catalogue_config, make_inputs
 
@@ -22,7 +23,6 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.windows import sid_windows
 
 __all__ = ["made"]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
@@ -15,7 +16,6 @@ from minionerec.data.moments import LATER, SAME
 from minionerec.data.published import default_root, read_published
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes
-from minionerec.data.windows import user_windows
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import BUILT_IN, TASKS, load_wording

@@ -1,20 +1,21 @@
 """What models make of moments: nothing at first, then each moment its own, in scores and in both losses."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from support.examples import in_files
 from support.moments import make_moments
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
-from minionerec.data.protocols import PROTOCOLS
+from minionerec.data.corpus import Corpus
+from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments, training_moments
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import SequentialAssistant
 from minionerec.recommend.rankers.sequential import SequentialRanker
+from minionerec.training.sequential.train import TrainingExamples
 
 ITEMS, LENGTH = 20, 10
 HYPER = {
@@ -108,55 +109,67 @@ def test_a_model_of_hidden_items_cannot_be_told():
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("max_len", [4, 10])
-def test_rows_and_windows_have_the_moments_of_their_rows(tmp_path, padding, max_len):
+@pytest.mark.parametrize("read", [Corpus.load, in_files])
+def test_rows_and_windows_have_the_moments_of_their_rows(tmp_path, padding, max_len, read):
     corpus = make_moments(tmp_path / "corpus", users=20)
-    protocol = PROTOCOLS["rows"].with_changes(max_len=max_len, padding=padding)
-    split = protocol.split(corpus)
-    for name in ("train", "valid", "test"):
-        assert (split.rows(name).moments == row_moments(corpus.times_of(name), len(corpus.rows(name)))).all()
-    some = np.array([5, 2])
-    assert split.train.take(some).moments.tolist() == split.train.moments[some].tolist()
-    windows = split.windows
-    assert windows.moments.shape == windows.targets.shape and windows.moments.dtype == np.int8
-    assert not windows.moments[windows.targets == 0].any()
-    # Each target has the items before it as its row has them, as far as the window reaches, and the row's moment.
-    rows = Counter()
-    for history, target, moment in zip(corpus.train.histories, split.train.targets, split.train.moments, strict=True):
-        rows[int(history[-1]) + 1, int(target), int(moment)] += 1
-    found = Counter()
-    for history, target, moment in zip(windows.histories, windows.targets, windows.moments, strict=True):
-        asked = target > 0
-        found.update(zip(history[asked].tolist(), target[asked].tolist(), moment[asked].tolist(), strict=True))
-    assert found == rows and {moment for _, _, moment in found} == {SAME, LATER}
-    timeless = make_moments(tmp_path / "timeless", users=20, timed=False)
-    plain = protocol.split(timeless)
-    assert plain.train.moments is None and plain.windows.moments is None and plain.times is None
-    assert (plain.windows.targets == windows.targets).all()
+
+    def batch(all_positions):
+        examples = TrainingExamples.of(
+            read(tmp_path / "corpus"), max_len, padding, all_positions=all_positions, folder=tmp_path / "rows"
+        )
+        torch.manual_seed(0)
+        histories, targets, users, moments = examples.batch(np.arange(len(examples)), torch.device("cpu"), True)
+        assert users is None and examples.batch(np.arange(2), torch.device("cpu"), False)[3] is None
+        return histories, targets, moments
+
+    # Each target has the items before it as its row has them, as far as the window reaches, and the row's moment,
+    # unless that is hidden by chance.
+    rows = {}
+    for history, target, moment in zip(
+        corpus.train.histories, corpus.train.targets, training_moments(corpus), strict=True
+    ):
+        rows.setdefault((int(history[-1]) + 1, int(target) + 1), Counter())[int(moment)] += 1
+    one, one_target, one_moment = batch(False)
+    last = one[:, -1] if padding == "left" else one.gather(1, (one > 0).sum(1, keepdim=True) - 1)[:, 0]
+    every, every_target, every_moment = batch(True)
+    asked = every_target > 0
+    assert not every_moment[~asked].any()
+    for found in (
+        (last, one_target, one_moment),
+        (every[asked], every_target[asked], every_moment[asked]),
+    ):
+        found = list(zip(*(part.tolist() for part in found), strict=True))
+        assert Counter(pair[:2] for pair in found) == Counter({pair: sum(of.values()) for pair, of in rows.items()})
+        known = [(pair, moment) for *pair, moment in found if moment != UNKNOWN]
+        assert len(known) > 0.8 * len(found) and {moment for _, moment in known} == {SAME, LATER}
+        assert all(rows[tuple(pair)][moment] for pair, moment in known)
 
 
 def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
     corpus = make_moments(tmp_path / "corpus", users=20)
-    split = PROTOCOLS["rows"].split(corpus)
     torch.manual_seed(0)
-    model = build_model("sasrec", num_items=split.num_items, max_len=10, padding="right")
+    model = build_model("sasrec", num_items=corpus.n_items, max_len=10, padding="right")
     model.tell_moments()
     for part in model.moment_states.parameters():
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()
-    asked = [int(moment) for moment in split.test.moments]
-    told, untold = split.test, replace(split.test, moments=None)
+    rows, told = corpus.test, row_moments(corpus.test.times, len(corpus.test))
+    asked = told.tolist()
     ranker = SequentialRanker(model, "sasrec")
     assert ranker.tells_moments
-    for rows, moments in ((told, asked), (untold, None)):
-        items, values = top_items(model, rows, "keep", cpu, split.num_items)
-        ranks = rank_rows(model, rows, "keep", cpu)["item"]
-        assert ranks.tolist() == [row.tolist().index(want) + 1 for row, want in zip(items, rows.targets, strict=True)]
-        ranking = ranker.rank(histories, split.num_items, None, moments)
+    found = []
+    for moments in (told, None):
+        items, values = top_items(model, rows, "keep", cpu, corpus.n_items, moments=moments)
+        found.append(rank_rows(model, rows, "keep", cpu, moments=moments)["item"])
+        assert found[-1].tolist() == [
+            row.tolist().index(want + 1) + 1 for row, want in zip(items, rows.targets, strict=True)
+        ]
+        ranking = ranker.rank(histories, corpus.n_items, None, None if moments is None else asked)
         assert ranking.items == (items - 1).tolist()
         assert np.allclose(ranking.scores, values, atol=1e-5)
-    assert (rank_rows(model, told, "keep", cpu)["item"] != rank_rows(model, untold, "keep", cpu)["item"]).any()
-    every = np.arange(split.num_items)
-    assistant = SequentialAssistant(ranker, every, np.ones(split.num_items))
+    assert (found[0] != found[1]).any()
+    every = np.arange(corpus.n_items)
+    assistant = SequentialAssistant(ranker, every, np.ones(corpus.n_items))
     assert assistant.tells_moments
     wanted = ranker.scores(histories, asked).log_softmax(-1)
     assert torch.allclose(assistant.log_probs(histories, asked), wanted, atol=1e-5)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2Model
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Samples
+from minionerec.data.rows import SplitRows
 from minionerec.models.nn.padding import readout_slots, take_slots
 from minionerec.models.sequential import rpg
 from minionerec.models.sequential.rank import rank_rows, top_items
@@ -66,27 +66,23 @@ def test_scores_are_means_of_gathered_log_probabilities(padding):
     assert torch.allclose(take_slots(everywhere, readout_slots(histories, padding))[:, 1:], scores[:, 1:], atol=1e-5)
 
 
-def samples_of(histories):
-    lengths = (histories > 0).sum(1).numpy()
-    ends = np.cumsum(lengths)
-    flat = histories[histories > 0].numpy().astype(np.int32)
-    rows = len(histories)
-    targets = np.arange(rows) % ITEMS + 1
-    return Samples(np.arange(rows), targets, flat, ends - lengths, ends, LENGTH, "right")
+def rows_of(histories):
+    read = [row[row > 0].numpy() - 1 for row in histories]
+    return SplitRows.of([""] * len(read), read, np.arange(len(read)) % ITEMS)
 
 
 def test_ranking_is_that_of_brute_force_and_equal_digits_tie():
     model = built()
     histories = histories_of([1 + row % LENGTH for row in range(60)], "right", LENGTH, ITEMS)
-    samples = samples_of(histories)
+    rows = rows_of(histories)
     expected = brute_force(model, model.user_vectors(histories))
     expected[:, -3:] = expected[:, 1:2]  # equal to the last bit, as their digits are
     order = np.argsort(-expected.detach().numpy()[:, 1:], kind="stable") + 1
-    found, values = top_items(model, samples, "keep", CPU, ITEMS)
+    found, values = top_items(model, rows, "keep", CPU, ITEMS)
     assert found.tolist() == order.tolist()
-    ranks = rank_rows(model, samples, "keep", CPU)["item"]
+    ranks = rank_rows(model, rows, "keep", CPU)["item"]
     assert ranks.tolist() == [
-        row.tolist().index(target) + 1 for row, target in zip(order, samples.targets, strict=True)
+        row.tolist().index(target) + 1 for row, target in zip(order, rows.targets + 1, strict=True)
     ]
     place = found.tolist()[0].index(1)
     assert found[0, place : place + 4].tolist() == [1, ITEMS - 2, ITEMS - 1, ITEMS]

@@ -3,21 +3,29 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import source_of
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.sequences import Samples, Sequences
+from minionerec.data.rows import SplitRows
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 from minionerec.training.sequential import train
-from minionerec.training.sequential.train import TrainSettings, batches, epoch_seed, fit, make_optimizer, train_epoch
+from minionerec.training.sequential.train import (
+    TrainingExamples,
+    TrainSettings,
+    batches,
+    epoch_seed,
+    fit,
+    make_optimizer,
+    train_epoch,
+)
 
 CPU = torch.device("cpu")
 SMALL = {"hidden_size": 16, "inner_size": 32, "num_layers": 2}
@@ -27,13 +35,8 @@ def cycles(n_items=12, n_users=40, seed=0):
     """Users who go round a circle of items, so that the next item is certain."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(5, 11, n_users)
-    items = [(rng.integers(n_items) + np.arange(n)) % n_items + 1 for n in lengths]
-    return Sequences(
-        items=np.concatenate(items).astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        users=[str(user) for user in range(n_users)],
-        catalogue=pd.DataFrame({"item_id": [str(i) for i in range(n_items)], "title": "", "description": ""}),
-    )
+    items = [((rng.integers(n_items) + np.arange(n)) % n_items + 1).tolist() for n in lengths]
+    return source_of(*items, n_items=n_items)
 
 
 def settings_of(**changes):
@@ -59,12 +62,10 @@ class Table(SequentialModel):
         return vectors.clone()
 
 
-def table_samples(scores, rng):
+def table_rows(scores, rng):
     rows, items = scores.shape
-    lengths = rng.integers(0, 4, rows)
-    ends = np.cumsum(lengths)
-    flat = rng.integers(1, items, ends[-1] if rows else 0).astype(np.int32)
-    return Samples(np.arange(rows), rng.integers(1, items, rows), flat, ends - lengths, ends, 4, "left")
+    histories = [rng.integers(0, items - 1, rng.integers(0, 4)) for _ in range(rows)]
+    return SplitRows.of([""] * rows, histories, rng.integers(0, items - 1, rows)), {"users": np.arange(rows)}
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(3, 12), st.sampled_from(["mask", "zero", "keep"]))
@@ -72,17 +73,17 @@ def table_samples(scores, rng):
 def test_ranks_and_lists_are_those_of_a_full_sort(seed, rows, items, seen):
     rng = np.random.default_rng(seed)
     scores = torch.from_numpy(rng.integers(-2, 3, (rows, items)).astype(np.float32))  # whole numbers: many ties
-    samples, model = table_samples(scores, rng), Table(scores)
-    ranks = rank_rows(model, samples, seen, CPU)["item"]
-    found, values = top_items(model, samples, seen, CPU, items)
+    (examples, users), model = table_rows(scores, rng), Table(scores)
+    ranks = rank_rows(model, examples, seen, CPU, **users)["item"]
+    found, values = top_items(model, examples, seen, CPU, items, **users)
     shorter = int(rng.integers(1, items + 1))
-    first, their_values = top_items(model, samples, seen, CPU, shorter)
+    first, their_values = top_items(model, examples, seen, CPU, shorter, **users)
     assert their_values.tolist() == values[:, :shorter].tolist()
     finite = their_values > -np.inf  # what may not be recommended has no order
     assert (first[finite] == found[:, :shorter][finite]).all()
     for row in range(rows):
         expected = scores[row].numpy().copy()
-        history = samples.flat[samples.begins[row] : samples.ends[row]]
+        history = examples.histories[row] + 1
         if seen != "keep":
             expected[history] = 0.0 if seen == "zero" else -np.inf
         if seen != "zero":
@@ -90,26 +91,24 @@ def test_ranks_and_lists_are_those_of_a_full_sort(seed, rows, items, seen):
         order = np.argsort(-expected, kind="stable")
         assert found[row].tolist() == order.tolist()
         assert values[row].tolist() == expected[order].tolist()
-        assert ranks[row] == order.tolist().index(samples.targets[row]) + 1
+        assert ranks[row] == order.tolist().index(examples.targets[row] + 1) + 1
 
 
 def test_ranking_goes_in_chunks(monkeypatch):
     rng = np.random.default_rng(1)
     scores = torch.from_numpy(rng.normal(size=(70, 9)).astype(np.float32))
-    samples, model = table_samples(scores, rng), Table(scores)
-    whole = rank_rows(model, samples, "mask", CPU)["item"]
+    (rows, users), model = table_rows(scores, rng), Table(scores)
+    whole = rank_rows(model, rows, "mask", CPU, **users)["item"]
     monkeypatch.setattr("minionerec.models.sequential.rank._SCORES_AT_ONCE", 1)  # chunks of 16
-    assert rank_rows(model, samples, "mask", CPU)["item"].tolist() == whole.tolist()
+    assert rank_rows(model, rows, "mask", CPU, **users)["item"].tolist() == whole.tolist()
 
 
 def test_an_sid_ranks_as_its_best_item():
     scores = torch.tensor([[9.0, 1.0, 5.0, 2.0, 4.0, 3.0]])
     numbers = np.array([0, 1, 2, 1, 0])  # items 1 and 5 share an SID, so do 2 and 4
     for target, item_rank, sid_rank in [(1, 5, 2), (3, 4, 3), (4, 2, 1)]:
-        samples = Samples(
-            np.array([0]), np.array([target]), np.zeros(0, np.int32), np.array([0]), np.array([0]), 4, "left"
-        )
-        ranks = rank_rows(Table(scores), samples, "keep", CPU, numbers)
+        rows = SplitRows.of(["u"], [[]], [target - 1])
+        ranks = rank_rows(Table(scores), rows, "keep", CPU, numbers)
         assert (ranks["item"].item(), ranks["sid"].item()) == (item_rank, sid_rank)
 
 
@@ -119,24 +118,35 @@ def test_equal_scores_go_by_column():
 
 def test_scores_that_are_no_numbers_and_items_beyond_the_table_are_errors():
     scores = torch.full((1, 5), torch.nan)
-    samples = Samples(np.array([0]), np.array([1]), np.zeros(0, np.int32), np.array([0]), np.array([0]), 4, "left")
     with pytest.raises(ConfigError, match="training diverged"):
-        rank_rows(Table(scores), samples, "keep", CPU)
+        rank_rows(Table(scores), SplitRows.of(["u"], [[]], [0]), "keep", CPU)
     with pytest.raises(DataError, match=r"row 0 \(of 1\) has item 9 and target 9, .* items 1 to 4"):
-        rank_rows(Table(scores), replace(samples, targets=np.array([9])), "keep", CPU)
+        rank_rows(Table(scores), SplitRows.of(["u"], [[]], [8]), "keep", CPU)
     split = PROTOCOLS["a"].split(cycles())
     with pytest.raises(DataError, match=r"items 1 to 5"):
-        fit(build_model("sasrec", num_items=5), split, PROTOCOLS["a"], settings_of(), None, CPU)
+        fit(build_model("sasrec", num_items=5), examples_of(split), None, PROTOCOLS["a"], settings_of(), None, CPU)
 
 
 def weights_of(model):
     return torch.cat([value.flatten().float() for value in model.state_dict().values()])
 
 
-def train_small(place, split, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, **changes):
+def examples_of(corpus, protocol=PROTOCOLS["a"], all_positions=False):
+    return TrainingExamples.of(corpus, protocol.max_len, protocol.padding, all_positions=all_positions)
+
+
+def train_small(place, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, all_positions=False, **changes):
     torch.manual_seed(3)
-    model = build_model(name, num_items=split.num_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
-    return fit(model, split, protocol, settings_of(**changes), place, CPU), model
+    model = build_model(name, num_items=corpus.n_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
+    examples, settings = (
+        examples_of(corpus, protocol, all_positions),
+        settings_of(all_positions=all_positions, **changes),
+    )
+
+    def valid(model):
+        return rank_rows(model, corpus.valid, protocol.seen, CPU)["item"]
+
+    return fit(model, examples, valid, protocol, settings, place, CPU), model
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
@@ -186,9 +196,9 @@ def test_each_epoch_visits_every_row_once_in_a_new_order():
     orders = []
     for epoch in range(2):
         torch.manual_seed(epoch_seed(5, epoch))
-        parts = list(batches(10, 4))
+        parts = list(batches(10, settings_of(batch_size=4), epoch))
         assert [len(part) for part in parts] == [4, 4, 2]
-        orders.append(torch.cat(parts).tolist())
+        orders.append(np.concatenate(parts).tolist())
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
     assert orders[0] != orders[1]
     assert len({epoch_seed(seed, epoch) for seed in range(20) for epoch in range(20)}) == 400
@@ -201,8 +211,9 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     other = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other.load_state_dict(model.state_dict())
     plain = settings_of(weight_decay=0.0)
-    train_epoch(model, split, make_optimizer(model, plain), plain, 0)
-    train_epoch(other, split, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), plain, 0)
+    examples = examples_of(split)
+    train_epoch(model, examples, make_optimizer(model, plain), plain, 0)
+    train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), plain, 0)
     assert torch.allclose(weights_of(model), weights_of(other), atol=1e-6)
     decayed = {id(p) for p in make_optimizer(model, settings_of()).param_groups[0]["params"]}
     assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from support.examples import source_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.config import PrepareConfig
@@ -13,9 +14,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitRows
-from minionerec.data.sequences import Sequences
 from minionerec.data.times import RowTimes
 from minionerec.data.transitions import TransitionPairs
+from minionerec.data.windows import padded_windows
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import (
@@ -152,20 +153,21 @@ def test_items_left_out_make_room_for_the_next_candidates(corpus, table):
 def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
     rng = np.random.default_rng(1)
     lengths = rng.integers(8, 20, 30)
-    flat = rng.integers(1, 9, lengths.sum()).astype(np.int32)
-    names = pd.DataFrame({"item_id": [str(n) for n in range(8)], "title": ["t"] * 8, "description": [""] * 8})
-    sequences = Sequences(flat, np.concatenate([[0], np.cumsum(lengths)]), [f"u{n}" for n in range(30)], names)
-    split = PROTOCOLS[protocol].split(sequences)
-    histories = split.histories("test")
-    popular = np.argsort(-np.bincount(split.train.targets - 1, minlength=split.num_items), kind="stable").tolist()
+    flat = rng.integers(1, 9, lengths.sum())
+    users = [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+    split = PROTOCOLS[protocol].split(source_of(*users, n_items=8))
+    histories = split.test.histories
+    popular = np.argsort(-np.bincount(split.train.targets, minlength=split.n_items), kind="stable").tolist()
     baselines = make_baselines(split, None, Chosen())
     found = {name: rank_rows(baseline, RankedSplit.of(split, "test"), 8) for name, baseline in baselines.items()}
-    assert found[POPULARITY].targets.tolist() == split.targets("test").tolist()
+    assert found[POPULARITY].targets.tolist() == split.test.targets.tolist()
     assert found[POPULARITY].items == [popular] * 30
     for history, row in zip(histories, found[RECENT].items, strict=True):
         assert row == list(dict.fromkeys([*reversed(history.tolist()), *popular]))
     counts = np.zeros((8, 8))
-    for before, after in zip(split.windows.histories, split.windows.targets, strict=True):
+    (whole,) = split.windows("train")
+    windows = padded_windows(whole, split.max_history, "left")
+    for before, after in zip(windows.histories, windows.targets, strict=True):
         for place in np.flatnonzero(after):
             for back in range(min(10, place + 1)):
                 if before[place - back]:

@@ -9,17 +9,16 @@ import pandas as pd
 import pytest
 import torch
 from support.decoding import token_ids
+from support.examples import in_files, sid_windows
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.nn.moments import UNSOLD, UNTOLD, hidden
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.shards import read_windows, rows_held_out, write_windows
 from minionerec.training.catalogue.stage import (
     HALF_LIVES,
     WEIGHTS,
@@ -28,7 +27,7 @@ from minionerec.training.catalogue.stage import (
     popularity_logs,
     set_popularity,
 )
-from minionerec.training.catalogue.windows import collate, held_out_windows, sid_windows
+from minionerec.training.catalogue.windows import WindowDataset, collate
 
 N = 30
 TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
@@ -108,16 +107,13 @@ def test_each_label_has_the_moment_of_its_row(max_history, settings):
 
 
 @KINDS
-def test_shards_have_the_same_moments(tmp_path, max_history, settings):
+def test_a_corpus_in_files_has_the_same_moments(tmp_path, max_history, settings):
     corpus = corpus_of(max_history, **settings)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    stored = StoredCorpus.open(tmp_path / "corpus")
     wanted, valid = sid_windows(corpus, TABLE, 2.0, moments=True)
-    write_windows(stored, TABLE, 2.0, tmp_path / "windows", moments=True)
-    found = read_windows(tmp_path / "windows")
+    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, moments=True)
     assert told(found) == told(wanted)
     assert found["moments"].dtype == np.int8 and (found["moments"][found["labels"] < 0] == UNKNOWN).all()
-    again = held_out_windows(rows_held_out(stored).valid, TABLE, max_history, moments=True)
     assert set(again) == set(valid)
     for name, values in valid.items():
         assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
@@ -127,10 +123,8 @@ def test_nothing_else_is_changed_by_moments(tmp_path):
     corpus = corpus_of(6, gaps=0.2)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, moments) for moments in (False, True)), strict=True))
-    for moments in (False, True):
-        stored = StoredCorpus.open(tmp_path / "corpus")
-        write_windows(stored, TABLE, 2.0, tmp_path / str(moments), moments)
-    pairs.append(tuple(read_windows(tmp_path / str(moments)) for moments in (False, True)))
+    stored = in_files(tmp_path / "corpus")
+    pairs += zip(*(sid_windows(stored, TABLE, 2.0, moments) for moments in (False, True)), strict=True)
     for without, with_them in pairs:
         assert set(with_them) - set(without) == {"moments"} and "moments" not in without
         for name, values in without.items():
@@ -144,16 +138,14 @@ def test_a_corpus_without_times_knows_no_moment(tmp_path, stored):
     corpus = replace(corpus, **splits)
     if stored:
         corpus.save(tmp_path / "corpus", config={}, inputs={})
-        write_windows(StoredCorpus.open(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows", moments=True)
-        assert not read_windows(tmp_path / "windows")["moments"].any()
-    else:
-        for part in sid_windows(corpus, TABLE, 0.0, moments=True):
-            assert not part["moments"].any()
+        corpus = in_files(tmp_path / "corpus")
+    for part in sid_windows(corpus, TABLE, 0.0, moments=True):
+        assert not part["moments"].any()
 
 
 def test_batches_keep_moments():
     windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, moments=True)
-    batch = collate([{name: values[place].tolist() for name, values in windows.items()} for place in (0, 2)])
+    batch = collate([WindowDataset(windows)[place] for place in (0, 2)])
     assert batch["moments"].dtype == torch.int64 and batch["moments"].shape == batch["labels"].shape
     assert (batch["moments"] == torch.from_numpy(windows["moments"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
 

@@ -6,24 +6,23 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from support.examples import in_files, sid_windows
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
-from minionerec.data.stored import StoredCorpus
 from minionerec.data.transitions import count_transitions
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue import shards
-from minionerec.training.catalogue.shards import (
-    WindowRows,
-    collate_arrays,
+from minionerec.training.catalogue import windows as module
+from minionerec.training.catalogue.windows import (
+    WindowDataset,
+    collate,
     read_windows,
-    rows_held_out,
     target_counts,
     window_transitions,
     write_windows,
 )
-from minionerec.training.catalogue.windows import collate, held_out_windows, sid_windows
 
 N = 30
 TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
@@ -61,14 +60,9 @@ def sorted_rows(windows):
 def test_windows_of_shards_are_those_in_memory(tmp_path, max_history, gaps):
     corpus = corpus_of(max_history, gaps=gaps)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    stored = StoredCorpus.open(tmp_path / "corpus")
     wanted, held_out = sid_windows(corpus, TABLE, 2.0)
-    write_windows(stored, TABLE, 2.0, tmp_path / "windows")
-    found = read_windows(tmp_path / "windows")
-    assert isinstance(found["labels"], np.memmap)
+    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0)
     assert sorted_rows(found) == sorted_rows(wanted)
-    rest = rows_held_out(stored)
-    again = held_out_windows(rest.valid, TABLE, max_history)
     for name, values in held_out.items():
         assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
 
@@ -81,7 +75,7 @@ def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
     wanted = count_transitions(windows["histories"], np.maximum(windows["labels"], 0), *how)
     targets = np.bincount(windows["labels"][windows["labels"] > 0] - 1, minlength=size)
     for part, exact in ((1 << 20, True), (7, False)):
-        monkeypatch.setattr(shards, "_PART", part)
+        monkeypatch.setattr(module, "_PART", part)
         found = window_transitions(windows, *how)
         for name in ("offsets", "followers"):
             assert np.array_equal(getattr(found, name), getattr(wanted, name))
@@ -90,15 +84,17 @@ def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
         assert np.array_equal(target_counts(windows, size), targets)
 
 
-def test_batches_of_rows_on_disk_are_those_of_rows_in_memory():
-    windows, _ = sid_windows(corpus_of(10), TABLE, 1.0)
-    places = [3, 0, 8]
-    wanted = collate([{name: values[place].tolist() for name, values in windows.items()} for place in places])
-    rows = WindowRows(windows)
-    found = collate_arrays([rows[place] for place in places])
+def test_batches_are_as_wide_as_their_longest_window(tmp_path):
+    write_windows(corpus_of(10), TABLE, 1.0, tmp_path / "windows")
+    windows = read_windows(tmp_path / "windows")
+    assert isinstance(windows["labels"], np.memmap)
+    rows, places = WindowDataset(windows), [3, 0, 8]
+    found = collate([rows[place] for place in places])
     assert len(rows) == len(windows["labels"])
-    for name, values in wanted.items():
-        assert found[name].dtype == values.dtype and (found[name] == values).all()
+    width = int((windows["histories"][places] > 0).sum(1).max())
+    for name, values in windows.items():
+        assert found[name].dtype == (torch.float32 if name == "weights" else torch.int64)
+        assert found[name].numpy().tolist() == values[places][:, :width].tolist()
 
 
 def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
@@ -107,4 +103,4 @@ def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
     corpus = replace(corpus, train=SplitRows.of(corpus.train.users, empty, corpus.train.targets))
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     with pytest.raises(DataError, match="no training row has a history, so there is nothing to train on"):
-        write_windows(StoredCorpus.open(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
+        write_windows(in_files(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
