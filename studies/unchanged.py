@@ -4,10 +4,10 @@
     python studies/unchanged.py --compare before.json                  # at the new one; exit status 1 if it differs
     python studies/unchanged.py --compare before.json --only report    # runs whose names begin so, and what they need
 
-Each run is made in an empty folder from a shop of twelve items, all in less than a minute of processor time. The contents
-of tables (by column), JSON files (by key), weights (by tensor) and the numbers in pages' tables are compared; manifests,
-run records, times, hashes and the words of pages are not. What has the same content under another name is listed as
-moved. Another commit's package is measured with `PYTHONPATH=FOLDER_OF_THAT_COMMIT`.
+Each run is made in an empty folder from a shop of twelve items, all in less than a minute of processor time. The
+contents of tables (by column), JSON files (by key), weights (by tensor) and the numbers in pages' tables are
+compared; manifests, run records, times, hashes and the words of pages are not. What has the same content under
+another name is listed as moved. Another commit's package is measured with `PYTHONPATH=FOLDER_OF_THAT_COMMIT`.
 """
 
 import argparse
