@@ -19,8 +19,7 @@ from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig, SftConfig

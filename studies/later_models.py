@@ -25,8 +25,7 @@ from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import recency_weights, user_windows
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.windows import sid_windows

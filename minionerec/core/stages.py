@@ -84,7 +84,7 @@ STAGES = {
             "embed-items",
             "Turn the text of each item into a vector.",
             "minionerec.sid.embed.config:EmbedConfig",
-            "minionerec.sid.embed.stage:run_embed",
+            "minionerec.sid.embed.vectors:run_embed",
         ),
         StageSpec(
             "build-sids",

@@ -20,7 +20,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.stage import read_histories
-from minionerec.sid.embed.ready import load_vector_table, load_vectors
+from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
 
 

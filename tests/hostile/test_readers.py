@@ -29,7 +29,7 @@ from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
-from minionerec.sid.embed.ready import load_vectors
+from minionerec.sid.embed.stored import load_vectors
 
 HEADER = "user_id,item_id,timestamp\n"
 ITEMS = "item_id,title\n" + "".join(f"p{item},Thing {item}\n" for item in range(6))

@@ -15,11 +15,9 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
-from minionerec.sid.embed.ready import load_vector_artefact
-from minionerec.sid.embed.stage import run_embed
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
-from minionerec.sid.embed.vectors import VectorCache
+from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
+from minionerec.sid.embed.vectors import VectorCache, run_embed
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from minionerec.reports.config import SidReportConfig
 from minionerec.reports.sid_report import run_sid_report
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
-from minionerec.sid.diagnostics import diagnose, gather_evidence
 from minionerec.sid.embed.vectors import make_vectors
+from minionerec.sid.report import diagnose, gather_evidence
 
 
 @pytest.fixture(scope="module")

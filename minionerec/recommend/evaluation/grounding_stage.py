@@ -44,7 +44,7 @@ from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Queries, Ranking
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import tfidf_svd
 
 # What a language model over titles writes in free words for the rows of splits: in parts, once for equal prompts.
 
