@@ -245,7 +245,7 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     output = run_grounding(config(made, tmp_path / "out", **asked)).output
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
-    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).cpu().numpy()
+    logits = load_ranker(model, corpus).scores(Queries(list(corpus.test.histories))).cpu().numpy()
     check_pulled(Predictions.load(output), plain, logits, 2)
     assert read_manifest(output)["counts"]["told_rows"] == 0
     other = config(made, tmp_path / "empty", **{**asked, "corpus": str(tmp_path / "corpus")})
