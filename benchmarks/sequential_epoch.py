@@ -118,13 +118,13 @@ def field_norm(norm, x):
 FIELD = {"sasrec": field_sasrec, "wearec": field_wearec}
 
 
-def field_dataset(samples, num_items, padding):
+def field_dataset(rows, num_items, max_len, padding):
     """The rows as a Dataset that builds one at a time."""
     import torch
     from torch.utils.data import Dataset
 
-    histories = [samples.flat[b:e].tolist() for b, e in zip(samples.begins, samples.ends, strict=True)]
-    users, targets, max_len = samples.users.tolist(), samples.targets.tolist(), samples.max_len
+    histories = [(history + 1).tolist() for history in rows.histories]
+    users, targets = rows.user_numbers.tolist(), (rows.targets + 1).tolist()
 
     class Rows(Dataset):
         """One padded row with a negative that nothing uses."""
@@ -215,14 +215,12 @@ class Measurement:
         size, self.whole = self.protocol.batch_size, len(split.train)
         self.steps = min(args.steps or math.inf, math.ceil(self.whole / size))
         part = np.random.default_rng(args.seed).permutation(self.whole)[: self.steps * size]
-        chosen = {name: getattr(split.train, name)[part] for name in ("users", "targets", "begins", "ends")}
-        test = {name: getattr(split.test, name)[: args.rows or None] for name in chosen}
-        self.split = replace(split, train=replace(split.train, **chosen), test=replace(split.test, **test))
+        self.split = replace(split, train=split.train.take(part), test=split.test.take(slice(args.rows or None)))
         hyper = check_hyper(args.model, convert(args.hyper, dict[str, Any], "--hyper"))
-        given = {"padding": self.protocol.padding, "num_users": len(split.user_names)}
+        given = {"padding": self.protocol.padding, "num_users": len(split.train.user_ids)}
         hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
         torch.manual_seed(args.seed)
-        self.built = build_model(args.model, num_items=split.num_items, max_len=self.protocol.max_len, **hyper)
+        self.built = build_model(args.model, num_items=split.n_items, max_len=self.protocol.max_len, **hyper)
         self.settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
         self.states = FIELD.get(args.model) if args.field else None
         self.device = args.device
@@ -238,9 +236,7 @@ class Measurement:
         from dataclasses import replace
 
         whole, steps, size = self.split, self.steps, self.settings.batch_size
-        train = {name: getattr(whole.train, name)[: 3 * size] for name in ("users", "targets", "begins", "ends")}
-        test = {name: getattr(whole.test, name)[:1024] for name in train}
-        self.split = replace(whole, train=replace(whole.train, **train), test=replace(whole.test, **test))
+        self.split = replace(whole, train=whole.train.take(slice(3 * size)), test=whole.test.take(slice(1024)))
         self.steps = min(steps, 3)
         self.ours()
         if self.states is not None:
@@ -249,16 +245,19 @@ class Measurement:
 
     def ours(self):
         """Seconds of our epoch and of our ranking, mean loss, NDCG@10."""
+        import numpy as np
         import torch
 
         from minionerec.metrics.ranking import ranking_metrics
         from minionerec.models.sequential.rank import rank_rows
-        from minionerec.training.sequential.train import make_optimizer, train_epoch
+        from minionerec.training.sequential.train import TrainingExamples, make_optimizer, train_epoch
 
         model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
         forget_peak(self.device)
         start = self.clock()
-        loss = train_epoch(model, split, make_optimizer(model, self.settings), self.settings, 0)
+        users = split.train.user_numbers.astype(np.int64) if model.needs_users else None
+        examples = TrainingExamples.of(split, protocol.max_len, protocol.padding, users=users)
+        loss = train_epoch(model, examples, make_optimizer(model, self.settings), self.settings, 0)
         middle = self.clock()
         ranks = rank_rows(model, split.test, protocol.seen, torch.device(self.device))["item"]
         ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
@@ -275,10 +274,11 @@ class Measurement:
         model, protocol, split = copy.deepcopy(self.built), self.protocol, self.split
         random.seed(self.seed)
         torch.manual_seed(self.seed)
-        train, test = (field_dataset(rows, split.num_items, protocol.padding) for rows in (split.train, split.test))
-        lengths = split.test.ends - split.test.begins
-        places = np.repeat(split.test.users, lengths), split.test.seen(slice(0, len(split.test)))[1]
-        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.user_names), split.num_items + 1))
+        train, test = (
+            field_dataset(rows, split.n_items, protocol.max_len, protocol.padding) for rows in (split.train, split.test)
+        )
+        places = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
+        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.train.user_ids), split.n_items + 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         size = self.settings.batch_size
         forget_peak(self.device)

@@ -142,9 +142,9 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import numpy as np
     import torch
-    from minionerec.data.sequences import cut_windows
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    from minionerec.data.windows import cut_windows
     from minionerec.training.config import SftConfig
     from minionerec.training.sft import run_sft
 

@@ -23,13 +23,11 @@ from minionerec.cli.plan import config_values
 from minionerec.core.commands import run_command
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
-from minionerec.data.windows import recency_weights, user_windows
+from minionerec.data.windows import padded_windows, recency_of
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.catalogue.windows import sid_windows
 from minionerec.training.config import CatalogueTrainConfig
 
 CONFIG = "industrial#catalogue"
@@ -149,16 +147,14 @@ def baselines(corpus: Corpus, table: SidTable, rows: SidRows) -> dict[str, np.nd
 
 def weighed_windows(corpus: Corpus, table: SidTable, recency: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Training windows with the weight of each target by its day and age: `histories`, `labels`, `weights` (W, T)."""
-    windows, _ = sid_windows(corpus, table, recency)
-    weights = np.zeros(windows["labels"].shape, dtype=np.float32)
-    kinds, ages = days_by_order(corpus.rows("train").users.tolist()), recency_weights(corpus, recency)
+    (whole,) = corpus.windows("train")
+    windows, number = padded_windows(whole, corpus.max_history, "right"), np.append(0, table.sid_numbers + 1)
+    kinds = days_by_order(corpus.rows("train").users.tolist())
     by_kind = np.array([WEIGHT[kind] for kind in (SAME, LATER, FIRST)])
-    for place, window in zip(weights, user_windows(corpus), strict=True):
-        rows = window.rows[1:]
-        place[: len(rows)] = np.where(rows >= 0, ages[rows] * by_kind[kinds[rows]], 0)
-    asked = windows["labels"] > 0
-    weights[~asked] = 0
-    return windows["histories"], windows["labels"], weights / weights[asked].mean()
+    asked, ages = windows.rows >= 0, recency_of(corpus.split, len(corpus.train), recency)
+    weights = np.where(asked, ages(windows.rows) * by_kind[kinds[windows.rows]], 0).astype(np.float32)
+    labels = np.where(asked, number[windows.targets], -100)
+    return number[windows.histories], labels, weights / weights[asked].mean()
 
 
 @torch.inference_mode()
@@ -197,8 +193,9 @@ def train_later(corpus: Corpus, table: SidTable, later: np.ndarray, seed: int, p
     """
     changed = ["--towers", "1", "--reverse", "1.0", "--decay", "0.8", "--seed", str(seed)]
     config = parse_settings(CatalogueTrainConfig, ["--config", CONFIG, *changed], read=config_values)
-    histories, labels, weights = map(torch.from_numpy, weighed_windows(corpus, table, config.recency))
-    bundle = new_bundle(config, corpus, table, sid_windows(corpus, table, config.recency)[0])
+    arrays = weighed_windows(corpus, table, config.recency)
+    histories, labels, weights = map(torch.from_numpy, arrays)
+    bundle = new_bundle(config, corpus, table, dict(zip(("histories", "labels", "weights"), arrays, strict=True)))
     model: Any = bundle.model
     model.set_dropout(config.dropout)
     grown = [[p for p in model.parameters() if (p.ndim >= 2) == matrix] for matrix in (True, False)]

@@ -28,8 +28,7 @@ from minionerec.models.backbone.build import load_pretrained
 from minionerec.models.backbone.vocabulary import add_code_tokens, initialise_code_rows
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import item_texts, l2_normalise, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import TokenizedExamples, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout

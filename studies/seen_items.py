@@ -48,20 +48,20 @@ def study(corpus: str, protocol: str, runs: Sequence[tuple[str, str]]) -> dict[s
         DataError: If lists are about other rows.
     """
     split = read_examples(corpus, PROTOCOLS[protocol])
-    had = [set(history.tolist()) for history in split.histories("test")]
+    had = [set(history.tolist()) for history in split.test.histories]
     figures, first = {}, None
     for name, folder in runs:
         found = []
         for path in runs_at(folder):
             lists = Predictions.load(path)
-            if lists.targets.tolist() != split.targets("test").tolist():
+            if lists.targets.tolist() != split.test.targets.tolist():
                 raise DataError(f"{path}: its rows are not the test rows of {corpus} under protocol {protocol}.")
             found.append(measure(lists, had))
         values = {key: np.mean([each[key] for each in found], 0) for key in found[0]}
         first = first or values
         figures[name] = {"seeds": len(found), **{key: round(float(each.mean()), 4) for key, each in values.items()}}
         if values is not first:
-            gaps = paired_differences(first, values, clusters=split.users("test"))
+            gaps = paired_differences(first, values, clusters=split.test.users.tolist())
             figures[name]["first minus this"] = {
                 key: [round(x, 4) for x in gap] for key, gap in gaps.items() if key.startswith(("HR@10", "NDCG@10"))
             }

@@ -27,7 +27,7 @@ class Shape:
         interactions: Interactions.
         users: Users.
         examples: Training examples: interactions with one of the same user before them, less those held out.
-        windows: Training windows (`minionerec.data.windows.user_windows`).
+        windows: Training windows (`minionerec.data.windows.row_windows`).
         before: Median number of the user's items before an example.
         ties: Share of neighbouring pairs of one moment; None where no moments are known.
         listed: Whether the order within a moment agrees with the order of item ids.
@@ -111,7 +111,7 @@ def _corpus(shape: Shape) -> StepSettings:
 
 
 def _sids(shape: Shape) -> StepSettings:
-    from minionerec.sid.residual_kmeans import most_codes
+    from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
     values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}

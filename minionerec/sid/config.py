@@ -9,8 +9,7 @@ from minionerec.core.places import find_path
 from minionerec.core.settings import declared_inputs, setting
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig
-from minionerec.sid.index import CODES_FILE
-from minionerec.sid.table import INDEX_FILE, LEVELS, index_path
+from minionerec.sid.table import CODES_FILE, INDEX_FILE, LEVELS, index_path
 
 METHODS = (
     "residual_kmeans",
@@ -37,7 +36,7 @@ class SidConfig(EncoderConfig):
     kind: ClassVar[str] = "sids"
 
     output: str = setting(
-        "runs/demo/sids",
+        "",
         "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
         "report.json and the manifest into",
         required=True,

@@ -1,7 +1,5 @@
 """Trained sequential models as rankers."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -9,8 +7,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.rows import SplitRows
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import masked_scores, top_items
-from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranking
 
 
 class SequentialRanker:
@@ -38,43 +35,28 @@ class SequentialRanker:
         return next(self.model.parameters()).device
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether the model was told in training of what moment the next item is."""
-        return self.model.moment_states is not None
+    def context(self) -> frozenset[str]:
+        """What it reads of queries beside their histories: the session context, of models that were trained with it."""
+        return frozenset() if self.model.moment_states is None else frozenset({"session_context"})
 
     @torch.no_grad()
-    def scores(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
-        """Scores of all items after each history: float (B, N), on the model's device.
-
-        Args:
-            histories: As in `rank`.
-            moments: As in `rank`.
+    def scores(self, queries: Queries) -> torch.Tensor:
+        """Scores of all items for each query: float (B, N), on the model's device.
 
         Raises:
             ConfigError: If a score is not a number.
             DataError: If a history holds an item that the model does not know.
         """
         self.model.eval()
-        told = None if moments is None else np.array(moments, dtype=np.int8)
-        chunks = masked_scores(self.model, _rows(histories), "keep", self.device, "scoring", moments=told)
+        rows, told = _rows(queries), queries.session_context
+        chunks = masked_scores(self.model, rows, "keep", self.device, "scoring", moments=told)
         return torch.cat([scores[:, 1:] for _, scores in chunks])
 
-    def rank(
-        self,
-        histories: Sequence[np.ndarray],
-        k: int,
-        allowed: Allowed | None = None,
-        moments: Sequence[int] | None = None,
-    ) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first.
-
-        `moments` are places in `minionerec.data.moments.MOMENTS`, all unknown if None; a model that was not told them
-        in training makes nothing of them.
-        """
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
-        width = min(k, self.model.num_items)
-        told = None if moments is None else np.array(moments, dtype=np.int8)
-        found, scores = top_items(self.model, _rows(histories), "keep", self.device, width, masks, moments=told)
+        cutoff, rows, told = min(k, self.model.num_items), _rows(queries), queries.session_context
+        found, scores = top_items(self.model, rows, "keep", self.device, cutoff, masks, moments=told)
         real = scores > -np.inf
         return Ranking(
             [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],
@@ -82,7 +64,7 @@ class SequentialRanker:
         )
 
 
-def _rows(histories: Sequence[np.ndarray]) -> SplitRows:
-    """Histories as rows, whose users and targets are asked by nobody."""
-    count = len(histories)
-    return SplitRows.of([""] * count, histories, np.zeros(count, np.int32))
+def _rows(queries: Queries) -> SplitRows:
+    """Queries as rows, whose users and targets are not read."""
+    count = len(queries)
+    return SplitRows.of([""] * count, queries.histories, np.zeros(count, np.int32))

@@ -14,6 +14,7 @@ from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments, 
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import SequentialAssistant
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.training.sequential.train import TrainingExamples
 
@@ -154,9 +155,8 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()
     rows, told = corpus.test, row_moments(corpus.test.times, len(corpus.test))
-    asked = told.tolist()
     ranker = SequentialRanker(model, "sasrec")
-    assert ranker.tells_moments
+    assert ranker.context == {"session_context"}
     found = []
     for moments in (told, None):
         items, values = top_items(model, rows, "keep", cpu, corpus.n_items, moments=moments)
@@ -164,13 +164,13 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
         assert found[-1].tolist() == [
             row.tolist().index(want + 1) + 1 for row, want in zip(items, rows.targets, strict=True)
         ]
-        ranking = ranker.rank(histories, corpus.n_items, None, None if moments is None else asked)
+        ranking = ranker.rank(Queries(histories, moments), corpus.n_items)
         assert ranking.items == (items - 1).tolist()
         assert np.allclose(ranking.scores, values, atol=1e-5)
     assert (found[0] != found[1]).any()
     every = np.arange(corpus.n_items)
     assistant = SequentialAssistant(ranker, every, np.ones(corpus.n_items))
-    assert assistant.tells_moments
-    wanted = ranker.scores(histories, asked).log_softmax(-1)
-    assert torch.allclose(assistant.log_probs(histories, asked), wanted, atol=1e-5)
-    assert not torch.allclose(assistant.log_probs(histories), wanted, atol=1e-2)
+    assert assistant.context == ranker.context
+    wanted = ranker.scores(Queries(histories, told)).log_softmax(-1)
+    assert torch.allclose(assistant.log_probs(Queries(histories, told)), wanted, atol=1e-5)
+    assert not torch.allclose(assistant.log_probs(Queries(histories)), wanted, atol=1e-2)
