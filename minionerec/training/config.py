@@ -31,7 +31,6 @@ TRACKERS = (
     "swanlab",
 )
 """What transformers can report to."""
-SHUFFLED = 65_536
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
 RECENCY = (
@@ -117,33 +116,20 @@ class LanguageRunConfig(RunConfig):
 
 
 @dataclass
-class StreamedConfig(LanguageRunConfig):
-    """What the stages ask for that can train from rows on disk."""
+class PackedConfig(LanguageRunConfig):
+    """What the stages ask for whose examples are written into files of OUTPUT.partial, and read from there."""
 
-    stream: bool = setting(
-        False,
-        "hold no more than a few thousand rows: those of the corpus are tokenised into files of OUTPUT.partial, and "
-        "read from there in blocks; loss and ranking are then measured on eval_rows validation rows",
+    shuffle_rows: int = setting(
+        0,
+        "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus "
+        "that is too large for memory",
+        least=0,
         came_later=True,
     )
-    shuffle_rows: int = setting(
-        SHUFFLED,
-        "stream: rows that are shuffled together, of blocks that are read in random order",
-        least=1,
-        of="stream",
-    )
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
-            not self.stream or self.eval_rows > 0,
-            f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
-        )
 
 
 @dataclass
-class SftConfig(StreamedConfig, RefittableConfig):
+class SftConfig(PackedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
@@ -180,7 +166,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
     )
     max_tokens: int = setting(
         0,
-        "stream and all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
+        "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
         "users drawn by seed, and no others are tokenised; 0: all rows",
         least=0,
         came_later=True,
@@ -217,9 +203,9 @@ class SftConfig(StreamedConfig, RefittableConfig):
             f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
         )
         _check(
-            not self.max_tokens or (self.stream and self.all_positions and list(self.tasks.values()) == [1]),
-            f"max_tokens is {self.max_tokens}, which is about windows that are streamed; set stream and all_positions "
-            "to true, and give one task of weight 1.",
+            not self.max_tokens or (self.all_positions and list(self.tasks.values()) == [1]),
+            f"max_tokens is {self.max_tokens}, which is about windows; set all_positions to true, and give one task of "
+            "weight 1.",
         )
         _check(
             not self.teacher or "next_sid" in self.tasks,

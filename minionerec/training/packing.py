@@ -58,7 +58,7 @@ def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
 
 @dataclass
 class TreeCollator:
-    """Collates examples (the columns of `minionerec.training.rows.TokenizedExamples`) into packed rows.
+    """Collates examples (the columns of `minionerec.training.rows.SftExamples`) into packed rows.
 
     Attributes:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
@@ -152,7 +152,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     for row, example in zip(histories, asked, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
     places = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
-    told = [example["moments"] or [UNKNOWN] * len(example["slots"]) for example in asked]
+    told = [example.get("moments") or [UNKNOWN] * len(example["slots"]) for example in asked]
     moments = [
         moment
         for example, own in zip(asked, told, strict=True)

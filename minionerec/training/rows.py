@@ -1,7 +1,8 @@
-"""Rows that supervised fine-tuning trains on: token ids, labels where there is a loss, and what a teacher is asked."""
+"""Examples of supervised fine-tuning: token ids, labels where there is a loss, and what a teacher is asked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import row_moments
-from minionerec.data.rows import SplitRows
-from minionerec.data.windows import Window, recency_of, varied_windows
+from minionerec.data.rows import ranges
+from minionerec.data.windows import FlatWindows, Recency, flat_windows, varied_windows
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -21,24 +22,36 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.plan import choose_examples
+from minionerec.training.examples import Asked, Chance, Columns, ExampleMaker, ExamplePart, Ragged
+
+NO_LABEL = -100
+"""The label of a token without a loss."""
+COLUMNS = {
+    "input_ids": "int32",
+    "labels": "int32",
+    "weights": "float32",
+    "histories": "int32",
+    "slots": "int32",
+    "moments": "int32",
+    "prompts": "int32",
+}
 
 
 @dataclass
 class TokenizedExamples:
-    """Tokenised rows.
+    """Tokenised examples.
 
     Attributes:
-        input_ids: Token ids of each row.
+        input_ids: Token ids of each example.
         labels: Its labels, as many: -100 where there is no loss.
         weights: Weight of each label's loss, as many; 1 where there is no label.
-        histories: What a teacher reads of each row: SID numbers from 1, the oldest first; empty where it has no say.
-        slots: For each SID among the row's labels, in their order, the place in the history of the item before it; -1
-            where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
+        histories: What a teacher reads of each: SID numbers from 1, the oldest first; empty where it has no say.
+        slots: For each SID among the example's labels, in their order, the place in the history of the item before it;
+            -1 where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
         moments: For each of those SIDs the moment that a teacher is told, a place in `minionerec.data.moments.MOMENTS`;
             empty where nothing is told.
-        prompts: Token ids of each row's prompt in every way to ask, which epochs take in turn from the first on; empty
-            where there is one way. `input_ids` have the wording's first.
+        prompts: Token ids of each example's prompt in every way to ask, which epochs take in turn from the first on;
+            empty where there is one way. `input_ids` have the wording's first.
         cut: How many prompts, in every way to ask, were too long and lost their first tokens.
         cut_completions: How many completions were too long and lost their last tokens.
     """
@@ -54,54 +67,70 @@ class TokenizedExamples:
     cut_completions: int = 0
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Number of examples."""
         return len(self.input_ids)
 
     @property
     def columns(self) -> dict[str, list[list[Any]]]:
-        """The rows as a data set has them."""
+        """The examples as a data set has them."""
         return {name: getattr(self, name) for name in COLUMNS}
 
-    def take(self, other: "TokenizedExamples", places: Sequence[int]) -> None:
-        """Add some of another's rows."""
-        for name in COLUMNS:
-            own, theirs = getattr(self, name), getattr(other, name)
-            own += [theirs[place] for place in places]
-        self.cut += other.cut
-        self.cut_completions += other.cut_completions
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all rows."""
-        return sum(map(len, self.input_ids))
-
-    @property
-    def losses(self) -> int:
-        """Tokens that have a loss."""
-        return sum(label >= 0 for row in self.labels for label in row)
+    def flat(self, teacher: bool) -> tuple[Columns, dict[str, int]]:
+        """The examples in a few arrays, with or without what a teacher is asked, and what is counted of them."""
+        found = {name: Ragged.of(getattr(self, name), kind) for name, kind in list(COLUMNS.items())[:3]}
+        if teacher:
+            found |= {"histories": Ragged.of(self.histories), "slots": Ragged.of(self.slots)}
+        if teacher and any(self.moments):
+            found["moments"] = Ragged.of(self.moments)
+        if any(self.prompts):
+            found["prompts"] = Ragged.of([prompt for prompts in self.prompts for prompt in prompts])
+        return found, _counted(found, self.cut, self.cut_completions)
 
 
-COLUMNS = ("input_ids", "labels", "weights", "histories", "slots", "moments", "prompts")
+def _counted(columns: Mapping[str, Ragged], cut: int = 0, cut_completions: int = 0) -> dict[str, int]:
+    """How many examples, tokens, and tokens with a loss there are, and what was cut."""
+    labels = columns["labels"]
+    return {
+        "rows": len(labels.lengths),
+        "tokens": len(labels.values),
+        "losses": int((labels.values != NO_LABEL).sum()),
+        "cut": cut,
+        "cut_completions": cut_completions,
+    }
 
 
 def tokenise_examples(
-    tokenizer: PreTrainedTokenizerBase, examples: Sequence[PromptExample], max_prompt_length: int, seed: int = 0
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[PromptExample],
+    max_prompt_length: int,
+    seed: int = 0,
+    places: np.ndarray | None = None,
+    count: int = 0,
 ) -> TokenizedExamples:
     """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
 
     Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`. Where there are several ways
     to ask, the seed says with which one each example begins.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        examples: R examples.
+        max_prompt_length: Most tokens of a prompt.
+        seed: Seed of the ways to ask.
+        places: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
+        count: See `places`.
     """
     asked = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
     ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in asked]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
     ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
-    begins = np.random.default_rng(seed).integers(len(ways), size=len(ids)).tolist()
+    drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if places is None else count)
+    begins = (drawn if places is None else drawn[places]).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
     return TokenizedExamples(
         input_ids=ids,
-        labels=[[-100] * len(p) + c for p, c in zip(ways[0].ids, completions, strict=True)],
+        labels=[[NO_LABEL] * len(p) + c for p, c in zip(ways[0].ids, completions, strict=True)],
         weights=[[1.0] * len(row) for row in ids],
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
@@ -110,43 +139,6 @@ def tokenise_examples(
         cut=sum(way.cut for way in ways),
         cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
-
-
-def tokenise_rows(
-    tokenizer: PreTrainedTokenizerBase,
-    builder: ExampleBuilder,
-    max_prompt_length: int,
-    recency: float = 0.0,
-    seed: int = 0,
-) -> TokenizedExamples:
-    """The training rows of the task next_sid, one an interaction, with their ages' weights and histories."""
-    rows = tokenise_examples(tokenizer, builder.build("next_sid", "train"), max_prompt_length, seed)
-    ages = _ages(builder.corpus, recency)
-    with_histories(rows, builder, builder.corpus.rows("train"), ages / ages.mean())
-    return rows
-
-
-def _ages(corpus: Corpus, recency: float) -> np.ndarray:
-    count = len(corpus.rows("train"))
-    return recency_of(corpus.split, count, recency)(np.arange(count))
-
-
-def with_histories(rows: TokenizedExamples, builder: ExampleBuilder, asked: SplitRows, weights: np.ndarray) -> None:
-    """Give rows of the task next_sid the weights of their targets, and what a teacher reads.
-
-    Args:
-        rows: R rows.
-        builder: What made them.
-        asked: The same rows of the corpus.
-        weights: float32 (R,).
-    """
-    rows.weights = [[weight] * len(ids) for weight, ids in zip(weights.tolist(), rows.input_ids, strict=True)]
-    numbers = builder.table.sid_numbers + 1
-    kept = builder.corpus.max_history
-    rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in asked.histories]
-    rows.slots = [[len(history) - 1] for history in rows.histories]
-    if builder.tells_moments:
-        rows.moments = [[moment] for moment in row_moments(asked.times, len(asked)).tolist()]
 
 
 def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
@@ -178,42 +170,6 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
         )
 
 
-def tokenise_windows(
-    tokenizer: PreTrainedTokenizerBase,
-    builder: ExampleBuilder,
-    windows: Sequence[Window],
-    recency: float = 0.0,
-    task: str = NEXT_SID,
-) -> TokenizedExamples:
-    """Windows of the training rows as rows with a loss at every target item, weighed by age.
-
-    Of titles there is no loss at items that have none, and no teacher has a say.
-    """
-    start, items, cut = window_texts(tokenizer, builder, task)
-    said = [task == NEXT_SID or bool(title.strip()) for title in builder.titles]
-    numbers = (builder.table.sid_numbers + 1).tolist()
-    ages = _ages(builder.corpus, recency)
-    ages /= ages.mean()
-    rows = TokenizedExamples()
-    for window in windows:
-        first = window.first_target
-        ids, labels, weights = list(start), [-100] * len(start), [1.0] * len(start)
-        for place, (item, row) in enumerate(zip(window.items.tolist(), window.rows.tolist(), strict=True)):
-            ids += items[item]
-            labels += items[item] if place >= first and said[item] else [-100] * len(items[item])
-            weights += [float(ages[row]) if place >= first and row >= 0 else 1.0] * len(items[item])
-        rows.input_ids.append(ids)
-        rows.labels.append(labels)
-        rows.weights.append(weights)
-        by_sid = task == NEXT_SID
-        rows.histories.append([numbers[item] for item in window.items[:-1].tolist()] if by_sid else [])
-        rows.slots.append(list(range(first - 1, len(window.items) - 1)) if by_sid else [])
-        rows.moments.append([])
-        rows.prompts.append([])
-    rows.cut_completions = cut
-    return rows
-
-
 def window_texts(
     tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str
 ) -> tuple[list[int], list[list[int]], int]:
@@ -228,24 +184,179 @@ def window_texts(
     return start, [ids[:LONGEST_COMPLETION] for ids in whole], sum(len(ids) > LONGEST_COMPLETION for ids in whole)
 
 
-def training_rows(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, config: SftConfig
-) -> tuple[TokenizedExamples, dict[str, int]]:
-    """The training rows of all tasks by their weights, and the number of rows of each task."""
-    chosen, counts = TokenizedExamples(), {}
-    for task, weight in config.tasks.items():
-        if task in (NEXT_SID, NEXT_TITLE) and config.all_positions:
-            windows = [
-                window for part in builder.corpus.windows("train") for window in part.each(builder.corpus.together)
-            ]
-            windows += varied_windows(windows, config.variants, config.seed)
-            rows = tokenise_windows(tokenizer, builder, windows, config.recency, task)
-        elif task == NEXT_SID:
-            rows = tokenise_rows(tokenizer, builder, config.max_prompt_length, config.recency, config.seed)
-        else:
-            examples = builder.build(task, "train")
-            rows = tokenise_examples(tokenizer, examples, config.max_prompt_length, config.seed)
-        places = choose_examples(len(rows), weight, config.seed)
-        counts[task] = len(places)
-        chosen.take(rows, places.tolist())
-    return chosen, counts
+# Windows of items as token ids with a loss at every target, without a loop over items.
+
+
+@dataclass(frozen=True)
+class WindowTexts:
+    """What windows are made of.
+
+    Attributes:
+        values: int32, the token ids of all items one after another, and what a window begins with behind them.
+        offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
+        said: bool (N,), whether there is a loss at an item.
+        numbers: int32 (N,), SID number of each item, from 1.
+        cut: How many items' texts were too long and lost their last tokens.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+    said: np.ndarray
+    numbers: np.ndarray
+    cut: int
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str) -> "WindowTexts":
+        """Tokenise all items once.
+
+        Raises:
+            ConfigError: If the wording's prompt is not the bare history (`check_all_positions`).
+        """
+        start, items, cut = window_texts(tokenizer, builder, task)
+        flat = Ragged.of([*items, start])
+        said = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
+        offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
+        return cls(flat.values, offsets, said, (builder.table.sid_numbers + 1).astype(np.int32), cut)
+
+
+def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
+    """How many tokens each window has: int64 (W,)."""
+    lengths = np.diff(texts.offsets)
+    before = np.concatenate([[0], np.cumsum(lengths[:-1][windows.items])])
+    found: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[-1]
+    return found
+
+
+def window_columns(
+    texts: WindowTexts,
+    windows: FlatWindows,
+    weigh: Callable[[np.ndarray], np.ndarray],
+    teacher: bool,
+    by_sid: bool,
+) -> tuple[Columns, dict[str, int]]:
+    """Windows as examples with a loss at every target, weighed by age, and what is counted of them.
+
+    Of titles there is no loss at items that have none, and no teacher has a say.
+
+    Args:
+        texts: What they are made of.
+        windows: The windows.
+        weigh: Gives weights for numbers of training examples.
+        teacher: Whether a teacher is asked.
+        by_sid: Whether it has a say.
+    """
+    sizes = windows.ends - windows.begins
+    heads = np.cumsum(sizes) - sizes
+    places = ranges(windows.begins, windows.ends)
+    items, numbers = windows.items[places], windows.rows[places]
+    is_target = np.arange(len(items)) - np.repeat(heads, sizes) >= np.repeat(windows.firsts, sizes)
+    weights = np.where(numbers >= 0, weigh(np.maximum(numbers, 0)), np.float32(1))
+    # A window is its beginning and its items: one entry of the texts each.
+    units = np.insert(items, heads, len(texts.offsets) - 2)
+    lengths = np.diff(texts.offsets)[units]
+    tokens = texts.values[ranges(texts.offsets[units], texts.offsets[units + 1])]
+    ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(sizes + 1)]
+    asked = np.repeat(np.insert(is_target & texts.said[items], heads, False), lengths)
+    of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
+    counts = np.diff(ends, prepend=0)
+    found = {
+        "input_ids": Ragged(tokens, counts),
+        "labels": Ragged(np.where(asked, tokens, NO_LABEL), counts),
+        "weights": Ragged(np.where(asked, of_tokens, np.float32(1)), counts),
+    }
+    if teacher:
+        said = sizes if by_sid else np.zeros_like(sizes)
+        read = ranges(heads, np.maximum(heads, heads + said - 1))
+        firsts = windows.firsts if by_sid else np.zeros_like(sizes)
+        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(said - 1, 0))
+        found["slots"] = Ragged(ranges(firsts - 1, said - 1).astype(np.int32), said - firsts)
+    return found, _counted(found)
+
+
+class SftExamples(ExampleMaker):
+    """Makes the examples of all tasks: one an interaction or item, or one a window of a user's items.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        builder: See `ExampleMaker`.
+        corpus: See `ExampleMaker`.
+        config: Tasks and how they are trained.
+        splits: See `ExampleMaker`.
+        by_shard: See `ExampleMaker`.
+
+    Raises:
+        ConfigError: If the wording does not allow what is asked for.
+    """
+
+    lists = COLUMNS
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        builder: ExampleBuilder,
+        corpus: Corpus,
+        config: SftConfig,
+        splits: Sequence[str] = ("train",),
+        *,
+        by_shard: bool = False,
+    ):
+        super().__init__(builder, corpus, config.tasks, config.seed, splits, by_shard=by_shard)
+        self.tokenizer, self.config, self.teacher = tokenizer, config, bool(config.teacher)
+        windowed = (NEXT_SID, NEXT_TITLE) if config.all_positions else ()
+        self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in config.tasks if task in windowed}
+
+    @cached_property
+    def recency(self) -> Recency:
+        """How much training examples weigh by their age."""
+        return Recency(self.corpus.split, self.count, self.config.recency)
+
+    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+        """Examples of one task, an interaction or an item each."""
+        builder = asked.builder(self.builder)
+        made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
+        rows = tokenise_examples(
+            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.places, asked.count
+        )
+        if asked.task == NEXT_SID and asked.rows is not None and len(made):
+            weights = self.recency(asked.numbers).tolist()
+            rows.weights = [[weight] * len(ids) for weight, ids in zip(weights, rows.input_ids, strict=True)]
+            numbers, kept = self.builder.table.sid_numbers + 1, self.corpus.max_history
+            rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in asked.rows.histories]
+            rows.slots = [[len(history) - 1] for history in rows.histories]
+            if self.builder.tells_moments:
+                rows.moments = [[moment] for moment in row_moments(asked.rows.times, len(made)).tolist()]
+        return rows.flat(self.teacher)
+
+    @cached_property
+    def _windows(self) -> FlatWindows:
+        """The windows of a corpus in memory, with their variants."""
+        self.corpus.rows("train")
+        (found,) = self.corpus.windows("train")
+        return self._varied(found, self.seed)
+
+    def _varied(self, windows: FlatWindows, seed: int) -> FlatWindows:
+        if not self.config.variants:
+            return windows
+        each = list(windows.each(self.corpus.together))
+        return FlatWindows.of([*each, *varied_windows(each, self.config.variants, seed)])
+
+    def whole_count(self, task: str) -> int:
+        """See `ExampleMaker.whole_count`."""
+        return len(self._windows) if task in self.texts else super().whole_count(task)
+
+    def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
+        """See `ExampleMaker.whole`."""
+        if task not in self.texts:
+            return super().whole(task, places)
+        windows = self._windows.take(places)
+        return window_columns(self.texts[task], windows, self.recency, self.teacher, task == NEXT_SID)
+
+    def make(self, part: ExamplePart, batch: Any, chance: Chance, seed: int) -> tuple[Columns, Mapping[str, int]]:
+        """See `ExampleMaker.make`."""
+        if part.whole or part.task not in self.texts:
+            return super().make(part, batch, chance, seed)
+        windows = flat_windows(batch, self.corpus.max_history, self.corpus.together, self.numbered)
+        windows = self._varied(windows, seed)
+        taken, texts = windows.take(chance(len(windows))), self.texts[part.task]
+        taken = taken.take(np.arange(chance.fitting(window_tokens(texts, taken))))
+        return window_columns(texts, taken, self.recency, self.teacher, part.task == NEXT_SID)

@@ -263,10 +263,10 @@ class TrainingRun:
         return corpus if self.refit is None else corpus.with_every_row()
 
     def sample_corpus(self, stored: Corpus, eval_rows: int) -> Corpus:
-        """The items of a corpus on disk, a sample of its validation rows, and no training row; of a refit no row."""
+        """The items of a corpus and a sample of its validation rows, all for 0; of a refit no row."""
         sample = SplitRows.none()
         if self.refit is None:
-            sample = stored.sample("valid", eval_rows, self.config.seed)
+            sample = stored.sample("valid", eval_rows or -1, self.config.seed)
         return replace(stored.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:

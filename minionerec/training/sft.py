@@ -1,9 +1,9 @@
 """Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,17 +39,15 @@ from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT,
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
+from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
 from minionerec.training.finish import TrainingResult
 from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length
 from minionerec.training.plan import StepPlan, plan_steps
-from minionerec.training.rows import TokenizedExamples, tokenise_examples, training_rows
+from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import TrainingRun, run_training
 from minionerec.training.shared_prefix import picked_logits
-from minionerec.training.stream.build import disk_rows
-from minionerec.training.stream.disk import DiskRows
-from minionerec.training.stream.sampler import BlockSampler
 from minionerec.training.trainer import RankingEvaluation
 from minionerec.training.validation import validation_set
 
@@ -223,26 +221,21 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     Attributes:
         teacher: Whose soft targets are learned beside the labels; none if None.
         teacher_share: Their share of the loss where there are some.
-        order: The order of rows that lie on disk; None where they are in memory.
+        order: The order of examples, by blocks; None for the trainer's own.
     """
 
     teacher: Teacher | None = None
     teacher_share: float = 0.0
     order: BlockSampler | None = None
 
-    def stream(self, rows: DiskRows, order: BlockSampler) -> None:
-        """Train on rows that lie on disk, in an order of blocks, instead of what the trainer was made with."""
-        self.train_dataset: Any = rows
-        self.order = order
-
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The trainer's own; of rows on disk in their order."""
+        """The trainer's own, or by blocks."""
         if self.order is None:
             found: DataLoader[Any] = super().get_train_dataloader()
             return found
         loader: DataLoader[Any] = self.accelerator.prepare(
             DataLoader(
-                self.train_dataset,
+                cast(Any, self.train_dataset),
                 batch_size=self.args.per_device_train_batch_size,
                 sampler=self.order,
                 collate_fn=self.data_collator,
@@ -331,14 +324,14 @@ def _backbone(
     return model, pretrained_tokenizer
 
 
-def _load(config: SftConfig, run: TrainingRun, stored: Corpus | None) -> tuple[Bundle, ExampleBuilder]:
+def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and what makes its examples."""
-    corpus = run.load_corpus() if stored is None else run.sample_corpus(stored, config.eval_rows)
+    corpus = run.sample_corpus(whole, config.eval_rows) if by_shard else whole
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.tells_moments and not (corpus if stored is None else stored).has_times:
+    if builder.tells_moments and not whole.has_times:
         warn_untold(config.corpus, f"the wording {wording.name} says when the next item comes", "take another wording")
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=asked_task(config.tasks)), builder
 
@@ -348,10 +341,11 @@ def _trainer(
     config: SftConfig,
     plan: StepPlan,
     bundle: Bundle,
-    rows: TokenizedExamples | DiskRows,
+    examples: TrainingSet,
     builder: ExampleBuilder,
+    shuffled: int,
 ) -> SidSftTrainer:
-    """A trainer of these rows, which validates on those held out; that of a refit does not."""
+    """A trainer of these examples, which validates on those held out; that of a refit does not."""
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
         per_device_train_batch_size=config.device_batch_size,
@@ -367,21 +361,19 @@ def _trainer(
         heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     collator = TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher))
     order = None
-    if isinstance(rows, DiskRows):
-        order = BlockSampler(len(rows), config.shuffle_rows, world_size(), config.device_batch_size, config.seed)
+    if shuffled:
+        order = BlockSampler(len(examples), shuffled, world_size(), config.device_batch_size, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
         data_collator=collator,
-        # TRL takes data sets of one kind alone, so of rows on disk it gets the first, and then all.
-        train_dataset=Dataset.from_list([rows[0]]) if isinstance(rows, DiskRows) else Dataset.from_dict(rows.columns),
+        train_dataset=examples.dataset(),
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
         callbacks=[*run.callbacks(plan), TellEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
-    if isinstance(rows, DiskRows) and order is not None:
-        trainer.stream(rows, order)
+    trainer.order = order
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
     if bundle.task == NEXT_TITLE:
@@ -396,52 +388,50 @@ def _trainer(
     return trainer
 
 
-def _say_rows(bundle: Bundle, rows: TokenizedExamples | DiskRows, task_counts: Mapping[str, int]) -> None:
+def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, int]) -> None:
     logger.info(
         "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
-        f"{len(rows):,}",
-        ", ".join(f"{task} {count:,}" for task, count in task_counts.items()),
-        f"{rows.tokens:,}",
-        f"{rows.losses:,}",
+        f"{len(examples):,}",
+        ", ".join(f"{task} {count:,}" for task, count in examples.counts.items()),
+        f"{counts['tokens']:,}",
+        f"{counts['losses']:,}",
     )
-    if rows.cut:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{rows.cut:,}")
-    if rows.cut_completions:
+    if counts["cut_prompts"]:
+        logger.info("%s prompts were too long and were cut to their last tokens.", f"{counts['cut_prompts']:,}")
+    if counts["cut_completions"]:
         logger.info(
             "%s completions were too long and were cut to their first %d tokens.",
-            f"{rows.cut_completions:,}",
+            f"{counts['cut_completions']:,}",
             LONGEST_COMPLETION,
         )
 
 
-def _rows(
-    config: SftConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, stored: Corpus | None
-) -> tuple[TokenizedExamples | DiskRows, Mapping[str, int]]:
-    """The training rows of all tasks, in memory or on disk, and the number of rows of each task."""
-    if stored is None:
-        return training_rows(bundle.tokenizer, builder, config)
-    splits = ("train",) if run.refit is None else SPLITS
-    with run.work.phase("load"):
-        rows = disk_rows(bundle.tokenizer, builder, stored, config, run.rows, splits)
-    return rows, rows.counts
-
-
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    stored = Corpus.load(run.inputs["corpus"]) if config.stream else None
-    bundle, builder = _load(config, run, stored)
-    rows, task_counts = _rows(config, run, bundle, builder, stored)
-    _say_rows(bundle, rows, task_counts)
+    corpus = Corpus.load(run.inputs["corpus"])
+    by_shard = corpus.in_files or bool(config.max_tokens)
+    splits: Sequence[str] = ("train",)
+    if run.refit is not None and by_shard:
+        splits = SPLITS
+    elif run.refit is not None:
+        corpus = corpus.with_every_row()
+    bundle, builder = _load(config, run, corpus, by_shard)
+    maker = SftExamples(bundle.tokenizer, builder, corpus, config, splits, by_shard=by_shard)
+    with run.work.phase("load"):
+        examples = training_set(maker, run.rows, config.max_tokens)
+    counts = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
+    counts["cut_prompts"] = examples.total("cut")
+    counts["cut_completions"] = examples.total("cut_completions") + sum(text.cut for text in maker.texts.values())
+    _say_examples(bundle, examples, counts)
     names = "batch_size and device_batch_size"
-    plan = plan_steps(config, len(rows), config.batch_size, config.device_batch_size, names, "rows")
-    trainer = _trainer(run, config, plan, bundle, rows, builder)
+    plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
+    shuffled = config.shuffle_rows or (SHUFFLED if by_shard else 0)
+    trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
     report_memory(trainer, config)
     run.train(trainer)
-    counts = {"rows": task_counts, "tokens": rows.tokens, "losses": rows.losses, "cut_prompts": rows.cut}
-    counts |= {"cut_completions": rows.cut_completions, "cut_texts": builder.cut_texts}
     if builder.cut_texts:
         logger.info("%d titles and descriptions were cut to %d characters.", builder.cut_texts, LONGEST_TEXT)
-    result = run.finish(trainer, bundle, counts)
+    result = run.finish(trainer, bundle, {"rows": examples.counts, **counts, "cut_texts": builder.cut_texts})
     run.drop_rows()
     return result
 

@@ -114,7 +114,7 @@ def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_pa
     (kept,) = (tmp_path / "hard.finished").glob("beams-*.npy")
     negatives = np.load(kept)
     bundle, builder, _ = builder_of(trained)
-    rows = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length).rows
+    rows = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length, tmp_path / "rows").rows
     tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
     every = [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
     add_fused_lm_head(bundle.model)
@@ -130,7 +130,7 @@ def test_popular_sids_are_drawn_more_often(trained, tmp_path):
     bundle, builder, corpus = builder_of(trained)
     targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
     corpus = replace(corpus, train=replace(corpus.train, targets=targets))
-    rows = grpo_rows(builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99)
+    rows = grpo_rows(builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99, tmp_path / "rows")
     of_epoch = stage.negatives_of(config, None, bundle, corpus, rows, None)
     drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
     popular = bundle.table.sid_numbers[0]

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -318,7 +319,8 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
 
 def grpo_rows_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
-    return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length)
+    with tempfile.TemporaryDirectory() as place:
+        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(place))
 
 
 def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):

@@ -6,16 +6,18 @@ from functools import partial
 
 import pytest
 import yaml
+from support.examples import from_files, in_files
 from support.kill import Point, stage_in_child
 from support.launched import launch
 from support.training import builder_of, grpo_config, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.corpus import Corpus
+from minionerec.training import examples
 from minionerec.training.grpo.rows import grpo_rows
-from minionerec.training.grpo.stage import disk_prompts, run_grpo
+from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
-from minionerec.training.stream import jobs
+
+FROM_FILES = partial(from_files, run_grpo)
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +31,17 @@ def shop(tmp_path_factory):
     return folder
 
 
-def streamed(folder, **changes):
-    return grpo_config(folder, **{"stream": True, "shuffle_rows": 16, "epochs": 1, **changes})
+def blocks(folder, **changes):
+    return grpo_config(folder, **{"shuffle_rows": 16, "epochs": 1, **changes})
 
 
 def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
+    monkeypatch.setattr(examples, "_AT_ONCE", 10)
     bundle, builder, _ = builder_of(shop)
-    config = streamed(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
-    memory = grpo_rows(builder, bundle.tokenizer, config, 512)
-    stored = Corpus.load(shop / "corpus")
-    disk = disk_prompts(builder, bundle.tokenizer, stored, config, 512, tmp_path / "rows")
+    config = blocks(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
+    memory = grpo_rows(builder, bundle.tokenizer, config, 512, tmp_path / "memory")
+    stored = in_files(shop / "corpus")
+    disk = grpo_rows(builder, bundle.tokenizer, config, 512, tmp_path / "rows", stored)
     assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
     assert (disk.cut, disk.filled_up, len(disk.rows)) == (memory.cut, memory.filled_up, 200)
     ours, theirs = (Counter(json.dumps(rows.rows[row]) for row in range(168)) for rows in (disk, memory))
@@ -47,30 +49,22 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     assert {json.dumps(disk.rows[row]) for row in range(168, 200)} <= set(ours)
     assert {row["history"] is None for row in disk.rows} == {False, True}
     with pytest.raises(ConfigError, match="task 'sid_to_title' answers with a title"):
-        disk_prompts(
-            builder, bundle.tokenizer, stored, streamed(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other"
-        )
+        grpo_rows(builder, bundle.tokenizer, blocks(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other")
 
 
 def test_killed_it_goes_on_to_the_same_weights(shop, tmp_path):
-    totals = stage_in_child(run_grpo, tmp_path / "whole", streamed(shop, output=str(tmp_path / "whole" / "grpo")))
+    totals = stage_in_child(FROM_FILES, tmp_path / "whole", blocks(shop, output=str(tmp_path / "whole" / "grpo")))
     for number, point in enumerate((Point("step", totals["step"] - 1), Point("write", 8))):
         mine = tmp_path / str(number)
-        run = partial(stage_in_child, run_grpo, mine, streamed(shop, output=str(mine / "grpo")))
+        run = partial(stage_in_child, FROM_FILES, mine, blocks(shop, output=str(mine / "grpo")))
         run(point)
         run()
         assert same_weights(mine / "grpo", tmp_path / "whole" / "grpo")
     assert not (tmp_path / "whole" / "grpo.finished" / "rows").exists()
 
 
-def test_what_cannot_be_streamed_is_refused(shop):
-    with pytest.raises(ConfigError, match="eval_rows is -1, but stream is true"):
-        streamed(shop, eval_rows=-1)
-    assert not {"stream", "shuffle_rows"} & grpo_config(shop).deciding().keys()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [streamed, grpo_config], ids=["disk", "memory"])
+@pytest.mark.parametrize("way", [blocks, grpo_config], ids=["blocks", "whole"])
 def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path, way):
     config = way(shop, prompts_per_device=2, epochs=2, tasks={"next_sid": 0.25, "title_to_sid": 1.0})
     for name in ("whole", "cut"):

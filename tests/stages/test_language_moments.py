@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from support.evaluation import config as eval_config
+from support.examples import tokenised_rows
 from support.moments import make_moments
 from support.training import builder_of, catalogue_config, make_inputs, sft_config
 
@@ -19,7 +20,6 @@ from minionerec.models.prompts.examples import encode_prompt
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
-from minionerec.training.rows import tokenise_rows
 from minionerec.training.sft import Teacher, load_teacher, run_sft
 
 
@@ -45,7 +45,7 @@ def made(tmp_path_factory):
 def test_prompts_hold_the_mark_as_one_token(made):
     bundle, builder, corpus = builder_of(made, "moments")
     marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.moments))
-    rows = tokenise_rows(bundle.tokenizer, builder, bundle.max_prompt_length, 0.0, 0)
+    rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     moments = row_moments(corpus.train.times, len(corpus.train)).tolist()
     assert set(moments) == {SAME, LATER} and rows.moments == [[moment] for moment in moments]
     sid = len(bundle.table.token_tuples[0])
@@ -59,7 +59,7 @@ def test_prompts_hold_the_mark_as_one_token(made):
 
 def test_the_teacher_is_told_what_the_prompt_tells(made):
     bundle, builder, corpus = builder_of(made, "moments")
-    rows = tokenise_rows(bundle.tokenizer, builder, bundle.max_prompt_length, 0.0, 0)
+    rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     names = ("input_ids", "labels", "weights", "histories", "slots", "moments", "prompts")
     examples = [{name: getattr(rows, name)[place] for name in names} for place in range(12)]
     collate = TreeCollator(64, asks_teacher=True)

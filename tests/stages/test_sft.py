@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from support.examples import user_windows
+from support.examples import tokenised_windows
 from support.training import (
     TRAINED,
     builder_of,
@@ -24,7 +24,7 @@ from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
+from minionerec.training.rows import check_all_positions, tokenise_examples
 from minionerec.training.sft import add_dropout, run_sft
 from minionerec.training.validation import rank_validation, validation_set
 
@@ -54,7 +54,7 @@ def test_all_positions_equal_the_rows_one_by_one(trained):
     bundle, builder, _ = builder_of(folder)
     bundle.model.eval()
     rows = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus))
+    windows = tokenised_windows(bundle, builder, None)
     assert len(windows) == 100 < len(rows) == 300
     per_row, row_gradients = losses(bundle.model, rows)
     per_window, window_gradients = losses(bundle.model, windows)

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import yaml
+from support.examples import from_files, keep_in_files, training_examples
 from support.kill import Point, random_points, stage_in_child
 from support.launched import launch
 from support.training import builder_of, catalogue_config, make_inputs, same_weights, sft_config
@@ -15,16 +16,13 @@ from support.training import builder_of, catalogue_config, make_inputs, same_wei
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
 from minionerec.models.prompts.examples import ExampleBuilder
+from minionerec.training import examples
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.examples import BlockSampler, Chance, plan_parts
 from minionerec.training.packing import TreeCollator
-from minionerec.training.rows import training_rows
+from minionerec.training.rows import SftExamples
 from minionerec.training.sft import run_sft
-from minionerec.training.stream import jobs
-from minionerec.training.stream.build import RowMaker, disk_rows
-from minionerec.training.stream.jobs import Chance, plan_jobs
-from minionerec.training.stream.sampler import BlockSampler
 
 MANY = {"next_sid": 1.0, "title_to_sid": 2.0, "sid_to_text": 1.5, "next_title": 0.5}
 
@@ -40,33 +38,32 @@ def shop(tmp_path_factory):
     return folder
 
 
-def streamed(folder, **changes):
+def blocks(folder, **changes):
     """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
-    return sft_config(folder, **{"stream": True, "shuffle_rows": 16, "evals_per_epoch": 2, **changes})
+    return sft_config(folder, **{"shuffle_rows": 16, "evals_per_epoch": 2, **changes})
 
 
 def both(folder, place, monkeypatch, split="leave-last-out", **changes):
-    """The rows in memory, and those on disk, which are as many."""
-    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
+    """The examples in memory, and those from files, which are as many."""
+    monkeypatch.setattr(examples, "_AT_ONCE", 10)
     return both_of(folder, place, split, **changes)
 
 
 def both_of(folder, place, split="leave-last-out", **changes):
-    """The rows in memory, and those on disk."""
+    """The examples in memory, and those from files."""
     bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
-    config = streamed(folder, **changes)
+    config = blocks(folder, **changes)
     corpus = replace(corpus, split=split)
     builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
-    memory, counts = training_rows(bundle.tokenizer, builder, config)
-    stored = Corpus.load(folder / "corpus")
-    stored = replace(stored, counts={**stored.counts, "split": split})
-    none = SplitRows.none()
-    items = Corpus(corpus.items, none, none, none, split, corpus.max_history)
-    builder = ExampleBuilder(items, bundle.table, builder.wording, builder.specials)
-    disk = disk_rows(bundle.tokenizer, builder, stored, config, place / "rows")
-    assert changes.get("max_tokens") or disk.counts == counts
-    assert (disk.cut, disk.cut_completions) == (memory.cut, memory.cut_completions)
-    return memory, disk
+    memory, theirs = training_examples(bundle, builder, replace(config, max_tokens=0))
+    builder = ExampleBuilder(corpus.only_items(), bundle.table, builder.wording, builder.specials)
+    disk, ours = training_examples(bundle, builder, config, corpus, place / "rows")
+    assert changes.get("max_tokens") or ours.counts == theirs.counts
+    assert changes.get("max_tokens") or all(ours.total(n) == theirs.total(n) for n in ("cut", "cut_completions"))
+    assert [ours.total(name) for name in ("rows", "tokens", "losses")] == [
+        len(disk), sum(map(len, disk["input_ids"])), sum(label >= 0 for row in disk["labels"] for label in row)
+    ]  # fmt: skip
+    return memory, disk, ours
 
 
 def keyed(row, names):
@@ -77,50 +74,43 @@ def keyed(row, names):
 
 def same_rows(memory, disk, names=("input_ids", "labels", "weights")):
     """As often in both, in whatever order."""
-    ours = Counter(keyed(disk[row], names) for row in range(len(disk)))
-    theirs = Counter(
-        keyed({name: column[row] for name, column in memory.columns.items()}, names) for row in range(len(memory))
-    )
-    assert ours == theirs
-    assert (disk.tokens, disk.losses, len(disk)) == (memory.tokens, memory.losses, len(memory))
+    assert Counter(keyed(row, names) for row in disk) == Counter(keyed(row, names) for row in memory)
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_rows_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch, all_positions):
-    memory, disk = both(
+    memory, disk, ours = both(
         shop, tmp_path, monkeypatch, "global time 8:1:1", all_positions=all_positions, recency=2.0,
         tasks={"next_sid": 1.0, "next_title": 1.0, "title_to_sid": 2.0},
     )  # fmt: skip
     same_rows(memory, disk)
-    with pytest.raises(IndexError):
-        disk[len(disk)]
+    values = disk.data.column("input_ids").chunk(0).values.to_numpy()
+    assert np.shares_memory(values, ours.written[0].arrays["input_ids"])  # mapped, and nothing copied
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_what_a_teacher_is_asked_lies_on_disk_too(shop, tmp_path, monkeypatch, all_positions):
-    memory, disk = both(shop, tmp_path, monkeypatch, teacher="some", all_positions=all_positions)
+    memory, disk, _ = both(shop, tmp_path, monkeypatch, teacher="some", all_positions=all_positions)
     same_rows(memory, disk, ("input_ids", "labels", "weights", "histories", "slots"))
 
 
 def test_prompts_in_several_ways_lie_on_disk_too(shop, tmp_path, monkeypatch):
     tasks = {"next_sid": 1.0, "title_to_sid": 1.0}
-    memory, disk = both(shop, tmp_path, monkeypatch, wording="lcrec", all_positions=False, tasks=tasks)
+    memory, disk, _ = both(shop, tmp_path, monkeypatch, wording="lcrec", all_positions=False, tasks=tasks)
 
     def ways(rows):
         return Counter(json.dumps(sorted(row["prompts"])) for row in rows)
 
-    theirs = [{name: column[row] for name, column in memory.columns.items()} for row in range(len(memory))]
-    ours = [disk[row] for row in range(len(disk))]
-    assert ways(ours) == ways(theirs)
-    assert all(len(row["prompts"]) > 1 for row in ours)
-    assert len({row["prompts"][0][1] for row in ours}) > 1  # examples begin with different ones
+    assert ways(disk) == ways(memory)
+    assert all(len(row["prompts"]) > 1 for row in disk)
+    assert len({row["prompts"][0][1] for row in disk}) > 1  # examples begin with different ones
 
 
 def test_weights_of_tasks_are_shares_of_their_rows(shop, tmp_path, monkeypatch):
-    memory, disk = both(shop, tmp_path, monkeypatch, all_positions=False, tasks=MANY)
-    assert disk.counts == {"next_sid": 120, "title_to_sid": 48, "sid_to_text": 36, "next_title": 60}
+    memory, disk, ours = both(shop, tmp_path, monkeypatch, all_positions=False, tasks=MANY)
+    assert ours.counts == {"next_sid": 120, "title_to_sid": 48, "sid_to_text": 36, "next_title": 60}
     assert len(disk) == len(memory) == 264
-    assert [(job.share, job.times) for job in plan_jobs([tmp_path], MANY, tmp_path)] == [
+    assert [(part.share, part.times) for part in plan_parts([tmp_path], MANY, tmp_path)] == [
         (1, 1), (1, 2), (1, 1), (0.5, 1), (0.5, 1)
     ]  # fmt: skip
 
@@ -145,27 +135,26 @@ LIMITED = {"all_positions": True, "epochs": 1}
 def test_an_epoch_has_as_many_tokens_as_are_asked_for(shards_of, tmp_path, monkeypatch, tokens):
     """Whole rows of those in memory, of each shard as many tokens, and no row of a shard that is left out would fit."""
     read = []
-    make = RowMaker.make
-    monkeypatch.setattr(RowMaker, "make", lambda *of: read.append(of) or make(*of))
-    monkeypatch.setattr(jobs, "_AT_ONCE", 10)
-    memory, everything = both_of(shards_of, tmp_path / "all", **LIMITED)
-    batches = len(read)
-    longest = max(len(row) for row in memory.input_ids)
-    _, disk = both_of(shards_of, tmp_path / "some", max_tokens=tokens, **LIMITED)
-    assert disk.tokens == sum(len(disk[row]["input_ids"]) for row in range(len(disk)))
-    parts = [part.tally["tokens"] for part in disk._rows.parts]
-    shares = [part.job.most for part in disk._rows.parts]
+    make = SftExamples.make
+    monkeypatch.setattr(SftExamples, "make", lambda *of: read.append(of) or make(*of))
+    monkeypatch.setattr(examples, "_AT_ONCE", 10)
+    memory, everything, _ = both_of(shards_of, tmp_path / "all", **LIMITED)
+    batches = len([part for _, part, *_ in read if not part.whole])
+    longest = max(map(len, memory["input_ids"]))
+    read.clear()
+    _, disk, ours = both_of(shards_of, tmp_path / "some", max_tokens=tokens, **LIMITED)
+    parts = [part.tally["tokens"] for part in ours.written]
+    shares = [part.part.most for part in ours.written]
     assert sum(shares) == tokens and max(shares) - min(shares) <= 1
     for share, taken in zip(shares, parts, strict=True):
         assert share - longest < taken <= share
-    assert len(read) - batches < batches
+    assert len([part for _, part, *_ in read if not part.whole]) < batches
     names = ("input_ids", "labels", "weights")
-    ours = Counter(keyed(disk[row], names) for row in range(len(disk)))
-    assert ours < Counter(keyed(everything[row], names) for row in range(len(everything)))
+    assert Counter(keyed(row, names) for row in disk) < Counter(keyed(row, names) for row in everything)
 
 
 def test_more_tokens_than_there_are_change_nothing(shards_of, tmp_path):
-    memory, disk = both_of(shards_of, tmp_path, max_tokens=10**9, **LIMITED)
+    memory, disk, _ = both_of(shards_of, tmp_path, max_tokens=10**9, **LIMITED)
     same_rows(memory, disk)
 
 
@@ -177,14 +166,14 @@ def test_too_few_tokens_for_a_row_are_refused(shards_of, tmp_path):
 def test_users_of_a_limited_epoch_are_drawn_by_seed(shards_of, tmp_path):
     found = []
     for seed in (1, 2, 1):
-        _, disk = both_of(shards_of, tmp_path / str(len(found)), max_tokens=300, seed=seed, **LIMITED)
-        found.append([disk[row]["input_ids"] for row in range(len(disk))])
+        _, disk, _ = both_of(shards_of, tmp_path / str(len(found)), max_tokens=300, seed=seed, **LIMITED)
+        found.append(list(disk["input_ids"]))
     assert found[0] == found[2] != found[1]
 
 
 def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_path):
     def config(place):
-        return streamed(shards_of, output=str(tmp_path / place / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
+        return blocks(shards_of, output=str(tmp_path / place / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
 
     told = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
     manifest = read_manifest(tmp_path / "whole" / "sft")
@@ -198,12 +187,11 @@ def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_
         assert same_weights(tmp_path / place / "sft", tmp_path / "whole" / "sft"), point
 
 
-def test_tokens_are_limited_where_windows_are_streamed_alone(tmp_path):
-    for changes in ({}, {"stream": True}, {"stream": True, **LIMITED, "tasks": {"next_sid": 0.5}}):
-        with pytest.raises(ConfigError, match="max_tokens is 50, which is about windows that are streamed"):
+def test_tokens_are_limited_of_windows_alone(tmp_path):
+    for changes in ({}, {**LIMITED, "tasks": {"next_sid": 0.5}}):
+        with pytest.raises(ConfigError, match="max_tokens is 50, which is about windows"):
             sft_config(tmp_path, max_tokens=50, **{"all_positions": False, **changes})
-    assert "max_tokens" not in sft_config(tmp_path, stream=True).deciding()
-    assert sft_config(tmp_path, stream=True, max_tokens=50, **LIMITED).deciding()["max_tokens"] == 50
+    assert not {"max_tokens", "shuffle_rows"} & sft_config(tmp_path).deciding().keys()
 
 
 def test_a_share_is_exact_over_batches():
@@ -227,14 +215,14 @@ def test_each_process_gets_its_own_blocks(count, processes, size):
 
 @pytest.fixture(scope="module")
 def whole(shop):
-    """A streamed run that nothing cut off, with its number of steps and writes."""
-    return stage_in_child(run_sft, shop, streamed(shop, output=str(shop / "whole" / "sft")))
+    """A run from files that nothing interrupted, with its number of steps and writes."""
+    return stage_in_child(partial(from_files, run_sft), shop, blocks(shop, output=str(shop / "whole" / "sft")))
 
 
 def dies_and_goes_on(shop, tmp_path, points):
     for place, point in enumerate(points):
         mine = tmp_path / str(place)
-        run = partial(stage_in_child, run_sft, mine, streamed(shop, output=str(mine / "sft")))
+        run = partial(stage_in_child, partial(from_files, run_sft), mine, blocks(shop, output=str(mine / "sft")))
         run(point)
         run()
         assert same_weights(mine / "sft", shop / "whole" / "sft"), point
@@ -269,37 +257,31 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
 
     monkeypatch.setattr(TreeCollator, "__call__", spied)
     monkeypatch.setattr("minionerec.training.sft.report_memory", lambda *_: None)
-    run_sft(streamed(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_rows=5))
+    run_sft(blocks(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_rows=5))
     first, second = ([row for batch in epochs[epoch][:5] for row in batch] for epoch in (0, 1))
     assert len(first) == 40
     assert sorted(first) == sorted(second)
     assert first != second
 
 
-def test_a_refit_is_on_the_rows_of_all_splits(shop, whole, tmp_path):
-    config = streamed(shop, output=str(tmp_path / "refit"), refit=str(shop / "whole" / "sft"))
+def test_a_refit_is_on_the_rows_of_all_splits(shop, whole, tmp_path, monkeypatch):
+    keep_in_files(monkeypatch)
+    config = blocks(shop, output=str(tmp_path / "refit"), refit=str(shop / "whole" / "sft"))
     result = run_sft(config)
     assert result.counts["refit"] is True
     assert result.counts["losses"] == 40 * 5 * 3  # five targets of three codes each
 
 
-def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path):
+def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path, monkeypatch):
+    keep_in_files(monkeypatch)
     run_catalogue(catalogue_config(shop, output=str(tmp_path / "catalogue"), epochs=0.5))
-    config = streamed(shop, output=str(tmp_path / "sft"), teacher=str(tmp_path / "catalogue"), epochs=1, variants=1)
+    config = blocks(shop, output=str(tmp_path / "sft"), teacher=str(tmp_path / "catalogue"), epochs=1, variants=1)
     assert run_sft(config).counts["rows"] == {"next_sid": 80}
-
-
-def test_what_cannot_be_streamed_is_refused(tmp_path):
-    for rows in (0, -1):
-        with pytest.raises(ConfigError, match=f"eval_rows is {rows}, but stream is true"):
-            sft_config(tmp_path, stream=True, eval_rows=rows, select_by="loss")
-    assert "stream" not in sft_config(tmp_path).deciding()
-    assert sft_config(tmp_path, stream=True).deciding()["shuffle_rows"] == 65_536
 
 
 @pytest.mark.slow
 def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path):
-    config = streamed(shop, device_batch_size=4, tasks={"next_sid": 1.0, "title_to_sid": 0.5}, all_positions=False)
+    config = blocks(shop, device_batch_size=4, tasks={"next_sid": 1.0, "title_to_sid": 0.5}, all_positions=False)
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
         settings = {**config.__dict__, "output": str(tmp_path / name / "out")}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
-from support.examples import user_windows
+from support.examples import tokenised_rows, tokenised_windows, user_windows
 from support.training import (
     Killed,
     builder_of,
@@ -25,7 +25,6 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.packing import TreeCollator
-from minionerec.training.rows import tokenise_rows, tokenise_windows
 from minionerec.training.sft import SidSftTrainer, load_teacher, run_sft, soften
 
 
@@ -64,9 +63,9 @@ def test_soft_targets_by_hand(trained, wording):
     bundle, builder, corpus = builder_of(trained, wording)
     teacher = load_teacher(trained / "catalogue", bundle.table, Trie.build(bundle.table.codes, bundle.code_ids))
     if wording == "compact":
-        rows = tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus))
+        rows = tokenised_windows(bundle, builder, None)
     else:
-        rows = tokenise_rows(bundle.tokenizer, builder, 512)
+        rows = tokenised_rows(bundle, builder, 512)
     # An example that no teacher speaks about stands among them, and one whose first target nothing came before.
     rows.slots[1], rows.histories[1] = [], []
     rows.slots[2] = [-1, *rows.slots[2][1:]]
@@ -112,9 +111,7 @@ def test_soft_targets_by_hand(trained, wording):
 def test_a_softened_loss_is_a_mixture_of_two_cross_entropies(trained):
     bundle, builder, _ = builder_of(trained)
     teacher = load_teacher(trained / "catalogue", bundle.table, Trie.build(bundle.table.codes, bundle.code_ids))
-    soft = teacher.soft_targets(
-        batch := batch_of(tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus)), 4)
-    )
+    soft = teacher.soft_targets(batch := batch_of(tokenised_windows(bundle, builder, None), 4))
     labels = batch["labels"][0]
     torch.manual_seed(0)
     logits = torch.randn(len(labels), len(bundle.tokenizer), requires_grad=True)
@@ -134,7 +131,7 @@ def divergence(folder, teacher, output):
     corpus = Corpus.load(folder / "corpus")
     builder = ExampleBuilder(corpus, bundle.table, load_wording("compact"), special_texts(bundle.tokenizer))
     teacher = load_teacher(teacher, bundle.table, Trie.build(bundle.table.codes, bundle.code_ids))
-    rows = tokenise_windows(bundle.tokenizer, builder, user_windows(builder.corpus))
+    rows = tokenised_windows(bundle, builder, None)
     total = []
     for place in range(8):
         ids = torch.tensor([rows.input_ids[place]])
@@ -196,11 +193,11 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
     bundle, builder, corpus = builder_of(trained)
     by_time = replace(corpus, split="global time")
     builder = ExampleBuilder(by_time, bundle.table, load_wording("compact"), special_texts(bundle.tokenizer))
-    rows = tokenise_rows(bundle.tokenizer, builder, 512, recency=2.0)
+    rows = tokenised_rows(bundle, builder, 512, recency=2.0)
     each = np.array([weights[0] for weights in rows.weights])
     assert each.mean() == pytest.approx(1)
     assert np.allclose(np.diff(np.log(each)), 2.0 / len(each), rtol=1e-3)
-    windows = tokenise_windows(bundle.tokenizer, builder, user_windows(by_time), recency=2.0)
+    windows = tokenised_windows(bundle, builder, user_windows(by_time), recency=2.0)
     of_labels = [
         weight
         for labels, weights in zip(windows.labels, windows.weights, strict=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.examples import user_windows
+from support.examples import tokenised_windows, user_windows
 from support.training import grpo_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_json, read_manifest
@@ -26,7 +26,7 @@ from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.rows import tokenise_examples, tokenise_windows
+from minionerec.training.rows import tokenise_examples
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
@@ -116,7 +116,7 @@ def test_windows_of_titles_are_the_rows_one_by_one(shop):
             if label >= 0
         )
 
-    windows = tokenise_windows(bundle.tokenizer, builder, user_windows(corpus), task=TASK)
+    windows = tokenised_windows(bundle, builder, None, task=TASK)
     one_by_one = tokenise_examples(bundle.tokenizer, builder.build(TASK, "train"), 512)
     assert said(windows) == said(one_by_one)
     assert not any(windows.histories) and not any(windows.slots)
@@ -127,7 +127,7 @@ def test_what_has_no_title_is_read_and_never_said(shop):
     nameless = replace(corpus, items=corpus.items.assign(title=[" ", *corpus.items["title"][1:]]))
     builder = ExampleBuilder(nameless, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     window = next(w for w in user_windows(nameless) if 0 in w.items[w.first_target :].tolist())
-    rows = tokenise_windows(bundle.tokenizer, builder, [window], task=TASK)
+    rows = tokenised_windows(bundle, builder, [window], task=TASK)
     spoken = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
     assert spoken.count("<|eos|>") == len(window.items) - window.first_target - 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.examples import in_files, keep_in_files
+from support.examples import from_files, in_files, keep_in_files
 from support.kill import Point, stage_in_child
 
 from minionerec.core.artefacts import read_manifest
@@ -83,12 +83,12 @@ def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
     assert epochs == [10, 10]
 
 
-def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path, large):
+def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path):
     config = partial(config_of, demo)
-    totals = stage_in_child(run_sequential, tmp_path / "whole", config(tmp_path / "whole" / "out"))
+    totals = stage_in_child(partial(from_files, run_sequential), tmp_path / "whole", config(tmp_path / "whole" / "out"))
     for number, point in enumerate((Point("step", totals["step"] - 2), Point("write", 9))):
         mine = tmp_path / str(number)
-        run = partial(stage_in_child, run_sequential, mine, config(mine / "out"))
+        run = partial(stage_in_child, partial(from_files, run_sequential), mine, config(mine / "out"))
         run(point)
         run()
         one, two = (

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,12 @@ import pytest
 from minionerec.data import corpus as corpus_module
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import Source
+from minionerec.data.windows import FlatWindows, Recency
+from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
+from minionerec.training.config import SftConfig
+from minionerec.training.examples import training_set
+from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
 
 
 def in_files(path):
@@ -31,6 +37,12 @@ def keep_in_files(monkeypatch, most=5):
 
     monkeypatch.setattr(corpus_module, "ROWS_IN_MEMORY", most)
     monkeypatch.setattr(corpus_module._Examples, "__get__", guarded)
+
+
+def from_files(run, config):
+    """Run a stage, in a process of its own, with every corpus too large for memory."""
+    corpus_module.ROWS_IN_MEMORY = -1
+    return run(config)
 
 
 def source_of(*users, n_items=0):
@@ -57,3 +69,40 @@ def sid_windows(corpus, table, recency, moments=False):
         write_windows(corpus, table, recency, Path(folder), moments)
         windows = {name: np.array(values) for name, values in read_windows(Path(folder)).items()}
     return windows, held_out_windows(corpus.valid, table, corpus.max_history, moments)
+
+
+def training_examples(bundle, builder, config, corpus=None, folder=None, splits=("train",)):
+    """The training examples of a builder's corpus, or of another's files: a data set, and what it is of."""
+    maker = SftExamples(
+        bundle.tokenizer, builder, corpus or builder.corpus, config, splits, by_shard=corpus is not None
+    )
+    with tempfile.TemporaryDirectory() as place:
+        found = training_set(maker, Path(folder or place), config.max_tokens)
+        return found.dataset(), found
+
+
+def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID):
+    """Windows of a corpus, or some windows, as examples with all that a teacher is asked: name to lists."""
+    windows = user_windows(builder.corpus) if windows is None else windows
+    weigh = Recency(builder.corpus.split, len(builder.corpus.train), recency)
+    texts = WindowTexts.of(bundle.tokenizer, builder, task)
+    columns, counted = window_columns(texts, FlatWindows.of(windows), weigh, True, task == NEXT_SID)
+    return listed(columns, counted)
+
+
+def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
+    """The examples of the task next_sid, one an interaction, with all that a teacher is asked: name to lists."""
+    config = SftConfig(output="none", teacher="some", recency=recency, max_prompt_length=max_prompt_length, **settings)
+    maker = SftExamples(bundle.tokenizer, builder, builder.corpus, config)
+    return listed(*maker.whole(NEXT_SID, np.arange(len(builder.corpus.train))))
+
+
+def listed(columns, counted):
+    """Columns as lists, with what was counted."""
+    found = {
+        name: [part.tolist() for part in np.split(values.values, np.cumsum(values.lengths)[:-1])]
+        for name, values in columns.items()
+    }
+    none = [[] for _ in range(counted["rows"])]
+    columns = {name: found.get(name, none) for name in COLUMNS}
+    return SimpleNamespace(columns=columns, **columns, **{key: counted[key] for key in ("tokens", "losses", "cut")})

@@ -90,6 +90,7 @@ class ExampleBuilder:
         ]
         # Prompts are cut to their last tokens: what those are, the last characters decide.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
+        self._answerable: dict[str, np.ndarray] = {}
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
     @property
@@ -155,29 +156,44 @@ class ExampleBuilder:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
         return examples
 
-    def some(self, task: str, split: str, items: range | None = None) -> list[PromptExample]:
-        """Examples of one task as `build` gives them, or none; of an item task those of a range of items.
+    def answerable(self, task: str) -> np.ndarray:
+        """Which items have the texts that a task needs of its target: bool (N,).
+
+        Raises:
+            ConfigError: If the task is unknown.
+        """
+        if task not in TASKS:
+            raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        if task not in self._answerable:
+            texts = {"title": self.titles, "description": self.descriptions}
+            found = np.ones(self.corpus.n_items, dtype=bool)
+            for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]):
+                if name in texts:
+                    found &= np.array([bool(text.strip()) for text in texts[name]], dtype=bool)
+            self._answerable[task] = found
+        return self._answerable[task]
+
+    def some(self, task: str, split: str, items: Sequence[int] | np.ndarray | None = None) -> list[PromptExample]:
+        """Examples of one task as `build` gives them, or none; of an item task those of some items.
 
         Raises:
             ConfigError: If the task is unknown, or missing in the wording.
         """
-        if task not in TASKS:
-            raise ConfigError(f"unknown task {task!r}; known tasks: {', '.join(TASKS)}.")
+        able = self.answerable(task)
         ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
         asked: Iterable[tuple[dict[str, Any], int]]
         if task in ITEM_TASKS:
-            asked = (({"item": item}, item) for item in items or range(self.corpus.n_items))
+            chosen = range(self.corpus.n_items) if items is None else np.asarray(items).tolist()
+            asked = (({"item": item}, item) for item in chosen)
         else:
             rows = self.corpus.rows(split)
             moments = row_moments(rows.times, len(rows)).tolist()
             parts = zip(rows.histories, moments, strict=True)
             histories = ({"history": history, "moment": moment} for history, moment in parts)
             asked = zip(histories, rows.targets.tolist(), strict=True)
-        texts = {"title": self.titles, "description": self.descriptions}
-        needed = [texts[name] for name in (*PROMPT_FIELDS[task], *COMPLETION_FIELDS[task]) if name in texts]
         examples = []
         for about, target in asked:
-            if all(text[target].strip() for text in needed):
+            if able[target]:
                 prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
                 examples.append(PromptExample(task, prompt, self.completion(task, target), target, tuple(others)))
         return examples

@@ -34,7 +34,7 @@ from minionerec.training.dpo.config import DpoConfig
 from minionerec.training.dpo.negatives import NegativesOf
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rows import PromptRows, Row, grpo_rows
+from minionerec.training.grpo.rows import PromptRows, grpo_rows
 from minionerec.training.plan import plan_steps
 from minionerec.training.precision import warn_of_rounding
 from minionerec.training.run import TrainingRun, run_training
@@ -137,7 +137,7 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        rows: Sequence[Row],
+        rows: Dataset,
         tokenizer: PreTrainedTokenizerBase,
         *,
         reference: PreTrainedModel,
@@ -254,7 +254,8 @@ def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_start(config)
     corpus = Corpus.load(find_path(config.corpus))
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
+    with run.work.phase("load"):
+        prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
     logger.info(
         "S-DPO on %s prompts (%s), %d filled up; %d negatives each (%s), beta %g.",
         f"{sum(prompts.counts.values()):,}",
@@ -270,7 +271,9 @@ def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
     warn_of_rounding(trainer, config)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    return run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    run.drop_rows()
+    return result
 
 
 def load_start(config: DpoConfig) -> Bundle:

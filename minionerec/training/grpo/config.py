@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import setting
-from minionerec.training.config import StreamedConfig
+from minionerec.training.config import PackedConfig
 from minionerec.training.rewards.registry import reward_files, reward_weights
 
 ROLLOUTS = ("beams", "sampling")
@@ -18,7 +18,7 @@ _SOURCES = (
 
 
 @dataclass
-class GrpoConfig(StreamedConfig):
+class GrpoConfig(PackedConfig):
     """Settings of GRPO."""
 
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint")

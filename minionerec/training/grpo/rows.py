@@ -1,16 +1,19 @@
 """What a step begins with: prompts as token ids, each with the number of its own target."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import numpy as np
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
-from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, encode_prompt
+from minionerec.data.corpus import Corpus
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
-from minionerec.training.plan import choose_examples
+from minionerec.training.examples import Asked, Columns, ExampleMaker, Ragged, training_set
 
 
 class PromptSettings(Protocol):
@@ -42,12 +45,12 @@ class PromptRows:
     """The prompts to train on.
 
     Attributes:
-        rows: One a prompt, in memory or read when asked for; as many as fill whole steps.
+        rows: One a prompt (`Row`), mapped from files; as many as fill whole steps.
         counts: Prompts of each task, before some are repeated to fill the last step.
         cut: How many of those were too long and lost their first tokens.
     """
 
-    rows: Sequence[Row]
+    rows: Dataset
     counts: dict[str, int]
     cut: int
 
@@ -68,8 +71,51 @@ def check_task(task: str) -> None:
         raise ConfigError(f"task {task!r} answers with a {' and a '.join(fields)}; take tasks that answer with an SID.")
 
 
+class PromptExamples(ExampleMaker):
+    """Makes prompts of all tasks, each with the number of its target.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        max_prompt_length: Prompts are cut to this many last tokens.
+        about: The other arguments are those of `ExampleMaker`.
+
+    Raises:
+        ConfigError: If a task's completion is not an SID.
+    """
+
+    lists: ClassVar[Mapping[str, str]] = {"prompt": "int32", "tail": "int32", "history": "int32"}
+    scalars: ClassVar[Mapping[str, str]] = {"target": "int32"}
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, *about: Any, **more: Any):
+        super().__init__(*about, **more)
+        self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
+        for task in self.tasks:
+            check_task(task)
+
+    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+        """Prompts of one task."""
+        builder = asked.builder(self.builder)
+        made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
+        prompts = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
+        targets = np.array([example.target for example in made], dtype=np.int64)
+        tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
+        found: dict[str, Ragged | np.ndarray] = {
+            "target": builder.table.sid_numbers[targets],
+            "prompt": Ragged.of(prompts.ids),
+            "tail": Ragged.of(encode_completion(self.tokenizer, tails)),
+        }
+        if asked.rows is not None:
+            found["history"] = Ragged(asked.rows.flat_histories()[0], asked.rows.lengths)
+        return found, {"rows": len(made), "cut": prompts.cut}
+
+
 def grpo_rows(
-    builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, config: PromptSettings, max_prompt_length: int
+    builder: ExampleBuilder,
+    tokenizer: PreTrainedTokenizerBase,
+    config: PromptSettings,
+    max_prompt_length: int,
+    folder: Path,
+    corpus: Corpus | None = None,
 ) -> PromptRows:
     """The prompts of all tasks by their weights.
 
@@ -80,31 +126,17 @@ def grpo_rows(
         tokenizer: The model's tokenizer.
         config: Tasks, prompts of a step, seed.
         max_prompt_length: Prompts are cut to this many last tokens.
+        folder: Where the prompts lie, and are written where they do not yet.
+        corpus: A corpus whose examples are read from its files; that of the builder if None.
 
     Raises:
         ConfigError: If a task's completion is not an SID.
     """
-    rows: list[Row] = []
-    counts, cut = {}, 0
-    for task, weight in config.tasks.items():
-        check_task(task)
-        examples = builder.build(task, "train")
-        histories = None if task in ITEM_TASKS else builder.corpus.rows("train").histories
-        chosen = choose_examples(len(examples), weight, config.seed)
-        counts[task] = len(chosen)
-        prompts = encode_prompt(tokenizer, [examples[place].prompt for place in chosen], max_prompt_length)
-        cut += prompts.cut
-        for place, prompt in zip(chosen, prompts.ids, strict=True):
-            target, completion = examples[place].target, examples[place].completion
-            tail = completion[len(builder.table.sids[target]) :]
-            rows.append(
-                Row(
-                    prompt=prompt,
-                    target=int(builder.table.sid_numbers[target]),
-                    tail=encode_completion(tokenizer, [tail])[0],
-                    history=None if histories is None else histories[place].tolist(),
-                )
-            )
-    missing = -len(rows) % config.prompts_per_step
-    again = np.resize(np.random.default_rng(config.seed).permutation(len(rows)), missing)
-    return PromptRows(rows + [rows[place] for place in again], counts, cut)
+    about = (builder, corpus or builder.corpus, config.tasks, config.seed)
+    found = training_set(PromptExamples(tokenizer, max_prompt_length, *about, by_shard=corpus is not None), folder)
+    missing, rng = -len(found) % config.prompts_per_step, np.random.default_rng(config.seed)
+    if corpus is None:
+        again = np.resize(rng.permutation(len(found)), missing)
+    else:
+        again = rng.integers(len(found), size=missing)
+    return PromptRows(found.dataset(again), found.counts, found.total("cut"))

@@ -1,13 +1,10 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
@@ -15,7 +12,6 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.places import find_path
 from minionerec.core.processes import world_size
-from minionerec.data.columns import ColumnWriter
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import padded
 from minionerec.models.backbone.build import resolve_dtype
@@ -26,17 +22,16 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import (
     ITEM_TASKS,
     ExampleBuilder,
-    encode_completion,
-    encode_prompt,
     special_texts,
 )
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.saved import load_sequential
 from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.training.examples import SHUFFLED, BlockSampler
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
-from minionerec.training.grpo.rows import PromptRows, Row, check_task, grpo_rows
+from minionerec.training.grpo.rows import PromptRows, grpo_rows
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.packing import TellEpoch
 from minionerec.training.plan import plan_steps
@@ -45,132 +40,8 @@ from minionerec.training.rewards.combined import WeightedRewards
 from minionerec.training.rewards.items import Scorer
 from minionerec.training.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
 from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.stream.disk import Numbered, Ragged, span
-from minionerec.training.stream.jobs import (
-    Chance,
-    Made,
-    WriterTask,
-    Written,
-    builder_of,
-    count_tasks,
-    plan_jobs,
-    rows_of,
-    write_jobs,
-)
-from minionerec.training.stream.sampler import BlockSampler
 from minionerec.training.trainer import early_stopping
 from minionerec.training.validation import validation_set
-
-# Prompts of a corpus that stays on disk, tokenised into files.
-
-_ENDS = {"prompts": "prompt_ends", "tails": "tail_ends", "histories": "history_ends"}
-KINDS = {
-    "targets": "int32",
-    **{name: kind for values, ends in _ENDS.items() for name, kind in ((values, "int32"), (ends, "int64"))},
-}
-
-
-@dataclass(frozen=True)
-class FlatPrompts:
-    """Prompts in a few arrays, as `minionerec.training.grpo.rows.Row` has them.
-
-    Attributes:
-        targets: int (R,), SID numbers.
-        lists: `prompts`, `tails` and `histories`.
-    """
-
-    targets: np.ndarray
-    lists: dict[str, Ragged]
-
-    def write(self, writer: ColumnWriter) -> None:
-        """Add the rows to columns of `KINDS`."""
-        writer.append("targets", self.targets)
-        for name, part in self.lists.items():
-            writer.append(_ENDS[name], writer.size(name) + np.cumsum(part.lengths))
-            writer.append(name, part.values)
-
-
-class DiskPrompts(Sequence[Row]):
-    """All prompts of a training, filled up to whole steps, read from disk when they are asked for.
-
-    Args:
-        written: Their parts.
-        step: Prompts of a step.
-        seed: Says which prompts fill up the last step.
-    """
-
-    def __init__(self, written: Sequence[Written], step: int, seed: int):
-        self._rows = Numbered(written)
-        self.distinct = len(self._rows)
-        missing = -self.distinct % step
-        self._again: list[int] = np.random.default_rng(seed).integers(self.distinct, size=missing).tolist()
-
-    def __len__(self) -> int:
-        """Number of rows of whole steps."""
-        return self.distinct + len(self._again)
-
-    def __getitem__(self, row: Any) -> Any:
-        """One row."""
-        part, number = self._rows.find(row if row < self.distinct else self._again[row - self.distinct])
-        found = {
-            name: part.arrays[name][slice(*span(part.arrays[ends], number))].tolist() for name, ends in _ENDS.items()
-        }
-        history = None if part.job.task in ITEM_TASKS else found["histories"]
-        target = int(part.arrays["targets"][number])
-        return Row(prompt=found["prompts"], target=target, tail=found["tails"], history=history)
-
-
-def disk_prompts(
-    builder: ExampleBuilder,
-    tokenizer: PreTrainedTokenizerBase,
-    stored: Corpus,
-    config: GrpoConfig,
-    max_prompt_length: int,
-    folder: Path,
-) -> PromptRows:
-    """The prompts of all tasks by their weights, on disk; written where they are not yet.
-
-    Every process of a launch must ask for them: each writes its share.
-
-    Args:
-        builder: Makes the examples; its corpus has the items, and no training row.
-        tokenizer: The model's tokenizer.
-        stored: The corpus.
-        config: Tasks, prompts of a step, seed.
-        max_prompt_length: Prompts are cut to this many last tokens.
-        folder: Where the rows lie, in the folder of the unfinished run.
-
-    Raises:
-        ConfigError: If a task's completion is not an SID.
-        ArtefactError: If a file of the corpus cannot be read, or one of the rows is damaged.
-    """
-    for task in config.tasks:
-        check_task(task)
-
-    def make(job: WriterTask, batch: Any, chance: Chance, seed: int) -> Made:
-        own, histories, items = builder, None, None
-        if job.task in ITEM_TASKS:
-            items = batch
-        else:
-            _, rows = rows_of(batch, stored, {"train": 0})
-            own, histories = builder_of(builder, rows), rows.histories
-        examples = own.some(job.task, "train", items) if histories is None or len(histories) else []
-        chosen = [int(place) for place in chance(len(examples))]
-        asked = encode_prompt(tokenizer, [examples[place].prompt for place in chosen], max_prompt_length)
-        targets = [examples[place].target for place in chosen]
-        tails = [examples[place].completion[len(own.table.sids[examples[place].target]) :] for place in chosen]
-        lists = {
-            "prompts": Ragged.of(asked.ids),
-            "tails": Ragged.of(encode_completion(tokenizer, tails)),
-            "histories": Ragged.of([[] if histories is None else histories[place].tolist() for place in chosen]),
-        }
-        flat = FlatPrompts(own.table.sid_numbers[np.array(targets, dtype=np.int64)], lists)
-        return flat, {"rows": len(chosen), "cut": asked.cut}
-
-    written = write_jobs(plan_jobs(stored.files, config.tasks, folder), stored, KINDS, config.seed, make)
-    rows = DiskPrompts(written, config.prompts_per_step, config.seed)
-    return PromptRows(rows, count_tasks(written), Numbered(written).total("cut"))
-
 
 # A trained sequential model as the scorer of a reward.
 
@@ -234,14 +105,19 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
     place = find_path(config.corpus)
-    stored = Corpus.load(place) if config.stream else None
-    corpus = Corpus.load(place) if stored is None else run.sample_corpus(stored, config.eval_rows)
+    whole = Corpus.load(place)
+    corpus = run.sample_corpus(whole, config.eval_rows) if whole.in_files else whole
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    prompts = _prompts(config, run, builder, bundle, stored)
+    with run.work.phase("load"):
+        prompts = grpo_rows(
+            builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows, whole if whole.in_files else None
+        )
     rewards = load_rewards(config, corpus, bundle, prompts)
     _say(config, prompts, rewards)
-    trainer = build_trainer(config, grpo_arguments(config, run, prompts), bundle, builder, prompts, rewards)
+    shuffled = config.shuffle_rows or (SHUFFLED if whole.in_files else 0)
+    args = grpo_arguments(config, run, prompts)
+    trainer = build_trainer(config, args, bundle, builder, prompts, rewards, shuffled)
     if reference is not None:
         trainer.set_reference(reference)
     warn_of_rounding(trainer, config)
@@ -252,16 +128,6 @@ def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     result = run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
     run.drop_rows()
     return result
-
-
-def _prompts(
-    config: GrpoConfig, run: TrainingRun, builder: ExampleBuilder, bundle: Bundle, stored: Corpus | None
-) -> PromptRows:
-    """The prompts to train on, in memory or on disk."""
-    if stored is None:
-        return grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
-    with run.work.phase("load"):
-        return disk_prompts(builder, bundle.tokenizer, stored, config, bundle.max_prompt_length, run.rows)
 
 
 def load_policy(config: GrpoConfig) -> Bundle:
@@ -360,14 +226,14 @@ def build_trainer(
     builder: ExampleBuilder,
     prompts: PromptRows,
     rewards: WeightedRewards,
+    shuffled: int = 0,
 ) -> SidGrpoTrainer:
-    """The trainer with everything that a step needs."""
+    """The trainer with everything that a step needs; so many prompts are shuffled together, 0: all."""
     table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
     trie = Trie.build(table.codes, bundle.code_ids)
     order = None
-    if config.stream:
-        size = config.prompts_per_device
-        order = BlockSampler(len(prompts.rows), config.shuffle_rows, world_size(), size, config.seed)
+    if shuffled:
+        order = BlockSampler(len(prompts.rows), shuffled, world_size(), config.prompts_per_device, config.seed)
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,

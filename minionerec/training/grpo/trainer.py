@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
@@ -82,7 +83,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         sid_tokens: Token ids of each SID number.
         validation: What is ranked at each validation; nothing if None.
         callbacks: Beside the trainer's own.
-        order: The order of rows that lie on disk; None where they are in memory.
+        order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 
     measures_loss = False
@@ -92,7 +93,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self,
         model: PreTrainedModel,
         args: GRPOConfig,
-        rows: Sequence[Row],
+        rows: Dataset,
         tokenizer: PreTrainedTokenizerBase,
         *,
         roll_out: RollOut,

@@ -102,7 +102,7 @@ class StepTrainer(GRPOTrainer):
         rows: What is trained on.
         tokenizer: The model's tokenizer.
         callbacks: Beside the trainer's own.
-        order: The order of rows that lie on disk; None where they are in memory.
+        order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 
     args: GRPOConfig
@@ -112,7 +112,7 @@ class StepTrainer(GRPOTrainer):
         self,
         model: PreTrainedModel,
         args: GRPOConfig,
-        rows: Sequence[Row],
+        rows: Dataset,
         tokenizer: PreTrainedTokenizerBase,
         callbacks: Sequence[TrainerCallback] = (),
         order: Sampler[int] | None = None,
@@ -121,15 +121,12 @@ class StepTrainer(GRPOTrainer):
             model=model,
             args=args,
             reward_funcs=_ask_no_reward,
-            # TRL takes data sets of one kind alone, so of rows on disk it gets the first, and then all.
-            train_dataset=Dataset.from_list(list(rows) if order is None else [rows[0]]),
+            train_dataset=rows,
             eval_dataset=Dataset.from_dict({"prompt": ["-"]}),  # validation ranks rows of its own
             processing_class=tokenizer,
             callbacks=list(callbacks),
         )
         self.order = order
-        if order is not None:
-            self.train_dataset: Any = rows
 
     @abstractmethod
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:

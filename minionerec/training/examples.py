@@ -1,0 +1,493 @@
+"""Training examples in files: made once, mapped as a data set, and read in an order that follows from the seed.
+
+A small corpus gives one part a task, its examples in the corpus's order. One that stays in its files gives a part a
+task and shard, and the processes of a launch share the parts. Each part remembers how far it is: a run that was killed
+goes on with the next few thousand examples, and ends with the same ones.
+
+    ExampleMaker   corpus ─▶ lists of numbers, a batch at a time      what an example consists of, a subclass says
+    write_examples ─▶ flat columns of each part (`minionerec.data.columns`)
+    read_examples  ─▶ `datasets.Dataset` over the mapped columns      nothing is copied
+"""
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from datasets.table import InMemoryTable
+from torch.utils.data import Sampler
+
+from minionerec.core.errors import DataError
+from minionerec.core.processes import process_rank, wait_for_everyone, world_size
+from minionerec.data.chains import Chains
+from minionerec.data.columns import ColumnWriter, are_finished, open_columns
+from minionerec.data.corpus import Corpus
+from minionerec.data.order import block_order
+from minionerec.data.rows import SplitRows, joined
+from minionerec.data.shards import read_shard
+from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
+from minionerec.training.plan import choose_examples
+
+SHUFFLED = 65_536
+"""Examples of a corpus in files that are shuffled together where no setting says how many."""
+_AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
+_LOOK_AGAIN = 0.2  # seconds
+_SALT = 0x5EED
+_ENDS = "_offsets"
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of numbers: one after another, and how many each has.
+
+    Attributes:
+        values: (T,), of one dtype.
+        lengths: int64 (R,).
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[float]], dtype: Any = np.int32) -> "Ragged":
+        """From lists."""
+        lengths = np.array([len(part) for part in lists], dtype=np.int64)
+        return cls(np.fromiter((number for part in lists for number in part), dtype, int(lengths.sum())), lengths)
+
+
+Columns = Mapping[str, Ragged | np.ndarray]
+"""Some examples: name to a list each, or a number each."""
+
+
+@dataclass(frozen=True)
+class ExamplePart:
+    """Examples that one process makes.
+
+    Attributes:
+        task: Of which task.
+        number: Number of the part, of which its seeds are made.
+        shard: File of sequences; None for a task about items, and for a whole task.
+        share: Which part of the examples, drawn by chance; of a whole task its weight.
+        times: How often an epoch sees each.
+        place: Folder of the columns.
+        most: Tokens that its examples may have; None for any number.
+        whole: Whether it is all of a task, of a corpus in memory.
+    """
+
+    task: str
+    number: int
+    shard: Path | None
+    share: float
+    times: int
+    place: Path
+    most: int | None = None
+    whole: bool = False
+
+
+def plan_parts(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, most: int = 0) -> list[ExamplePart]:
+    """The parts to make: of each task one; of each task and shard all examples as often as its weight, and some more.
+
+    Args:
+        files: The shards; none for a corpus in memory.
+        tasks: Task to its weight; of one task of weight 1 alone where `most` is given.
+        folder: Where the examples lie.
+        most: Tokens that all examples may have, of each shard as many; 0 for any number.
+    """
+    parts: list[ExamplePart] = []
+    for task, weight in tasks.items():
+        if not files:
+            parts.append(ExamplePart(task, len(parts), None, weight, 1, folder / task, whole=True))
+            continue
+        shards: Sequence[Path | None] = [None] if task in ITEM_TASKS else files
+        for share, times, name in ((1.0, int(weight), "all"), (weight - int(weight), 1, "some")):
+            for number, shard in enumerate(shards if share and times else ()):
+                place = folder / f"{task}-{name}-{number:05d}"
+                own = most // len(shards) + (number < most % len(shards)) if most else None
+                parts.append(ExamplePart(task, len(parts), shard, share, times, place, own))
+    return parts
+
+
+@dataclass
+class Chance:
+    """Draws a share of examples, batch by batch, so that of all of them it is that share up to one.
+
+    Attributes:
+        share: The share.
+        seen: How many examples there were before.
+        seed: Seed of this batch.
+        left: Tokens that may still be written; None for any number.
+        full: Whether some example was left out because it has more than that.
+    """
+
+    share: float
+    seen: int
+    seed: Sequence[int]
+    left: int | None = None
+    full: bool = False
+
+    def __call__(self, count: int) -> np.ndarray:
+        """Which of the next `count` examples: int64, ascending."""
+        if self.share == 1:
+            return np.arange(count)
+        before, self.seen = self.seen, self.seen + count
+        drawn = round(self.share * self.seen) - round(self.share * before)
+        return np.sort(np.random.default_rng(list(self.seed)).permutation(count)[:drawn])
+
+    def fitting(self, tokens: np.ndarray) -> int:
+        """How many of the next examples are written, of int (R,) tokens each: all before the first that is too much."""
+        if self.left is None:
+            return len(tokens)
+        fit = int(np.searchsorted(np.cumsum(tokens), self.left, side="right"))
+        self.full = fit < len(tokens)
+        return fit
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Examples of one task to be made.
+
+    Attributes:
+        task: The task.
+        items: Item indices, int64 (R,), of a task about items; else None.
+        rows: The examples of the corpus; None of a task about items.
+        numbers: int64 (R,), their numbers, counted through all splits that are trained on.
+        seed: Seed of what else is drawn.
+        places: int64 (R,), which they are of the `count` that `seed` is drawn for.
+        count: See `places`.
+    """
+
+    task: str
+    items: np.ndarray | None
+    rows: SplitRows | None
+    numbers: np.ndarray
+    seed: int
+    places: np.ndarray
+    count: int
+
+    def builder(self, builder: ExampleBuilder) -> ExampleBuilder:
+        """The same builder, of a corpus with these as its training examples."""
+        if self.rows is None:
+            return builder
+        own = copy.copy(builder)
+        own.corpus = replace(builder.corpus, train=self.rows, files=(), in_files=False)
+        return own
+
+
+class ExampleMaker(ABC):
+    """Makes the training examples of a corpus, some at a time.
+
+    Args:
+        builder: Makes prompts and completions. Of a corpus whose examples are read from files its own corpus has the
+            items and no training example.
+        corpus: The corpus.
+        tasks: Task to its weight.
+        splits: Splits whose examples are trained on.
+        seed: Seed of all that is drawn.
+        by_shard: Whether examples are read from the corpus's files.
+    """
+
+    lists: ClassVar[Mapping[str, str]]
+    """Name to dtype of what an example has a list of."""
+    scalars: ClassVar[Mapping[str, str]] = {}
+    """Name to dtype of what an example has one of."""
+
+    def __init__(
+        self,
+        builder: ExampleBuilder,
+        corpus: Corpus,
+        tasks: Mapping[str, float],
+        seed: int,
+        splits: Sequence[str] = ("train",),
+        *,
+        by_shard: bool = False,
+    ):
+        self.builder, self.corpus, self.tasks, self.seed, self.by_shard = builder, corpus, tasks, seed, by_shard
+        before = np.cumsum([0, *(corpus.sizes[split] for split in splits)]).tolist()
+        self.numbered, self.count = dict(zip(splits, before, strict=False)), before[-1]
+        self._places: dict[str, np.ndarray] = {}
+
+    @abstractmethod
+    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+        """The columns of some examples, and what is counted of them: `rows` among it."""
+
+    def whole_count(self, task: str) -> int:
+        """How many examples a task has, of a corpus in memory."""
+        return len(self._able_items(task)) if task in ITEM_TASKS else len(self._able_rows(task))
+
+    def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
+        """Some examples of a task, by their places among all that it has, of a corpus in memory."""
+        count = self.whole_count(task)
+        if task in ITEM_TASKS:
+            items = self._able_items(task)[places]
+            return self.examples(Asked(task, items, None, items, self.seed, places, count))
+        numbers = self._able_rows(task)[places]
+        rows = self.corpus.rows("train").take(numbers)
+        return self.examples(Asked(task, None, rows, numbers, self.seed, places, count))
+
+    def _able_items(self, task: str) -> np.ndarray:
+        return np.flatnonzero(self.builder.answerable(task))
+
+    def _able_rows(self, task: str) -> np.ndarray:
+        return np.flatnonzero(self.builder.answerable(task)[self.corpus.rows("train").targets])
+
+    def batches(self, part: ExamplePart) -> Iterator[Any]:
+        """A few thousand examples at a time: places of a whole task, ranges of items, or sequences of a shard.
+
+        Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.
+        """
+        if part.whole:
+            if part.task not in self._places:
+                self._places[part.task] = choose_examples(self.whole_count(part.task), part.share, self.seed)
+            places = self._places[part.task]
+            for start in range(0, len(places), _AT_ONCE):
+                yield places[start : start + _AT_ONCE]
+        elif part.shard is None:
+            for start in range(0, self.corpus.n_items, _AT_ONCE):
+                yield np.arange(start, min(start + _AT_ONCE, self.corpus.n_items))
+        else:
+            order = None if part.most is None else [self.seed, _SALT, part.number]
+            for chains in read_shard(part.shard, self.corpus.n_items, order):
+                cuts = np.searchsorted(chains.offsets, np.arange(_AT_ONCE, chains.offsets[-1], _AT_ONCE))
+                for some in np.split(np.arange(len(chains)), np.unique(cuts)):
+                    if len(some):
+                        yield chains.take(some)
+
+    def make(self, part: ExamplePart, batch: Any, chance: Chance, seed: int) -> tuple[Columns, Mapping[str, int]]:
+        """The examples of one batch of a part."""
+        if part.whole:
+            return self.whole(part.task, batch)
+        able = self.builder.answerable(part.task)
+        if part.shard is None:
+            known = batch[able[batch]]
+            items = known[chance(len(known))]
+            return self.examples(Asked(part.task, items, None, items, seed, np.arange(len(items)), len(items)))
+        numbers, rows = self.rows_of(batch)
+        known = np.flatnonzero(able[rows.targets])
+        chosen = known[chance(len(known))]
+        places = np.arange(len(chosen))
+        return self.examples(Asked(part.task, None, rows.take(chosen), numbers[chosen], seed, places, len(chosen)))
+
+    def rows_of(self, chains: Chains) -> tuple[np.ndarray, SplitRows]:
+        """The examples of sequences: their numbers, int64 (R,), counted through all splits, and the examples."""
+        parts, numbers = [], []
+        for split, start in self.numbered.items():
+            found, rows = chains.split_rows(split, self.corpus.max_history, self.corpus.together)
+            numbers.append(found + start)
+            parts.append(rows)
+        return np.concatenate(numbers), joined(parts)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Examples of one part.
+
+    Attributes:
+        part: The part.
+        arrays: Their columns.
+        tally: What was counted of them.
+    """
+
+    part: ExamplePart
+    arrays: Mapping[str, np.ndarray]
+    tally: Mapping[str, int]
+
+    @classmethod
+    def open(cls, part: ExamplePart) -> "Written":
+        """Open what was finished.
+
+        Raises:
+            ArtefactError: If it was not, or is damaged.
+        """
+        columns = open_columns(part.place)
+        return cls(part, columns.arrays, columns.state["tally"])
+
+    def table(self, lists: Iterable[str], scalars: Iterable[str]) -> pa.Table:
+        """The columns as a table over the mapped arrays; lists that no example has are left out."""
+        columns: dict[str, pa.Array] = {name: pa.array(self.arrays[name]) for name in scalars}
+        for name in lists:
+            offsets, values = self.arrays[name + _ENDS], pa.array(self.arrays[name])
+            if not len(offsets):
+                continue
+            found = pa.LargeListArray.from_arrays(pa.array(offsets), values)
+            if len(found) > self.tally["rows"]:  # several lists an example
+                outer = np.arange(self.tally["rows"] + 1) * (len(found) // self.tally["rows"])
+                found = pa.LargeListArray.from_arrays(pa.array(outer), found)
+            columns[name] = found
+        return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """All examples of a training.
+
+    Attributes:
+        written: The parts.
+        lists: What an example has lists of.
+        scalars: What an example has one of.
+    """
+
+    written: Sequence[Written]
+    lists: Sequence[str]
+    scalars: Sequence[str]
+
+    def dataset(self, again: np.ndarray | None = None) -> Dataset:
+        """The examples, part after part; a part that is trained on twice is there twice.
+
+        Args:
+            again: int64 (A,), examples that stand behind all others once more.
+        """
+        tables = [part.table(self.lists, self.scalars) for part in self.written if part.tally["rows"]]
+        times = [part.part.times for part in self.written if part.tally["rows"]]
+        repeated = [table for table, count in zip(tables, times, strict=True) for _ in range(count)]
+        whole = pa.concat_tables(repeated, promote_options="default")
+        for name in set(self.lists) - set(whole.column_names):
+            whole = whole.append_column(name, pa.nulls(len(whole), pa.large_list(pa.int32())))
+        if again is not None and len(again):
+            whole = pa.concat_tables([whole, whole.take(pa.array(again))])
+        return Dataset(InMemoryTable(whole), fingerprint="training-examples")  # its own would read all of them
+
+    def __len__(self) -> int:
+        """Number of examples of an epoch."""
+        return self.total("rows")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Task → number of examples of an epoch."""
+        counts: dict[str, int] = {}
+        for part in self.written:
+            counts[part.part.task] = counts.get(part.part.task, 0) + part.part.times * part.tally["rows"]
+        return counts
+
+    def total(self, name: str) -> int:
+        """What was counted of all examples of an epoch."""
+        return sum(part.part.times * part.tally.get(name, 0) for part in self.written)
+
+
+def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> TrainingSet:
+    """The training examples of all tasks by their weights; made where they are not yet, each process its share.
+
+    Every process of a launch must ask for them.
+
+    Args:
+        maker: Makes them.
+        folder: Where they lie, in the folder of the unfinished run.
+        max_tokens: Tokens that they may have; 0 for any number.
+
+    Raises:
+        DataError: If a task has no example.
+        ArtefactError: If a file of the corpus cannot be read, or one of the examples is damaged.
+    """
+    parts = plan_parts(maker.corpus.files if maker.by_shard else (), maker.tasks, folder, max_tokens)
+    for part in parts[process_rank() :: world_size()]:
+        if not are_finished(part.place):
+            _write(part, maker)
+    # A barrier would give up where a part takes longer than its patience.
+    while not all(are_finished(part.place) for part in parts):
+        time.sleep(_LOOK_AGAIN)
+    wait_for_everyone()
+    found = TrainingSet([Written.open(part) for part in parts], list(maker.lists), list(maker.scalars))
+    for task, count in found.counts.items():
+        if not count and max_tokens:
+            raise DataError(f"task {task!r}: max_tokens has no room for a single row. Give more tokens.")
+        if not count:
+            raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
+    return found
+
+
+def _write(part: ExamplePart, maker: ExampleMaker) -> None:
+    """Write the examples of a part, from where an earlier run was."""
+    kinds = {**maker.lists, **dict.fromkeys((name + _ENDS for name in maker.lists), "int64"), **maker.scalars}
+    with ColumnWriter(part.place, kinds) as writer:
+        tally = Counter(writer.state.get("tally", {"rows": 0}))
+        done, seen = int(writer.state.get("batches", 0)), int(writer.state.get("seen", 0))
+        full = bool(writer.state.get("full", False))
+        for number, batch in enumerate(maker.batches(part)):
+            if full:
+                break
+            if number < done:
+                continue
+            seeds = [maker.seed, _SALT, part.number, number]
+            chance = Chance(part.share, seen, seeds, None if part.most is None else part.most - tally["tokens"])
+            columns, counted = maker.make(part, batch, chance, int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+            for name, values in columns.items():
+                if isinstance(values, Ragged):
+                    if not writer.size(name + _ENDS):
+                        writer.append(name + _ENDS, np.zeros(1, np.int64))
+                    writer.append(name + _ENDS, writer.size(name) + np.cumsum(values.lengths))
+                    writer.append(name, values.values)
+                else:
+                    writer.append(name, values)
+            tally.update(counted)
+            seen, full = chance.seen, chance.full
+            told = {"full": True} if full else {}
+            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **told})
+        writer.commit({**writer.state, "tally": dict(tally)})
+        writer.finish()
+
+
+class BlockSampler(Sampler[int]):
+    """Examples of an epoch by blocks (`minionerec.data.order.block_order`), so that a resumed run has the same order.
+
+    Accelerate deals out the batches of a sampler to the processes in turn. So the shares of the processes are
+    interleaved, a batch each, and what a process gets is its own share, of which it alone reads the blocks:
+
+        share of process 0   a b c d e f g         given   a b c | p q r | d e f | s t u | g v
+        share of process 1   p q r s t u v
+
+    What is left at the end, at most a batch a process, is dealt out as it comes.
+
+    Args:
+        count: Number of examples.
+        buffer: Examples that are shuffled together.
+        processes: Processes of the launch.
+        size: Examples of a process's batch.
+        seed: Seed of the order.
+
+    Attributes:
+        epoch: The epoch whose order is given, from 0.
+    """
+
+    def __init__(self, count: int, buffer: int, processes: int, size: int, seed: int):
+        self.count, self.buffer, self.processes, self.size, self.seed = count, buffer, processes, size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of an epoch, from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """All examples."""
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        """The examples of an epoch."""
+        shares = [
+            _batches(block_order(self.count, self.buffer, self.seed, self.epoch, process, self.processes), self.size)
+            for process in range(self.processes)
+        ]
+        whole = self.count // self.processes // self.size
+        for _ in range(whole):
+            for share in shares:
+                yield from next(share)
+        for share in shares:
+            for batch in share:
+                yield from batch
+
+
+def _batches(chunks: Iterable[np.ndarray], size: int) -> Iterator[list[int]]:
+    """The same examples in batches of one size, and what is left."""
+    held = np.zeros(0, np.int64)
+    for chunk in chunks:
+        held = np.concatenate([held, chunk])
+        whole = len(held) // size * size
+        for start in range(0, whole, size):
+            yield held[start : start + size].tolist()
+        held = held[whole:]
+    yield held.tolist()

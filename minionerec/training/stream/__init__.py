@@ -1,1 +1,0 @@
-"""Training from rows that lie on disk: tokenised once, read in blocks, in an order that follows from the seed."""
