@@ -152,10 +152,11 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
 
     import numpy as np
 
-    from minionerec.data.windows import user_windows
     from minionerec.models.prompts.examples import ExampleBuilder, special_texts
     from minionerec.models.prompts.wording import load_wording
-    from minionerec.training.rows import tokenise_examples, tokenise_windows
+    from minionerec.training.config import SftConfig
+    from minionerec.training.examples import listed
+    from minionerec.training.rows import SftExamples, tokenise_examples
 
     train = corpus.train
     users, numbers, counts = np.unique(train.users, return_inverse=True, return_counts=True)
@@ -167,12 +168,13 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     small = replace(corpus, train=train.take(np.isin(numbers, chosen)))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
-    windows = tokenise_windows(tokenizer, builder, user_windows(small))
+    maker = SftExamples(tokenizer, builder, small, SftConfig(output="none", all_positions=True))
+    windows, _ = maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))
     batches = []
-    for rows in (one_by_one, windows):
+    for rows in (examples_of(one_by_one, range(len(one_by_one))), listed(windows)):
         order = rng.permutation(len(rows))
         size = 4 * args.rows
-        batches.append([examples_of(rows, order[start : start + size]) for start in range(0, len(order), size)])
+        batches.append([[rows[row] for row in order[start : start + size]] for start in range(0, len(order), size)])
     return batches[0], batches[1]
 
 

@@ -27,7 +27,6 @@ from card import card_figures, clock, forget_peak, peak_gib, used_share
 from minionerec.core.commands import run_command
 from minionerec.core.memory import keep_freed_memory
 from minionerec.data.corpus import Corpus
-from minionerec.data.windows import user_windows
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
@@ -35,8 +34,10 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
+from minionerec.training.config import SftConfig
+from minionerec.training.examples import listed
 from minionerec.training.packing import TreeCollator, good_row_length
-from minionerec.training.rows import TokenizedExamples, tokenise_windows
+from minionerec.training.rows import SftExamples
 from minionerec.training.sft import Teacher, load_teacher, soften
 from minionerec.training.shared_prefix import picked_logits
 
@@ -62,7 +63,7 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(args: argparse.Namespace) -> tuple[Bundle, TokenizedExamples, Teacher]:
+def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teacher]:
     """A model of the recipe's shape, its rows, and the teacher."""
     corpus = Corpus.load(args.corpus)
     table = SidTable.load_index(args.sids, corpus.items["item_id"].tolist())
@@ -70,7 +71,9 @@ def load(args: argparse.Namespace) -> tuple[Bundle, TokenizedExamples, Teacher]:
     add_code_tokens(tokenizer, table)
     wording = load_wording("compact")
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    rows = tokenise_windows(tokenizer, builder, user_windows(corpus))
+    config = SftConfig(output="none", all_positions=True, teacher=args.teacher)
+    maker = SftExamples(tokenizer, builder, corpus, config)
+    rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
     shape = ScratchShape(args.width, args.layers, args.heads, args.kv_heads, args.inner)
     with torch.device(args.device):
         model: Any = scratch_model(tokenizer, shape, 0)

@@ -30,28 +30,30 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.texts import item_texts, l2_normalise, tfidf_svd
 from minionerec.sid.table import SidTable
-from minionerec.training.rows import TokenizedExamples, tokenise_examples, tokenise_windows
+from minionerec.training.config import SftConfig
+from minionerec.training.examples import listed
+from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.sft import add_dropout
 
 _TEXTS, _TEXT_TOKENS = 6, 128  # descriptions that `dropout` reads
 
 
-def summed_loss(model: Any, rows: TokenizedExamples, places: Sequence[int]) -> tuple[torch.Tensor, int]:
+def summed_loss(model: Any, rows: Sequence[dict[str, Any]], places: Sequence[int]) -> tuple[torch.Tensor, int]:
     """Negative log-likelihood of the labelled tokens of some rows, and their number."""
-    width = max(len(rows.input_ids[i]) for i in places)
+    width = max(len(rows[i]["input_ids"]) for i in places)
     ids, mask = torch.zeros(2, len(places), width, dtype=torch.int64)
     labels = torch.full((len(places), width), -100)
     for place, i in enumerate(places):
-        length = len(rows.input_ids[i])
-        ids[place, :length], mask[place, :length] = torch.tensor(rows.input_ids[i]), 1
-        labels[place, :length] = torch.tensor(rows.labels[i])
+        length = len(rows[i]["input_ids"])
+        ids[place, :length], mask[place, :length] = torch.tensor(rows[i]["input_ids"]), 1
+        labels[place, :length] = torch.tensor(rows[i]["labels"])
     hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
     asked = labels[:, 1:] >= 0
     logits = hidden[:, :-1][asked] @ model.get_output_embeddings().weight.T
     return torch.nn.functional.cross_entropy(logits, labels[:, 1:][asked], reduction="sum"), int(asked.sum())
 
 
-def mean_loss(model: Any, rows: TokenizedExamples, places: Sequence[int]) -> float:
+def mean_loss(model: Any, rows: Sequence[dict[str, Any]], places: Sequence[int]) -> float:
     """Loss a token, without dropout."""
     model.eval()
     with torch.inference_mode():
@@ -72,10 +74,11 @@ def first_steps(args: argparse.Namespace) -> dict[str, Any]:
         initialise_code_rows(model, tokenizer, table, corpus.items["title"].tolist(), args.seed)
     add_dropout(model, args.dropout)
     builder = ExampleBuilder(corpus, table, load_wording("compact"), special_texts(tokenizer))
-    rows = tokenise_windows(tokenizer, builder)
-    held_out = tokenise_examples(tokenizer, builder.build("next_sid", "valid"), 512)
+    maker = SftExamples(tokenizer, builder, corpus, SftConfig(output="none", all_positions=True))
+    rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
+    held_out = listed(tokenise_examples(tokenizer, builder.build("next_sid", "valid"), 512).flat(False)[0])
     asked = np.random.default_rng(0).choice(len(held_out), args.valid, replace=False).tolist()
-    asked.sort(key=lambda i: len(held_out.input_ids[i]))
+    asked.sort(key=lambda i: len(held_out[i]["input_ids"]))
     order = np.random.default_rng(args.seed).permutation(len(rows)).tolist()
     weights: Any = list(model.parameters())
     optimiser = torch.optim.AdamW(weights, lr=args.learning_rate, weight_decay=0.1, fused=True)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from support.evaluation import config as eval_config
-from support.examples import tokenised_rows
+from support.examples import keep_in_files, tokenised_rows
 from support.moments import make_moments
 from support.training import builder_of, catalogue_config, make_inputs, sft_config
 
@@ -110,15 +110,17 @@ def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
     assert found[False][0] < found[True][0] - 0.1
 
 
-def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog):
+def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch):
     make_moments(tmp_path / "timeless", timed=False)
     short = {"epochs": 0.25, "evals_per_epoch": 4, "keep_state": False}
-    for stream in (False, True):
+    for large in (False, True):
+        if large:
+            keep_in_files(monkeypatch)
         for corpus, warnings in ((tmp_path / "timeless", 1), (made / "corpus", 0)):
             caplog.clear()
-            output = str(tmp_path / f"{corpus.name}{stream}")
+            output = str(tmp_path / f"{corpus.name}{large}")
             with caplog.at_level("WARNING", "minionerec"):
-                run_sft(told(made, corpus=str(corpus), output=output, stream=stream, **short))
+                run_sft(told(made, corpus=str(corpus), output=output, **short))
             said = [text for text in caplog.messages if "has no times" in text]
             assert len(said) == warnings
             words = f"the wording moments says when the next item comes, but {corpus} has no times"
@@ -131,7 +133,7 @@ def test_one_row_cannot_tell_the_moments_of_all_its_items(made, tmp_path):
     assert not (tmp_path / "bad").exists()
 
 
-def test_rows_of_a_stream_are_told_the_same(made, tmp_path, monkeypatch):
+def test_rows_of_a_large_corpus_are_told_the_same(made, tmp_path, monkeypatch):
     """Each row's moment, with its prompt, reaches the teacher from disk."""
     asked, answer = [], Teacher.soft_targets
 
@@ -142,9 +144,9 @@ def test_rows_of_a_stream_are_told_the_same(made, tmp_path, monkeypatch):
     corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
     moments = row_moments(corpus.times, len(corpus)).tolist()
     wanted = [(number[row].tolist(), moment) for row, moment in zip(corpus.histories, moments, strict=True)]
-    monkeypatch.setattr(Corpus, "load", None)
+    keep_in_files(monkeypatch)
     monkeypatch.setattr(Teacher, "soft_targets", note)
-    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "stream": True, "shuffle_rows": 16}
+    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_rows": 16}
     settings |= {"teacher": str(made / "catalogue")}
     result = run_sft(told(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}
