@@ -240,11 +240,11 @@ class TrainingRun:
 
     @property
     def rows(self) -> Path:
-        """Where rows that are streamed lie."""
+        """Where training examples lie."""
         return self.folder / _ROWS
 
     def drop_rows(self) -> None:
-        """Remove the rows that were streamed from what is kept of a finished run, which is to be small."""
+        """Remove the training examples from what is kept of a finished run, which is to be small."""
         if is_main_process():
             shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)
 
@@ -262,12 +262,12 @@ class TrainingRun:
         corpus = Corpus.load(self.inputs["corpus"])
         return corpus if self.refit is None else corpus.with_every_row()
 
-    def sample_corpus(self, stored: Corpus, eval_rows: int) -> Corpus:
+    def sample_corpus(self, corpus: Corpus, eval_rows: int) -> Corpus:
         """The items of a corpus and a sample of its validation rows, all for 0; of a refit no row."""
         sample = SplitRows.none()
         if self.refit is None:
-            sample = stored.sample("valid", eval_rows or -1, self.config.seed)
-        return replace(stored.only_items(), valid=sample)
+            sample = corpus.sample("valid", eval_rows or -1, self.config.seed)
+        return replace(corpus.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """What the trainer is told (`trainer_arguments`); of a refit without validation."""
