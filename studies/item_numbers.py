@@ -22,7 +22,7 @@ from later_models import log_probs
 from mixture import prompts_of
 
 from minionerec.core.commands import run_command
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import row_times
 from minionerec.metrics.ranking import ranking_metrics
