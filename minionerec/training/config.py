@@ -345,8 +345,8 @@ class CatalogueTrainConfig(RefittableConfig):
         exact = self.objective == "likelihood" and self.loss == "exact"
         _check(
             self.unseen_negatives or exact,
-            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left out "
-            "of the loss; set it to true, or give objective likelihood and loss exact.",
+            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
+            "out of the loss; set it to true, or give objective likelihood and loss exact.",
         )
         if self.loss == "exact":
             return
