@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from minionerec.core.places import find_path, shown_path
+from minionerec.core.paths import find_path, shown_path
 from minionerec.core.processes import environment_of_a_new_launch
 from minionerec.core.settings import read_yaml
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import name_or_copy
+from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import encoder_inputs
