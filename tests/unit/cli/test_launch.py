@@ -58,7 +58,7 @@ def test_the_launchers_own_parser_takes_the_words(name):
 def test_a_recipe_says_threads_and_launch_file_and_the_environment_wins(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     file = tmp_path / "mine.yaml"
-    file.write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nsteps: {sft: {output: x}}\n")
+    file.write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nsteps: {sft: {corpus: c, sids: s, output: x}}\n")
     (step,) = plan_of(file).values()
     assert step.words()[-2:] == ["--config", f"{file}#sft"]
     words = step.words()
