@@ -16,7 +16,7 @@ from minionerec.core.processes import environment_of_a_new_launch
 from minionerec.core.values import read_yaml
 
 _LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
-_COMMAND = ["-m", "minionerec.cli"]
+_COMMAND = ["-m", "minionerec"]
 
 
 def default_launch_file() -> Path | None:
