@@ -25,9 +25,9 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.paths import find_path, shipped_root
-from minionerec.core.settings import Settings, StageConfig, convert, setting, typed_values
+from minionerec.core.settings import Settings, StageConfig, setting, typed_values
 from minionerec.core.stages import STAGES, StageSpec
-from minionerec.core.values import yaml_with_lines
+from minionerec.core.values import convert, yaml_with_lines
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
