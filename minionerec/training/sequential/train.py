@@ -152,19 +152,21 @@ class TrainingExamples:
             raise ConfigError("there is no training row; take data with longer histories.")
         on_disk = folder if corpus.in_files else None
         if all_positions:
-            parts = corpus.windows("train")
+            found = corpus.windows("train")
             windows = (
-                padded_windows(next(parts), max_len, padding)
+                padded_windows(next(found), max_len, padding)
                 if on_disk is None
-                else mapped_windows(parts, on_disk / "windows", max_len, padding)
+                else mapped_windows(found, on_disk / "windows", max_len, padding)
             )
             if not len(windows):
                 raise ConfigError("there is no training row; take data with longer histories.")
             moments = training_moments(corpus) if corpus.has_times else None
             return cls(max_len, padding, None, windows, None, moments)
-        rows = corpus.train
-        if on_disk is not None:
-            rows = mapped((rows for _, rows in corpus.batches("train")), on_disk / "samples", corpus.has_times)
+        if on_disk is None:
+            rows = corpus.train
+        else:
+            parts = (rows for _, rows in corpus.batches("train"))
+            rows = mapped(parts, on_disk / "samples", corpus.has_times)
         moments = None if rows.times is None else row_moments(rows.times, len(rows))
         return cls(max_len, padding, rows, None, users, moments)
 
