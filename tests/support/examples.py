@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import training_set
-from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
+from minionerec.training.rows import COLUMNS, SftExamples, TokenizedExamples, WindowTexts, window_columns
 
 
 def in_files(path):
@@ -104,5 +103,4 @@ def listed(columns, counted):
         for name, values in columns.items()
     }
     none = [[] for _ in range(counted["rows"])]
-    columns = {name: found.get(name, none) for name in COLUMNS}
-    return SimpleNamespace(columns=columns, **columns, **{key: counted[key] for key in ("tokens", "losses", "cut")})
+    return TokenizedExamples(**{name: found.get(name, none) for name in COLUMNS}, cut=counted["cut"])
