@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import name_or_copy
+from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import encoder_inputs
@@ -51,7 +51,7 @@ class RunConfig(StageConfig):
 
     kind: ClassVar[str] = "checkpoint"
 
-    corpus: str = setting("runs/demo/corpus", "corpus directory (minionerec prepare-data)", reads="corpus")
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     output: str = setting("", "checkpoint directory to write", required=True, decides=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, grows=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
@@ -146,7 +146,7 @@ class StreamedConfig(LanguageRunConfig):
 class SftConfig(StreamedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
     )
@@ -239,7 +239,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
 class CatalogueTrainConfig(RefittableConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     checkpoint: str = setting(
         "",
         "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",
@@ -345,8 +345,8 @@ class CatalogueTrainConfig(RefittableConfig):
         exact = self.objective == "likelihood" and self.loss == "exact"
         _check(
             self.unseen_negatives or exact,
-            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left out "
-            "of the loss; set it to true, or give objective likelihood and loss exact.",
+            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
+            "out of the loss; set it to true, or give objective likelihood and loss exact.",
         )
         if self.loss == "exact":
             return

@@ -3,7 +3,8 @@
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from support.small_shop import command, make_shop, stage
+from support.small_shop import OUTPUTS, command, copied, make_shop, stage
+from support.store import shared
 
 from minionerec.core.artefacts import MANIFEST, fingerprint, read_manifest
 from minionerec.core.remote import look_again
@@ -20,8 +21,8 @@ class Popular:
     def __init__(self, corpus):
         self.order = np.argsort(-corpus.popularity(), kind="stable").tolist()
 
-    def rank(self, histories, k, allowed=None):
-        masks = [None if allowed is None else allowed.row(row) for row in range(len(histories))]
+    def rank(self, queries, k, allowed=None):
+        masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.order if mask is None or mask[item]][:k] for mask in masks]
         return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
 """
@@ -30,7 +31,8 @@ BASELINE = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    folder = make_shop(tmp_path_factory.mktemp("shop"), ("prepare-data", "build-sids", "train-catalogue"))
+    others = tuple({*OUTPUTS} - {"corpus", "sids", "catalogue"})
+    folder = copied(shared(tmp_path_factory, make_shop), tmp_path_factory.mktemp("remote") / "shop", others)
     (folder / "remote_popular.py").write_text(POPULAR)
     (folder / "eval-beam.yaml").write_text(BASELINE)
     return folder

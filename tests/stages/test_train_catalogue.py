@@ -498,7 +498,7 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
         ({"vectors": "", "learned_vectors": False, "code_vectors": False}, "SIDs have no vector: give vectors"),
         (
             {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
-            "unseen_negatives is false, but with objective expected and loss exact nothing can be left out",
+            "unseen_negatives is false, but with objective expected and loss exact nothing can be left",
         ),
         ({"dtype": "bfloat16"}, "dtype is bfloat16, in which counts cannot leave .* set float32 and mixed_bf16"),
         ({"heads": 3}, "hidden_size is 16, which is no multiple of num_heads 3"),
