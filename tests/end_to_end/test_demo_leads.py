@@ -20,7 +20,7 @@ STEPS = ["corpus", "sids", "catalogue", "sft", "eval_sft"]
 
 
 def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
-    """Strongest is the baseline that is best on validation; with all epochs and three seeds the lead is .016."""
+    """Strongest is the baseline that is best on validation; of the recipe as it is and three seeds the lead is .018."""
     monkeypatch.chdir(tmp_path)
     before = logging.getLogger("transformers").level
     steps = {Path(step.settings.output).name: step for step in plan_of("demo").values() if step.output}
@@ -33,5 +33,5 @@ def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
     measured = read_json(place / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     language, strongest = ndcg.pop("beam search"), read_json(place / "baselines.json")["strongest"]
-    assert ndcg[strongest] + 0.005 < language  # it is .0077 above when all that is random is as here
-    assert max(ndcg.values()) + 0.004 < language  # .0066 above EASE, which is ahead of the strongest on these examples
+    assert ndcg[strongest] + 0.005 < language  # it is .0088 above when all that is random is as here
+    assert max(ndcg.values()) + 0.004 < language  # .0077 above EASE, which is ahead of the strongest on these examples
