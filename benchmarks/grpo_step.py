@@ -372,7 +372,7 @@ def main() -> int:
     args.heads = args.heads or max(1, args.width // 64)
     args.kv_heads = min(args.kv_heads, args.heads)
     args.inner = args.inner or (4864 if args.width == 896 else 3 * args.width)
-    from minionerec.models.backbone.quiet import quiet_libraries
+    from minionerec.models.backbone.bundle import quiet_libraries
 
     quiet_libraries()
     if args.way:

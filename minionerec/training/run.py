@@ -44,10 +44,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
-from minionerec.models.backbone.bundle import Bundle
-from minionerec.models.backbone.quiet import quiet_libraries
+from minionerec.models.backbone.bundle import Bundle, quiet_libraries
 from minionerec.models.decoding.branches import BrokenScores
-from minionerec.models.nn.order import fix_order
+from minionerec.models.nn.device import fix_order
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.finish import TrainingResult, finish_refit, finish_run
 from minionerec.training.plan import StepPlan

@@ -34,8 +34,8 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
+from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
 from minionerec.sid.table import SidTable

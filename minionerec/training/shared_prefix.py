@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from minionerec.core.errors import DataError
-from minionerec.models.decoding.masks import attention_mask_4d
+from minionerec.models.decoding.branches import attention_mask_4d
 
 # Tokens of a row that several groups share. A dense mask makes attention quadratic in a row's length, and at this
 # length it is still a small part of the work; a sparse one does not.

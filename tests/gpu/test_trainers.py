@@ -17,10 +17,10 @@ from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_prompts
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.order import VARIABLE
+from minionerec.models.nn.device import VARIABLE
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender

@@ -8,8 +8,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Log
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import BeamResult
-from minionerec.models.decoding.branches import SearchModel, check_search
-from minionerec.models.decoding.masks import pad_left, positions_of
+from minionerec.models.decoding.branches import SearchModel, check_search, pad_left, positions_of
 from minionerec.models.decoding.trie import Trie
 
 # The trie as a constraint for stock `generate`: the same catalogue, the slower search.

@@ -8,13 +8,17 @@ from torch import nn
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.causal import CausalLayer
-from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import HistoryScores, PairCounts, Places
-from minionerec.models.nn.layers import check_heads, init_weights
-from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.padding import readout_slots, slot_range
-from minionerec.models.sequential.encoder import CausalEncoder
+from minionerec.models.nn.layers import (
+    CausalLayer,
+    Dropout,
+    Linear,
+    check_heads,
+    init_weights,
+    readout_slots,
+    slot_range,
+)
+from minionerec.models.sequential.model import CausalEncoder
 
 POSITIONS = ("rotary", "learned", "none")
 

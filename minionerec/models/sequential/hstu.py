@@ -7,10 +7,7 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.layers import INIT_STD, by_length
-from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.padding import readout_slots, slot_range, take_slots
+from minionerec.models.nn.layers import INIT_STD, Dropout, Linear, by_length, readout_slots, slot_range, take_slots
 from minionerec.models.sequential.model import SequentialModel
 
 _EXTRA_SLOTS = 11

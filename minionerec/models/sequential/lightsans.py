@@ -7,15 +7,17 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.layers import (
     NORM_EPS,
+    Dropout,
     FeedForward,
+    Linear,
     check_heads,
+    full_width,
     init_weights,
+    readout_slots,
+    take_slots,
 )
-from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.padding import full_width, readout_slots, take_slots
 from minionerec.models.sequential.model import SequentialModel
 
 

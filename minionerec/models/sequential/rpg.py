@@ -8,12 +8,8 @@ from torch.nn import functional
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.causal import CausalLayer
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.layers import INIT_STD, check_heads, init_weights
-from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.padding import slot_range
-from minionerec.models.sequential.encoder import CausalEncoder
+from minionerec.models.nn.layers import INIT_STD, CausalLayer, Dropout, Linear, check_heads, init_weights, slot_range
+from minionerec.models.sequential.model import CausalEncoder
 
 _ITEMS_AT_ONCE = 1 << 16
 _SHORTEST = 1e-12

@@ -9,9 +9,18 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.layers import INIT_STD, attend, causal_mask, check_heads, init_weights
-from minionerec.models.nn.linear import Linear, linear
-from minionerec.models.nn.padding import length_groups, readout_slots, slot_range
+from minionerec.models.nn.layers import (
+    INIT_STD,
+    Linear,
+    attend,
+    causal_mask,
+    check_heads,
+    init_weights,
+    length_groups,
+    linear,
+    readout_slots,
+    slot_range,
+)
 from minionerec.models.sequential.model import SequentialModel
 
 # A batch of histories without its padding: one token after another, laid out as a grid for attention alone.

@@ -14,16 +14,14 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.beam import BeamResult, beam_search
 from minionerec.models.decoding.branches import SearchModel, evaluating, vocabulary_size
-from minionerec.models.decoding.decoder import Decode, decode_batches
+from minionerec.models.decoding.decoder import Decode, decode_batches, fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.leaves import LeafModel
-from minionerec.models.decoding.mixture import Mixture, rerank
+from minionerec.models.decoding.leaves import LeafModel, Mixture, rerank
 from minionerec.models.decoding.names import SCORES, SEARCHES, check_length_penalty, check_scores_of_search
 from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
@@ -44,7 +42,7 @@ class Search:
 
     Attributes:
         method: "beam"; "exact", the true best of the whole catalogue; or "stock", beam search of transformers.
-        scores: "full" or "renormalised", see `minionerec.models.decoding.scoring.candidate_scores`.
+        scores: "full" or "renormalised", see `minionerec.models.decoding.branches.candidate_scores`.
         score_end: Whether to score what follows the SID in a completion too.
         batch_size: Prompts searched at a time; 0 finds it from the free memory.
         beams: Least width of a search; a list of K is cut from one of max(K, beams).

@@ -25,7 +25,7 @@ from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import sum_to_leaves
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.models.sequential import MODEL_KIND
-from minionerec.models.sequential.saved import MODEL_FILE, load_sequential
+from minionerec.models.sequential.registry import MODEL_FILE, load_sequential
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.mixture import Assistant
 from minionerec.recommend.rankers.protocol import Ranker

@@ -38,7 +38,7 @@ class Assistant(Protocol):
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a search is mixed with an assistant; see `minionerec.models.decoding.mixture`.
+    """How a search is mixed with an assistant; see `minionerec.models.decoding.leaves`.
 
     Attributes:
         assistant: Who is mixed in.

@@ -22,7 +22,7 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.moments import UNSOLD
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable

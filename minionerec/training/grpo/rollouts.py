@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from transformers import PreTrainedModel
 
+from minionerec.models.decoding.beam import sample_search
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decode_prompts, length_batches
-from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.trie import Trie
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.rows import Row

@@ -13,8 +13,7 @@ from minionerec.core.log import get_logger
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.dropout import replace_dropout
-from minionerec.models.nn.padding import length_groups
+from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.finish import TrainingResult

@@ -6,12 +6,10 @@ import torch
 from support.decoding import VOCABULARY, lists, random_trie, tiny_model
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.branches import OpensBranches, evaluating
-from minionerec.models.decoding.causal import CausalBranches
+from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.branches import CausalBranches, OpensBranches, evaluating
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.trie import Trie
 
