@@ -137,8 +137,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller
     from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
-    from minionerec.training.rewards.combined import WeightedRewards
-    from minionerec.training.rewards.rollouts import Rollouts
+    from minionerec.training.rewards import Rollouts, WeightedRewards
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -23,9 +23,8 @@ from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.texts import item_texts, tfidf_svd
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import CatalogueTrainConfig, SftConfig
+from minionerec.training.config import CatalogueTrainConfig, ExtendConfig, SftConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.sft import run_sft
 
 CONFIGS = "industrial#"

@@ -28,7 +28,7 @@ from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_id
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import sid_text
-from minionerec.training.extend_config import ExtendConfig
+from minionerec.training.config import ExtendConfig
 
 logger = get_logger(__name__)
 

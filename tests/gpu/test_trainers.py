@@ -26,15 +26,14 @@ from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.dpo.stage import run_dpo
+from minionerec.training.config import DpoConfig, TigerTrainConfig
+from minionerec.training.dpo import run_dpo
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
-from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.stage import run_tiger
+from minionerec.training.tiger import run_tiger
 
 SHORT = {"epochs": 2, "evals_per_epoch": 2}
 

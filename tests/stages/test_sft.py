@@ -26,7 +26,7 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout, run_sft
-from minionerec.training.validation import rank_validation, validation_set
+from minionerec.training.trainer import rank_validation, validation_set
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,10 @@ from minionerec.recommend.export import run_export
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.sid.table import SidTable
+from minionerec.training.config import ExtendConfig, TigerTrainConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.stage import TigerTrainer, collate, distinct_rows, row_losses, run_tiger
+from minionerec.training.tiger import TigerTrainer, collate, distinct_rows, row_losses, run_tiger
 
 
 def tiger_config(folder, **changes):

@@ -5,7 +5,7 @@ import pytest
 
 from minionerec.core.errors import ConfigError
 from minionerec.training.config import RunConfig
-from minionerec.training.plan import accumulation_steps, choose_examples, plan_steps
+from minionerec.training.run import accumulation_steps, choose_examples, plan_steps
 
 
 def test_weights_of_tasks():
