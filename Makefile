@@ -89,7 +89,7 @@ industrial-best: venv
 demo-shop: venv
 	$(BIN)/minionerec make-city --config data/demo/shop.yaml
 	cp runs/demo-shop/city/items.csv runs/demo-shop/city/interactions.csv data/demo/
-	$(BIN)/minionerec prepare-data --output runs/demo-shop/corpus
+	$(BIN)/minionerec prepare-data --config demo\#data --output runs/demo-shop/corpus
 	$(BIN)/minionerec city-ceiling --city runs/demo-shop/city --corpus runs/demo-shop/corpus --output runs/demo-shop/ceiling
 	cp runs/demo-shop/ceiling/ceiling.json data/demo/
 

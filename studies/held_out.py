@@ -13,11 +13,10 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import row_kinds
 from minionerec.data.rows import SplitRows
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import TRANSITIONS, make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.lists import RankedSplit
-from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.texts import item_texts, tfidf_svd
@@ -211,7 +210,7 @@ class Case:
         earlier = np.arange(len(self.held_out)) < targets[:, None]
         texts = 1 + ((likeness > own) | ((likeness == own) & earlier)).sum(1)
         table = SidTable.load_index(self.place / "sids_after", self.after.items["item_id"].tolist())
-        followed = make_baselines(self.after, table)[TRANSITIONS].rank(rows.histories.tolist(), K).items
+        followed = make_baselines(self.after, table)[TRANSITIONS].rank(Queries(rows.histories.tolist()), K).items
         popular = np.argsort(np.argsort(-self.after.popularity(), kind="stable"), kind="stable") + 1
         return {
             "text neighbours": np.where(texts <= K, texts, 0),
@@ -231,7 +230,7 @@ def ranked(ranker: Ranker, histories: list[np.ndarray], mask: np.ndarray | None)
     allowed = None
     if mask is not None:
         allowed = Allowed.of_masks([mask] * len(histories), [[]] * len(histories), len(mask))
-    found = ranker.rank(histories, K, allowed)
+    found = ranker.rank(Queries(histories), K, allowed)
     items, scores = np.full((len(histories), K), -1, np.int32), np.full((len(histories), K), -np.inf, np.float32)
     for row, (listed, values) in enumerate(zip(found.items, found.scores, strict=True)):
         items[row, : len(listed)], scores[row, : len(listed)] = listed, values

@@ -6,7 +6,7 @@ whether an output is up to date all read that one description.
 
     @dataclass
     class SidConfig(StageConfig):
-        corpus: str = setting("runs/demo/corpus", "corpus whose items get SIDs", reads="corpus")
+        corpus: str = setting("", "corpus whose items get SIDs", reads="corpus")
         levels: int = setting(3, "codes of each SID", least=1)
         weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights")
 
@@ -169,6 +169,16 @@ class StageConfig(Settings):
         return Stage(self).current(say=False) is not None
 
 
+def path_settings(config_class: type[Any]) -> list[str]:
+    """Names of the settings that are paths: of inputs, of what is written, and others."""
+    return [each.name for each in fields(config_class) if _is_path(each)]
+
+
+def _is_path(of: Field[Any]) -> bool:
+    said = description(of)
+    return bool(said.reads or said.writes or said.path or of.name == "output")
+
+
 def _named_inputs(config: Any) -> dict[str, str]:
     """Name of each setting that names an input to what it says; of a mapping of paths, "setting key" to path."""
     found: dict[str, str] = {}
@@ -246,7 +256,7 @@ def check_settings(config: Any) -> None:
     """
     for each in fields(config):
         said = description(each)
-        if said.reads or said.writes or said.path or each.name == "output":
+        if _is_path(each):
             setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):

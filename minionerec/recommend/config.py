@@ -119,18 +119,18 @@ class ExportConfig(StageConfig):
     kind: ClassVar[str] = "export"
 
     checkpoint: str = setting(
-        "runs/demo/grpo",
+        "",
         "checkpoint of a language model (minionerec sft, grpo)",
         required=True,
         reads="checkpoint",
     )
     corpus: str = setting(
-        "runs/demo/corpus",
+        "",
         "corpus that it was trained on: of items that share an SID the more popular are named first",
         required=True,
         reads="corpus",
     )
-    output: str = setting("runs/demo/export", "directory to write", required=True, decides=False)
+    output: str = setting("", "directory to write", required=True, decides=False)
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
     examples: int = setting(5, "prompts written down with the lists that are to be expected", least=1)
     beams: int = setting(10, "beam width of those lists, and their length", least=2)

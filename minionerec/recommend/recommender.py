@@ -12,15 +12,13 @@ import numpy as np
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import MOMENTS
-from minionerec.data.moments import UNKNOWN as UNTOLD
+from minionerec.data.moments import MOMENTS, UNKNOWN
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.load import load_ranker, tells_moments
-from minionerec.recommend.rankers.protocol import Ranker, Ranking
+from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
 
@@ -32,18 +30,16 @@ class Understood(NamedTuple):
     """A request in item indices.
 
     Attributes:
-        history: int32, the newest items of its history that the ranker reads, oldest first.
+        query: What the ranker gets, one query: the newest items of the history that it reads, and the context.
         mask: bool (N,), the items that may be listed; None for all.
         without: Items that may not be listed, whatever the mask says.
         unknown: Ids that are of no item.
-        moment: When the next item is wanted, a place in `minionerec.data.moments.MOMENTS`; unknown without a history.
     """
 
-    history: np.ndarray
+    query: Queries
     mask: np.ndarray | None
     without: Collection[int]
     unknown: tuple[str, ...]
-    moment: int
 
 
 class Listed(NamedTuple):
@@ -171,26 +167,17 @@ class Recommender:
         for k, places in self._by_width([request.k for request in requests]).items():
             group = [understood[place] for place in places]
             allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
-            histories, moments = [each.history for each in group], [each.moment for each in group]
-            ranking = self.rank(histories, moments, k, None if allowed.unrestricted else allowed)
+            queries = Queries.joined([each.query for each in group])
+            ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
             for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
                 length = requests[place].k
                 found[place] = Listed(items[:length], scores[:length], each.unknown)
         return [found[place] for place in range(len(requests))]
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether the model was told in training when the next item came, so that requests may say it too."""
-        return tells_moments(self.ranker)
-
-    def rank(
-        self, histories: Sequence[np.ndarray], moments: Sequence[int], k: int, allowed: Allowed | None = None
-    ) -> Ranking:
-        """What the ranker says of histories, told their moments if it can be; see `Understood` and `Ranker.rank`."""
-        if tells_moments(self.ranker):
-            told = [moment if len(each) else UNTOLD for each, moment in zip(histories, moments, strict=True)]
-            return self.ranker.rank(histories, k, allowed, told)
-        return self.ranker.rank(histories, k, allowed)
+    def context(self) -> frozenset[str]:
+        """What of a request the model reads beside the history; see `context_used`."""
+        return context_used(self.ranker)
 
     def probabilities(
         self, items: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray
@@ -221,7 +208,7 @@ class Recommender:
         Raises:
             RequestError: Naming what is wrong with it.
         """
-        moment = self._moment(request.moment)
+        context = self._session_context(request.moment)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         mask = self.items.mask(request.where) if request.where else None
@@ -233,17 +220,16 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Understood(newest, mask, without, tuple(missing), moment if len(newest) else UNTOLD)
+        return Understood(Queries([newest], context), mask, without, tuple(missing))
 
-    def _moment(self, said: str) -> int:
-        """What a request says of its moment, as a place in `MOMENTS`."""
-        moment = MOMENTS.index(said)
-        if moment != UNTOLD and not self.tells_moments:
+    def _session_context(self, said: str) -> np.ndarray:
+        """The session context of a request: int8 (1,), a position in `MOMENTS`."""
+        if MOMENTS.index(said) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "moment",
                 f"is {said!r}, but this model was not told moments in training. Leave it out, or take one that was.",
             )
-        return moment
+        return np.array([MOMENTS.index(said)], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; what is of no item goes to `missing`."""

@@ -36,7 +36,7 @@ class SidConfig(EncoderConfig):
     kind: ClassVar[str] = "sids"
 
     output: str = setting(
-        "runs/demo/sids",
+        "",
         "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
         "report.json and the manifest into",
         required=True,

@@ -52,7 +52,7 @@ class RunConfig(StageConfig):
 
     kind: ClassVar[str] = "checkpoint"
 
-    corpus: str = setting("runs/demo/corpus", "corpus directory (minionerec prepare-data)", reads="corpus")
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     output: str = setting("", "checkpoint directory to write", required=True, decides=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, grows=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
@@ -147,7 +147,7 @@ class StreamedConfig(LanguageRunConfig):
 class SftConfig(StreamedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
     )
@@ -240,7 +240,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
 class CatalogueTrainConfig(RefittableConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     checkpoint: str = setting(
         "",
         "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",
@@ -374,9 +374,7 @@ _SOURCES = (
 class GrpoConfig(StreamedConfig):
     """Settings of GRPO."""
 
-    checkpoint: str = setting(
-        "runs/demo/sft", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint"
-    )
+    checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint")
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
@@ -458,7 +456,7 @@ class DpoConfig(LanguageRunConfig):
     """Settings of softmax direct preference optimisation."""
 
     checkpoint: str = setting(
-        "runs/demo/sft",
+        "",
         "checkpoint to start from (minionerec sft); it also stays as it is, as the reference",
         required=True,
         reads="checkpoint",
@@ -488,7 +486,7 @@ TIGER_OPTIMIZERS = ("adafactor", "adamw")
 class TigerTrainConfig(RunConfig):
     """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     optimizer: str = setting(
         "adafactor",
         "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",

@@ -622,7 +622,10 @@ def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):
 def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "visits.csv")
     config = PrepareConfig(
-        source="tables", interactions=str(tmp_path / "visits.csv"), items=str(put(tmp_path, "items.csv", ITEMS))
+        source="tables",
+        interactions=str(tmp_path / "visits.csv"),
+        items=str(put(tmp_path, "items.csv", ITEMS)),
+        output="x",
     )
     with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give --interactions its path"):
         config.inputs()

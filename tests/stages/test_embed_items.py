@@ -107,9 +107,12 @@ def test_what_an_encoder_reads(tmp_path, model_path):
     assert config.inputs() == {"corpus": corpus}
     run_embed(config)
     assert encoder_inputs(str(tmp_path / "out")) == {"vectors": tmp_path / "out"}
-    assert EmbedConfig(encoder=str(tmp_path / "out")).inputs()["vectors"] == tmp_path / "out"
+    assert (
+        EmbedConfig(corpus=str(corpus), output="x", encoder=str(tmp_path / "out")).inputs()["vectors"]
+        == tmp_path / "out"
+    )
     with pytest.raises(DataError, match=r"v\.npy: no such file\. Give a \.npy file with one row per item"):
-        EmbedConfig(encoder=str(tmp_path / "v.npy")).inputs()
+        EmbedConfig(corpus=str(corpus), output="x", encoder=str(tmp_path / "v.npy")).inputs()
 
 
 def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):

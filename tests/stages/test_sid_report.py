@@ -127,7 +127,7 @@ def test_bad_input(shop, tmp_path):
         with pytest.raises(ConfigError, match=message):
             parse_settings(SidReportConfig, words)
     with pytest.raises(ConfigError, match="buckets is -1"):
-        SidReportConfig(tables={"a": "b"}, buckets=-1)
+        SidReportConfig(corpus="c", tables={"a": "b"}, output="x", buckets=-1)
     with pytest.raises(ArtefactError, match="nowhere: no such directory"):
         run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
     with pytest.raises(ArtefactError, match="plain: holds a 'sids', which a 'sid_report' must not replace"):

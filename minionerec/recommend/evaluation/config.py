@@ -27,7 +27,7 @@ class EvalConfig(StageConfig):
     kind: ClassVar[str] = "predictions"
 
     checkpoint: str = setting(
-        "runs/demo/grpo",
+        "",
         "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
         "seed (minionerec train-sequential)",
         reads="any",
@@ -37,9 +37,7 @@ class EvalConfig(StageConfig):
         "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
         "e.g. my_module.make",
     )
-    corpus: str = setting(
-        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
-    )
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     sids: str = setting(
         "",
         "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "

@@ -21,14 +21,12 @@ class GroundingConfig(StageConfig):
     kind: ClassVar[str] = "predictions"
 
     checkpoint: str = setting(
-        "runs/demo/titles/sft",
+        "",
         "language model over titles (minionerec sft with the task title_history_to_title)",
         required=True,
         reads="checkpoint",
     )
-    corpus: str = setting(
-        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
-    )
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     output: str = setting("", "predictions directory to write", required=True, decides=False)
     split: str = setting("test", "rows to recommend for", known=SPLITS)
     text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)

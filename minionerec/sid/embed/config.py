@@ -63,7 +63,7 @@ class EncoderSettings:
 class EncoderConfig(EncoderSettings, StageConfig):
     """What every stage asks for that makes vectors of a corpus's items."""
 
-    corpus: str = setting("runs/demo/corpus", "directory of the corpus whose items are encoded", reads="corpus")
+    corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, reads="corpus")
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: what the settings name, and what the encoder reads."""
@@ -76,9 +76,7 @@ class EmbedConfig(EncoderConfig):
 
     kind: ClassVar[str] = "vectors"
 
-    output: str = setting(
-        "runs/demo/vectors", "directory to write vectors.npy and manifest into", required=True, decides=False
-    )
+    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, decides=False)
 
 
 def encoder_inputs(encoder: str) -> dict[str, Path]:

@@ -17,6 +17,7 @@ from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.training.catalogue import run_catalogue
@@ -68,7 +69,7 @@ def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
     recommender = recommenders["language"]
     corpus = Corpus.load(made / "corpus")
     ranker = load_ranker(made / "checkpoint", corpus)
-    ranking = ranker.rank([np.array([1, 4])], 5)
+    ranking = ranker.rank(Queries([np.array([1, 4])]), 5)
     answer = recommender.recommend(["v", "y"], 5)
     assert [item.item_id for item in answer.items] == ["uvwxyz"[item] for item in ranking.items[0][:5]]
     for item, index, score in zip(answer.items, ranking.items[0], ranking.scores[0], strict=False):
