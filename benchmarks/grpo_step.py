@@ -121,6 +121,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from datasets import Dataset
     from safetensors.torch import save_file
+    from stock import TrieLogitsProcessor
     from transformers import (
         AutoModelForCausalLM,
         GenerationConfig,
@@ -132,7 +133,6 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     from minionerec.core.memory import keep_freed_memory
-    from minionerec.models.decoding.stock import TrieLogitsProcessor
     from minionerec.models.decoding.trie import Trie
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller

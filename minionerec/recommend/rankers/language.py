@@ -22,9 +22,7 @@ from minionerec.models.decoding.names import (
     SCORES,
     SEARCHES,
     check_length_penalty,
-    check_scores_of_search,
 )
-from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
@@ -45,7 +43,7 @@ class Search:
     """How SIDs are searched.
 
     Attributes:
-        method: "beam"; "exact", the true best of the whole catalogue; or "stock", beam search of transformers.
+        method: "beam", or "exact", the true best of the whole catalogue.
         scores: "full" or "renormalised", see `minionerec.models.decoding.branches.candidate_scores`.
         score_end: Whether to score what follows the SID in a completion too.
         batch_size: Prompts searched at a time; 0 finds it from the free memory.
@@ -69,7 +67,6 @@ class Search:
         for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
-        check_scores_of_search(self.method, self.scores)
         check_length_penalty(self.method, self.length_penalty)
 
 
@@ -302,10 +299,6 @@ class LanguageRanker:
         self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
     ) -> BeamResult:
         how = self.search
-        if how.method == "stock":
-            if sids is not None or self.bonus is not None:
-                raise ConfigError("stock search takes neither filters nor a bonus. Take search beam or exact.")
-            return stock_search(model, prompts, self.trie, width, self.end if how.score_end else ())
         guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
             return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)
