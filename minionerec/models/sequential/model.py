@@ -1,6 +1,8 @@
 """The interface of every sequential recommender, and the encoders that several of them share."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -16,6 +18,7 @@ from minionerec.models.nn.layers import (
     ItemEmbedding,
     by_length,
     causal_mask,
+    check_heads,
     full_width,
     length_groups,
     linear,
@@ -24,12 +27,87 @@ from minionerec.models.nn.layers import (
 from minionerec.models.nn.moments import MomentStates
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a sequential model, and its other hyper-parameters; a subclass for each model has those of its own.
+
+    Attributes:
+        num_items: Number of items N.
+        max_len: Longest history that the model reads; one in which padding takes part fills shorter batches up to it.
+        padding: Side on which histories are padded.
+        hidden_size: Width D.
+
+    Raises:
+        ConfigError: If there is no item, or a history has no place.
+    """
+
+    num_items: int
+    max_len: int
+    padding: Side = "right"
+    hidden_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("num_items", "max_len"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape(ModelShape):
+    """Shape of a model of layers of attention.
+
+    Attributes:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+
+    Raises:
+        ConfigError: If `num_heads` does not divide `hidden_size`.
+    """
+
+    num_layers: int = 2
+    num_heads: int = 2
+    inner_size: int = 256
+    attention_dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the heads."""
+        super().__post_init__()
+        check_heads(self.hidden_size, self.num_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape(AttentionShape):
+    """Shape of a transformer with an embedding block.
+
+    Attributes:
+        hidden_dropout: Dropout behind the embedding and each part of a layer.
+    """
+
+    hidden_dropout: float = 0.5
+
+
+def check_share(name: str, value: float) -> None:
+    """Check that a hyper-parameter is a share.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}; it is a share and must lie in [0, 1].")
+
+
 class SequentialModel(nn.Module):
     """A recommender that gives a vector for a history of items, and ranks items by their product with it (`scores`).
 
     Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
     item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
     by a model where that leaves its result unchanged, and only there.
+
+    Args:
+        shape: The sizes, of the model's own `shape_type`.
 
     Attributes:
         num_items: Number of items N; tables of items have V = N + 1 rows.
@@ -49,12 +127,11 @@ class SequentialModel(nn.Module):
     masks_padding = False
     needs_users = False
     learns_next = True
+    shape_type: ClassVar[type[ModelShape]]
 
-    def __init__(self, num_items: int, max_len: int, padding: Side):
+    def __init__(self, shape: ModelShape):
         super().__init__()
-        self.num_items = num_items
-        self.max_len = max_len
-        self.padding = padding
+        self.num_items, self.max_len, self.padding = shape.num_items, shape.max_len, shape.padding
         self.label_smoothing = 0.0
         self.moment_states: MomentStates | None = None
 

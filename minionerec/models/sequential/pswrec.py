@@ -18,14 +18,13 @@ from minionerec.models.nn.layers import (
     ItemEmbedding,
     attend,
     causal_mask,
-    check_heads,
     full_width,
     init_weights,
     length_groups,
     readout_slots,
     take_slots,
 )
-from minionerec.models.sequential.model import SequentialModel
+from minionerec.models.sequential.model import SequentialModel, TransformerShape
 
 # A bank of causal filters that gives every slot a phase and a magnitude in each of four bands.
 
@@ -339,6 +338,35 @@ class PhaseLayer(nn.Module):
         return result
 
 
+@dataclass(frozen=True, kw_only=True)
+class PSWRecShape(TransformerShape):
+    """Shape of a PSWRec.
+
+    Attributes:
+        phase_aux_weight: Weight of the roughness of the phases in the loss; at least 0.
+
+    Raises:
+        ConfigError: If the weight is negative, or a model would use more bands than there are.
+    """
+
+    padding: Side = "left"
+    num_heads: int = NUM_BANDS
+    phase_aux_weight: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check bands and weight."""
+        super().__post_init__()
+        if not 1 <= self.used_bands <= NUM_BANDS:
+            raise ConfigError(f"the model would use {self.used_bands} bands of phases; there are 1 to {NUM_BANDS}.")
+        if self.phase_aux_weight < 0:
+            raise ConfigError(f"phase_aux_weight is {self.phase_aux_weight}; it must be at least 0.")
+
+    @property
+    def used_bands(self) -> int:
+        """Bands in use, one for each head; the parameters of all four exist."""
+        return self.num_heads
+
+
 class PSWRec(SequentialModel):
     """Base of the PSWRec models, transformers whose attention reads the phases of a filter bank over their input.
 
@@ -349,64 +377,33 @@ class PSWRec(SequentialModel):
     Padding is masked as keys, so past the bank a row goes without most of its padding, and the last layer works for the
     slot that is read alone.
 
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        num_bands: Bands in use; the parameters of all four exist.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness in the loss; at least 0.
+    There is no paper; what the published implementations of all versions do beside:
 
-    Raises:
-        ConfigError: If a number does not serve.
+    1. Norm and dropout of the embedding are applied twice (`embedding_passes`), with one and the same norm: at dropout
+       0.5 only a quarter of the entries survive in training.
+    2. The bank reads the padding before a history, so left padding takes part in the phases.
+    3. The guard for rows without a visible key can never act and is left out: padding is masked with -10000.
     """
 
     causal = True
     silence: Silence = "kept"
     embedding_passes = 2
-    """How often the norm and the dropout of the embedding are applied; the same norm each time."""
 
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side,
-        hidden_size: int,
-        num_layers: int,
-        num_heads: int,
-        num_bands: int,
-        inner_size: int,
-        hidden_dropout: float,
-        attention_dropout: float,
-        phase_aux_weight: float,
-    ):
-        super().__init__(num_items, max_len, padding)
-        check_heads(hidden_size, num_heads)
-        if not 1 <= num_bands <= NUM_BANDS:
-            raise ConfigError(f"the model would use {num_bands} bands of phases; there are 1 to {NUM_BANDS}.")
-        if phase_aux_weight < 0:
-            raise ConfigError(f"phase_aux_weight is {phase_aux_weight}; it must be at least 0.")
-        self.phase_aux_weight = phase_aux_weight
-        self.embedding = ItemEmbedding(num_items, max_len, hidden_size, hidden_dropout, padding)
-        self.bank = PhaseBank(hidden_size, num_bands, self.silence)
+    def __init__(self, shape: PSWRecShape):
+        super().__init__(shape)
+        self.phase_aux_weight = shape.phase_aux_weight
+        self.embedding = ItemEmbedding(
+            shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
+        )
+        self.bank = PhaseBank(shape.hidden_size, shape.used_bands, self.silence)
         self.layers = nn.ModuleList(
-            PhaseLayer(
-                self.attention(hidden_size, num_heads, hidden_dropout, attention_dropout),
-                FeedForward(hidden_size, inner_size, hidden_dropout),
-            )
-            for _ in range(num_layers)
+            PhaseLayer(self.attention(shape), FeedForward(shape.hidden_size, shape.inner_size, shape.hidden_dropout))
+            for _ in range(shape.num_layers)
         )
         self.apply(init_weights)
 
     @abstractmethod
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
+    def attention(self, shape: Any) -> PhaseAttention:
         """Build the attention of one layer."""
 
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
@@ -474,9 +471,6 @@ class PSWRec(SequentialModel):
         return loss + self.phase_aux_weight * phases.roughness()
 
 
-# PSWRec V5: attention with a bias and a gate from phases in step.
-
-
 class SyncAttention(PhaseAttention):
     """Attention whose scores and weights both follow how far two slots are in step.
 
@@ -519,224 +513,6 @@ class SyncAttention(PhaseAttention):
         gated = self.attention_dropout((scores + sync + mask).softmax(-1)) * (self.kappa * sync).sigmoid()
         shares: torch.Tensor = gated / (gated.sum(-1, keepdim=True) + 1e-9)
         return shares
-
-
-class PSWRecV5(PSWRec):
-    """Attention with a bias and a gate from the phases of four bands.
-
-    See `SyncAttention` for the equations. There is no paper; what the published implementation does beside:
-
-    1. A slot whose magnitude is at most 0.001 in a band has no phase there: its cosine and sine are 0.
-    2. Dropout acts on the weights before they are gated and divided by their sum, so rows sum to 1 in training too.
-    3. The bank reads the padding before a history, so left padding takes part in the phases.
-    4. Norm and dropout of the embedding are applied once, unlike in the later versions.
-
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness of the phases in the loss.
-    """
-
-    silence = "no phase"
-    embedding_passes = 1
-
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "left",
-        hidden_size: int = 64,
-        num_layers: int = 2,
-        num_heads: int = 2,
-        inner_size: int = 256,
-        hidden_dropout: float = 0.5,
-        attention_dropout: float = 0.5,
-        phase_aux_weight: float = 0.05,
-    ):
-        super().__init__(
-            num_items,
-            max_len,
-            padding,
-            hidden_size,
-            num_layers,
-            num_heads,
-            NUM_BANDS,
-            inner_size,
-            hidden_dropout,
-            attention_dropout,
-            phase_aux_weight,
-        )
-
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
-        """See `PSWRec`."""
-        return SyncAttention(hidden_size, num_heads, hidden_dropout, attention_dropout)
-
-
-# PSWRec V12: attention turned by phases, between slots in step alone (B-RoPE with a gate).
-
-_OUT_OF_STEP = -1e9
-
-
-class PSWRecV12(PSWRec):
-    """Attention whose head h turns queries and keys by the phase of band h, and sees slots in step alone.
-
-    Scores are (e^{iφ_h(i)} q_h(i)) · (e^{iφ_h(j)} k_h(j)) / √d. Two different slots whose cos(φ_h(i) - φ_h(j)) is below
-    `sync_threshold` do not see each other in head h. There is no paper; what the published implementation does beside:
-
-    1. Norm and dropout of the embedding are applied twice, with one and the same norm.
-    2. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
-    3. A slot whose magnitude is at most 0.001 has angle 0. An angle is atan2(V, U + 1e-8), because the gradient of
-       atan2(0, 0) is not defined.
-    4. The bank reads the padding before a history, so left padding takes part in the phases.
-    5. The guard for rows in which every score is masked is left out: a slot always sees itself, so it can never act.
-
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; 4, one for each band.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness of the phases in the loss.
-        sync_threshold: Least cosine of a phase difference across which a head sees.
-
-    Raises:
-        ConfigError: If `num_heads` is not 4.
-    """
-
-    silence = "zero angle"
-
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "left",
-        hidden_size: int = 64,
-        num_layers: int = 2,
-        num_heads: int = NUM_BANDS,
-        inner_size: int = 256,
-        hidden_dropout: float = 0.5,
-        attention_dropout: float = 0.5,
-        phase_aux_weight: float = 0.05,
-        sync_threshold: float = 0.0,
-    ):
-        if num_heads != NUM_BANDS:
-            raise ConfigError(f"num_heads is {num_heads}; PSWRec V12 has one head for each of its {NUM_BANDS} bands.")
-        super().__init__(
-            num_items,
-            max_len,
-            padding,
-            hidden_size,
-            num_layers,
-            num_heads,
-            NUM_BANDS,
-            inner_size,
-            hidden_dropout,
-            attention_dropout,
-            phase_aux_weight,
-        )
-        self.sync_threshold = sync_threshold
-
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
-        """See `PSWRec`."""
-        return RotatedAttention(hidden_size, num_heads, hidden_dropout, attention_dropout)
-
-    @torch.no_grad()
-    def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
-        """See `PSWRec`; slots out of step are masked far below padding."""
-        angles = torch.stack((phases.cos, phases.sin), -1)  # (B, S, L, 2)
-        apart = angles @ angles.transpose(-1, -2) < self.sync_threshold
-        apart.diagonal(dim1=-2, dim2=-1).fill_(False)
-        return super().mask(histories, phases).masked_fill(apart, _OUT_OF_STEP)
-
-
-# PSWRec V13 and V14: attention turned by phases and scaled by their magnitudes (AM-B-RoPE).
-
-
-class PSWRecV13(PSWRec):
-    """Attention whose head h turns queries and keys by the phase of band h and scales them by its magnitude.
-
-    q'_h(t) = (1 + γ_h mag_h(t)) e^{iφ_h(t)} q_h(t), k' likewise, v untouched; scores q'·k' / √d; γ starts at 0. Phases
-    and magnitudes are those of `minionerec.models.sequential.pswrec`. There is no paper; what the published
-    implementation does beside:
-
-    1. Norm and dropout of the embedding are applied twice, with one and the same norm: at dropout 0.5 only a quarter of
-       the entries survive in training.
-    2. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
-    3. With fewer than four heads the bands beyond them have parameters that nothing uses.
-    4. The bank reads the padding before a history, so left padding takes part in the phases.
-    5. The guard for rows without a visible key can never act and is left out: padding is masked with -10000.
-
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads and bands in use, 1 to 4; D / num_heads must be even.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness of the phases in the loss.
-    """
-
-    gamma_init = 0.0
-
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "left",
-        hidden_size: int = 64,
-        num_layers: int = 2,
-        num_heads: int = NUM_BANDS,
-        inner_size: int = 256,
-        hidden_dropout: float = 0.5,
-        attention_dropout: float = 0.5,
-        phase_aux_weight: float = 0.05,
-    ):
-        super().__init__(
-            num_items,
-            max_len,
-            padding,
-            hidden_size,
-            num_layers,
-            num_heads,
-            num_heads,
-            inner_size,
-            hidden_dropout,
-            attention_dropout,
-            phase_aux_weight,
-        )
-
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
-        """See `PSWRec`."""
-        return RotatedAttention(hidden_size, num_heads, hidden_dropout, attention_dropout, self.gamma_init)
-
-
-class PSWRecV14(PSWRecV13):
-    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes have a say from the first step."""
-
-    gamma_init = 0.1
-
-
-# PSWRec V13 without phase rotation: attention scaled by magnitudes, with a bias from phases in step.
 
 
 class ScaledAttention(PhaseAttention):
@@ -790,59 +566,143 @@ class ScaledAttention(PhaseAttention):
         return (1 + 0.5 * (nn.functional.softplus(self.gamma) @ relative).tanh())[..., None]
 
 
-class PSWRecV13Unrotated(PSWRec):
-    """PSWRec V13 without phase rotation ("V13withoutphaserot").
+# The versions.
 
-    See `ScaledAttention` for the equations. There is no paper; what the published implementation does beside:
 
-    1. Norm and dropout of the embedding are applied twice, with one and the same norm.
-    2. The bank reads the padding before a history, so left padding takes part in the phases.
-    3. The guard for rows without a visible key can never act and is left out: padding is masked with -10000.
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV5Shape(PSWRecShape):
+    """Shape of a `PSWRecV5`, in which every head uses all bands."""
 
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        num_bands: Bands in use, 1 to 4; the parameters of all four exist.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness of the phases in the loss.
+    num_heads: int = 2
+
+    @property
+    def used_bands(self) -> int:
+        """All bands."""
+        return NUM_BANDS
+
+
+class PSWRecV5(PSWRec):
+    """Attention with a bias and a gate from the phases of four bands; see `SyncAttention` for the equations.
+
+    What the published implementation does otherwise than those of the later versions:
+
+    1. A slot whose magnitude is at most 0.001 in a band has no phase there: its cosine and sine are 0.
+    2. Dropout acts on the weights before they are gated and divided by their sum, so rows sum to 1 in training too.
+    3. Norm and dropout of the embedding are applied once.
     """
 
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "left",
-        hidden_size: int = 64,
-        num_layers: int = 2,
-        num_heads: int = 4,
-        num_bands: int = NUM_BANDS,
-        inner_size: int = 256,
-        hidden_dropout: float = 0.5,
-        attention_dropout: float = 0.5,
-        phase_aux_weight: float = 0.05,
-    ):
-        super().__init__(
-            num_items,
-            max_len,
-            padding,
-            hidden_size,
-            num_layers,
-            num_heads,
-            num_bands,
-            inner_size,
-            hidden_dropout,
-            attention_dropout,
-            phase_aux_weight,
+    shape_type = PSWRecV5Shape
+    silence = "no phase"
+    embedding_passes = 1
+
+    def attention(self, shape: PSWRecV5Shape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return SyncAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+
+
+_OUT_OF_STEP = -1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV12Shape(PSWRecShape):
+    """Shape of a `PSWRecV12`.
+
+    Attributes:
+        sync_threshold: Least cosine of a phase difference across which a head sees.
+
+    Raises:
+        ConfigError: If `num_heads` is not 4, one for each band.
+    """
+
+    sync_threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the heads."""
+        if self.num_heads != NUM_BANDS:
+            raise ConfigError(
+                f"num_heads is {self.num_heads}; PSWRec V12 has one head for each of its {NUM_BANDS} bands."
+            )
+        super().__post_init__()
+
+
+class PSWRecV12(PSWRec):
+    """Attention whose head h turns queries and keys by the phase of band h, and sees slots in step alone (B-RoPE).
+
+    Scores are (e^{iφ_h(i)} q_h(i)) · (e^{iφ_h(j)} k_h(j)) / √d. Two different slots whose cos(φ_h(i) - φ_h(j)) is below
+    `sync_threshold` do not see each other in head h. What the published implementation does beside:
+
+    1. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
+    2. A slot whose magnitude is at most 0.001 has angle 0. An angle is atan2(V, U + 1e-8), because the gradient of
+       atan2(0, 0) is not defined.
+    """
+
+    shape_type = PSWRecV12Shape
+    silence = "zero angle"
+
+    def __init__(self, shape: PSWRecV12Shape):
+        super().__init__(shape)
+        self.sync_threshold = shape.sync_threshold
+
+    def attention(self, shape: PSWRecV12Shape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return RotatedAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+
+    @torch.no_grad()
+    def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
+        """See `PSWRec`; slots out of step are masked far below padding."""
+        angles = torch.stack((phases.cos, phases.sin), -1)  # (B, S, L, 2)
+        apart = angles @ angles.transpose(-1, -2) < self.sync_threshold
+        apart.diagonal(dim1=-2, dim2=-1).fill_(False)
+        return super().mask(histories, phases).masked_fill(apart, _OUT_OF_STEP)
+
+
+class PSWRecV13(PSWRec):
+    """Attention whose head h turns queries and keys by the phase of band h and scales them by its magnitude.
+
+    q'_h(t) = (1 + γ_h mag_h(t)) e^{iφ_h(t)} q_h(t), k' likewise, v untouched; scores q'·k' / √d; γ starts at 0. All
+    dimensions of a head turn by one angle, that of the slot's content. With fewer than four heads the bands beyond them
+    have parameters that nothing uses. D / num_heads must be even.
+    """
+
+    shape_type = PSWRecShape
+    gamma_init = 0.0
+
+    def attention(self, shape: PSWRecShape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return RotatedAttention(
+            shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout, self.gamma_init
         )
 
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
+
+class PSWRecV14(PSWRecV13):
+    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes have a say from the first step."""
+
+    gamma_init = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV13UnrotatedShape(PSWRecShape):
+    """Shape of a `PSWRecV13Unrotated`.
+
+    Attributes:
+        num_bands: Bands in use, 1 to 4; the parameters of all four exist.
+    """
+
+    num_bands: int = NUM_BANDS
+
+    @property
+    def used_bands(self) -> int:
+        """Bands in use."""
+        return self.num_bands
+
+
+class PSWRecV13Unrotated(PSWRec):
+    """PSWRec V13 without phase rotation ("V13withoutphaserot"); see `ScaledAttention` for the equations."""
+
+    shape_type = PSWRecV13UnrotatedShape
+
+    def attention(self, shape: PSWRecV13UnrotatedShape) -> PhaseAttention:
         """See `PSWRec`."""
-        return ScaledAttention(hidden_size, num_heads, self.bank.num_bands, hidden_dropout, attention_dropout)
+        return ScaledAttention(
+            shape.hidden_size, shape.num_heads, shape.num_bands, shape.hidden_dropout, shape.attention_dropout
+        )

@@ -1,8 +1,8 @@
 """The sequential recommenders by name: how one is built, saved and loaded."""
 
-import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +43,19 @@ MODELS: dict[str, type[SequentialModel]] = {
     "trm4rec": TRM4Rec,
     "wearec": WEARec,
 }
-_FIXED = ("self", "num_items", "max_len")
+_FIXED = ("num_items", "max_len")
 _SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions", "num_digits", "num_codes")
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """Hyper-parameters of a model and their defaults; `inspect.Parameter.empty` where there is none.
+    """Hyper-parameters of a model and their defaults; `dataclasses.MISSING` where there is none.
 
     Raises:
         ConfigError: If there is no model of that name.
     """
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
-    signature = inspect.signature(MODELS[name].__init__)
-    return {key: value.default for key, value in signature.parameters.items() if key not in _FIXED}
+    return {field.name: field.default for field in fields(MODELS[name].shape_type) if field.name not in _FIXED}
 
 
 def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         name: Key of `MODELS`.
         num_items: Number of items; they are numbered 1 to `num_items`, 0 is padding.
         max_len: Longest history that the model reads.
-        **hyper: Hyper-parameters of the model, as its class documents them.
+        **hyper: Hyper-parameters of the model, as the class of its shape documents them.
 
     Raises:
         ConfigError: If the name or a hyper-parameter is unknown, one without a default is missing, or a value does not
@@ -108,12 +107,10 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         if key not in known:
             raise ConfigError(f"model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
     for key, default in known.items():
-        if default is inspect.Parameter.empty and key not in hyper:
+        if default is MISSING and key not in hyper:
             raise ConfigError(f"model {name} needs the hyper-parameter {key!r}; give it a value.")
-    for key, value in (("num_items", num_items), ("max_len", max_len)):
-        if value < 1:
-            raise ConfigError(f"{key} is {value}; it must be at least 1.")
-    return MODELS[name](num_items, max_len, **hyper)
+    model = MODELS[name]
+    return model(model.shape_type(num_items=num_items, max_len=max_len, **hyper))
 
 
 # Trained sequential recommenders on disk: weights, and what to build around them.
