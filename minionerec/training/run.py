@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
@@ -49,8 +50,12 @@ from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
+from minionerec.models.backbone.card import CARD_FILE, model_card
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.decoding.branches import BrokenScores
 from minionerec.models.nn.device import fix_order
+from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunConfig
 from minionerec.training.trainer import (
     RankingEvaluation,
@@ -206,11 +211,6 @@ def check_trackers(names: Iterable[str]) -> None:
             raise ConfigError(
                 f"report_to names {name}, whose package is not installed: pip install {package}. Or leave it out."
             )
-
-
-def tracker_arguments(config: RunConfig) -> dict[str, Any]:
-    """What the trainer is told about trackers: nothing is sent anywhere unless the settings name one."""
-    return {"report_to": list(config.report_to), "run_name": config.output, "project": PROJECT}
 
 
 def place_logs(callbacks: Iterable[Any], config: RunConfig) -> None:
@@ -409,56 +409,6 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
         state.best_global_step, state.best_metric = 0, start
 
 
-def finish_run(
-    trainer: RankingEvaluation, bundle: Bundle, config: RunConfig, work: Work, counts: dict[str, Any]
-) -> TrainingResult:
-    """Write the best model as a checkpoint artefact (first process) and lay the work folder aside.
-
-    Args:
-        trainer: A trainer that has run.
-        bundle: What belongs to the model.
-        config: The stage's settings.
-        work: The stage at work.
-        counts: Numbers of the stage's own, for the manifest.
-    """
-    state = trainer.state
-    best = {
-        key: value
-        for row in state.log_history
-        if row["step"] == state.best_global_step
-        for key, value in row.items()
-        if key in _BEST
-    }
-    counts = {**counts, "steps": state.global_step, "best_step": state.best_global_step, "best": best}
-    if is_main_process():
-        _write(trainer, bundle, config, work, counts, keep_state=config.keep_state)
-        logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, best)
-    return TrainingResult(work.stage.output, counts, fresh=True)
-
-
-def finish_refit(
-    trainer: RankingEvaluation, bundle: Bundle, config: RunConfig, work: Work, counts: dict[str, Any]
-) -> TrainingResult:
-    """Write the last weights of a run that trained on all rows; the arguments are those of `finish_run`."""
-    state = trainer.state
-    counts = {**counts, "steps": state.global_step, "epochs": state.epoch, "refit": True}
-    if is_main_process():
-        _write(trainer, bundle, config, work, counts, keep_state=False)
-        logger.info("Trained on all rows for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
-    return TrainingResult(work.stage.output, counts, fresh=True)
-
-
-def _write(
-    trainer: RankingEvaluation, bundle: Bundle, config: RunConfig, work: Work, counts: dict[str, Any], keep_state: bool
-) -> None:
-    """Write the trainer's weights as a checkpoint artefact."""
-    trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
-    every = {**counts, **bundle_counts(trained)}
-    with work.finish(seed=config.seed, counts=every, keep_state=keep_state) as place:
-        write_model_files(trained, place)
-        (place / LOG_FILE).write_text(training_log(trainer.state.log_history), encoding="utf-8")
-
-
 # Trainers' checkpoints: which of them a kill left whole.
 
 
@@ -538,7 +488,6 @@ def check_builds() -> None:
 
 def _locks() -> Iterator[Path]:
     """The locks of the builds that this process could wait for."""
-    import torch
     from torch.utils.cpp_extension import get_default_build_root
 
     told = os.environ.get("TORCH_EXTENSIONS_DIR")
@@ -553,12 +502,11 @@ def _locks() -> Iterator[Path]:
 
 def _is_held(lock: Path) -> bool:
     """Whether a process that can be looked at has the file open; where the system shows none, nobody has."""
-    wanted = str(lock.resolve())
-    for folder in Path("/proc").glob("[0-9]*/fd"):
+    for process in psutil.process_iter():
         try:
-            if any(os.readlink(link) == wanted for link in folder.iterdir()):
+            if any(file.path == str(lock.resolve()) for file in process.open_files()):
                 return True
-        except OSError:  # another user's, or it has just ended
+        except psutil.Error:  # another user's, or it has just ended
             continue
     return False
 
@@ -600,7 +548,9 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "data_seed": config.seed,
         "disable_tqdm": not sys.stderr.isatty(),
         "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
-        **tracker_arguments(config),
+        "report_to": list(config.report_to),
+        "run_name": config.output,
+        "project": PROJECT,
         "dataloader_pin_memory": torch.cuda.is_available(),
     }
 
@@ -707,10 +657,41 @@ class TrainingRun:
             wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
-        """Write the best model, see `finish_run`; of a refit the last one, see `finish_refit`."""
+        """Write the best model as a checkpoint artefact (first process), of a refit the last one, and keep the state.
+
+        Args:
+            trainer: A trainer that has run.
+            bundle: What belongs to the model.
+            counts: Numbers of the stage's own, for the manifest.
+        """
+        state, log = trainer.state, trainer.state.log_history
+        counts = {**counts, "steps": state.global_step}
         if self.refit is not None:
-            return finish_refit(trainer, bundle, self.config, self.work, counts)
-        return finish_run(trainer, bundle, self.config, self.work, counts)
+            counts |= {"epochs": state.epoch, "refit": True}
+        else:
+            rows = (row for row in log if row["step"] == state.best_global_step)
+            best = {name: value for row in rows for name, value in row.items() if name in _BEST}
+            counts |= {"best_step": state.best_global_step, "best": best}
+        if not is_main_process():
+            return TrainingResult(self.work.stage.output, counts, fresh=True)
+        trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+        with self.work.finish(
+            seed=self.config.seed,
+            counts={**counts, **bundle_counts(trained)},
+            keep_state=self.config.keep_state and self.refit is None,
+        ) as place:
+            write_model_files(trained, place)
+            if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
+                card = model_card(
+                    trained, stage=str(self.work.stage.name), settings=self.config.deciding(), counts=counts
+                )
+                (place / CARD_FILE).write_text(card, encoding="utf-8")
+            (place / LOG_FILE).write_text(training_log(log), encoding="utf-8")
+        if self.refit is not None:
+            logger.info("Trained on all rows for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
+        else:
+            logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, counts["best"])
+        return TrainingResult(self.work.stage.output, counts, fresh=True)
 
 
 def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:

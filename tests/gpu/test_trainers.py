@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.decoding import exact_prompts
 from support.devices import CPU, all_finite, same_lists
 from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
 
@@ -15,7 +16,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
-from minionerec.models.decoding.exact import exact_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import VARIABLE
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts

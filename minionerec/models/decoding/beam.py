@@ -50,7 +50,8 @@ def beam_search(
     a say.
 
     Args:
-        model: Causal language model in evaluation mode (Qwen2, Qwen3, Llama).
+        model: What can be searched, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
+            opens branches of its own (TIGER, the catalogue model, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Beam width K.
@@ -76,17 +77,23 @@ def beam_search(
     trie = check_search(model, prompts, trie)
     if not len(prompts):
         return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
+
+    def search(rows: Sequence[Sequence[int]]) -> BeamResult:
+        return _search(
+            model, rows, trie, num_beams, normaliser=normaliser, guide=guide or Guide(), length_penalty=length_penalty
+        )
+
     if (guide is not None and guide.nodes is not None) or is_row_bound(model):
-        return _search(model, prompts, trie, num_beams, normaliser, guide or Guide(), length_penalty)
-    place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
-    places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
+        return search(prompts)
+    index_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
+    distinct = [index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts]
     try:
-        result = _search(model, list(place_of), trie, num_beams, normaliser, guide or Guide(), length_penalty)
+        result = search(list(index_of))
     except BrokenScores as error:
-        raise BrokenScores(places.index(error.row)) from None
-    if len(place_of) == len(places):
+        raise BrokenScores(distinct.index(error.row)) from None
+    if len(index_of) == len(distinct):
         return result
-    order = torch.tensor(places, device=result.sids.device)
+    order = torch.tensor(distinct, device=result.sids.device)
     return BeamResult(result.sids[order], result.scores[order])
 
 
@@ -95,6 +102,7 @@ def _search(
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     num_beams: int,
+    *,
     normaliser: str,
     guide: Guide,
     length_penalty: float,
@@ -117,16 +125,18 @@ def _search(
         flat_children = torch.where(present, children, -1).flatten(1)
         ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
         if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
-            ends = ends.masked_fill(totals < best(totals, num_beams)[0][:, -1:], -1)
+            ends = ends.masked_fill(totals < top_scores(totals, num_beams)[0][:, -1:], -1)
         complete, ends = guide.ends(totals, ends, flat_children)
         if length_penalty:
             complete = complete / (depth + 1) ** length_penalty
-        done_scores, order = best(torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
+        done_scores, order = top_scores(
+            torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams
+        )
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:
             break
         inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
-        running, order = best(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
+        running, order = top_scores(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
         if (nodes < 0).all():
             break
@@ -137,10 +147,10 @@ def _search(
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
 
 
-def best(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `width` highest scores of each row, best first, and their places."""
-    best = scores.topk(min(width, scores.shape[1]), dim=1)
-    return best.values, best.indices
+def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest scores of each row, best first, and their columns."""
+    found = scores.topk(min(count, scores.shape[1]), dim=1)
+    return found.values, found.indices
 
 
 # Sampling SIDs without replacement, by stochastic beam search over the trie.
@@ -232,7 +242,7 @@ def _draw(
         # SIDs that are already complete compete on with the keys they have.
         pool = torch.cat([keys.masked_fill(~complete, -torch.inf), perturbed.flatten(1)], 1)
         places = nodes.shape[1]
-        keys, order = best(pool, k)
+        keys, order = top_scores(pool, k)
         log_probs = torch.cat([log_probs, below.flatten(1)], 1).gather(1, order)
         pool_nodes = torch.cat([nodes, children.flatten(1)], 1)
         nodes = pool_nodes.gather(1, order).masked_fill(keys == -torch.inf, -1)

@@ -156,7 +156,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"k": True}, "k: is True; expected a whole number"),
         ({"k": 2.5}, "k: is 2.5; expected a whole number"),
         ({"history": "uv"}, "history: is 'uv'; expected a list of item ids"),
-        ({"history": ["u", 3]}, r"history\[1\]: is 3; expected an item id: a text"),
+        ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
         ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
