@@ -28,7 +28,7 @@ from minionerec.training.sequential.stage import run_sequential
 def shop(tmp_path_factory):
     """The demo shop with digits of two kinds, and SIDs."""
     place = tmp_path_factory.mktemp("shop")
-    run_prepare(PrepareConfig(output=str(place / "corpus")))
+    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
     base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
     run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
     run_build_sids(

@@ -53,7 +53,7 @@ def file(tmp_path_factory):
 def demo(tmp_path_factory):
     """The demo shop as a corpus, with SIDs."""
     place = tmp_path_factory.mktemp("demo")
-    run_prepare(PrepareConfig(output=str(place / "corpus")))
+    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
     run_build_sids(
         SidConfig(corpus=str(place / "corpus"), output=str(place / "sids"), collisions="keep", codebook_sizes=[8, 4])
     )
