@@ -14,7 +14,6 @@ from minionerec.models.nn.layers import (
     Linear,
     TransformerLayer,
     by_length,
-    causal_mask,
     full_width,
     init_weights,
     item_mask,
@@ -24,7 +23,7 @@ from minionerec.models.nn.layers import (
     slot_range,
     take_slots,
 )
-from minionerec.models.sequential.model import ModelShape, SequentialModel, TransformerShape, check_share
+from minionerec.models.sequential.model import CausalEncoder, ModelShape, SequentialModel, TransformerShape, check_share
 
 # GRU4Rec: a recurrent network over items.
 
@@ -198,7 +197,7 @@ def transformer_layers(shape: TransformerShape) -> nn.ModuleList:
     )
 
 
-class SASRec(SequentialModel):
+class SASRec(CausalEncoder):
     """A causal post-norm transformer over items (Kang & McAuley, "Self-Attentive Sequential Recommendation", 2018).
 
     Embedding of §III-A, self-attention of §III-B (eq. 2 to 4), tied output of §III-D (eq. 6). Where the published
@@ -214,8 +213,6 @@ class SASRec(SequentialModel):
     5. Item vectors are not multiplied by √D.
     """
 
-    causal = True
-    masks_padding = True
     shape_type = TransformerShape
 
     def __init__(self, shape: TransformerShape):
@@ -224,25 +221,12 @@ class SASRec(SequentialModel):
             shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
         )
         self.layers = transformer_layers(shape)
+        self.norm = nn.Identity()  # every layer ends with one
         self.apply(init_weights)
 
-    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
-        return by_length(self._last_vectors, histories, self.padding)
-
-    def _last_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        x, mask = self.embedding(histories), causal_mask(histories)
-        for layer in self.layers[:-1]:
-            x = layer(x, mask)
-        newest: torch.Tensor = self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0]
-        return newest
-
-    def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
-        """See `SequentialModel`."""
+    def embed(self, histories: torch.Tensor) -> torch.Tensor:
+        """See `CausalEncoder`."""
         x: torch.Tensor = self.embedding(histories)
-        mask = causal_mask(histories)
-        for layer in self.layers:
-            x = layer(x, mask)
         return x
 
     def item_matrix(self) -> torch.Tensor:

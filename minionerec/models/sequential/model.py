@@ -319,17 +319,17 @@ class SequentialModel(nn.Module):
 
 
 class CausalEncoder(SequentialModel):
-    """Causal pre-norm layers, and a norm behind them, over the vectors that a model makes of its histories.
+    """Causal layers, and a norm behind them, over the vectors that a model makes of its histories.
 
     Attributes:
         layers: Causal layers.
-        norm: What the last state goes through.
+        norm: The map of the last state; the identity where layers end with a norm.
     """
 
     causal = True
     masks_padding = True
     layers: nn.ModuleList
-    norm: nn.LayerNorm
+    norm: nn.Module
 
     def embed(self, histories: torch.Tensor) -> torch.Tensor:
         """What the first layer reads: int64 (B, L) to float (B, L, D)."""
