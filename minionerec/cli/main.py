@@ -16,9 +16,10 @@ from minionerec.cli.run import ensure_before, run_recipe
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError, did_you_mean
 from minionerec.core.log import get_logger
-from minionerec.core.settings import convert, parse_settings
+from minionerec.core.settings import parse_settings
 from minionerec.core.stages import STAGES
 from minionerec.core.upload import put
+from minionerec.core.values import convert
 from minionerec.recommend.serve.config import ServeConfig
 
 logger = get_logger(__name__)

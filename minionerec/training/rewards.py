@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.places import function_at, function_file
+from minionerec.core.paths import function_at, function_file
 from minionerec.sid.table import SidTable
 
 # What rewards are functions of.

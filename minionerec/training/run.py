@@ -34,7 +34,7 @@ from transformers.trainer_callback import TrainerState
 from minionerec.core.artefacts import file_sha256, is_artefact, read_json, read_manifest, to_plain
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
     is_main_process,
     join_for_training,
@@ -670,7 +670,8 @@ class TrainingRun:
             counts |= {"epochs": state.epoch, "refit": True}
         else:
             rows = (row for row in log if row["step"] == state.best_global_step)
-            best = {name: value for row in rows for name, value in row.items() if name in _BEST}
+            # A resumed run reads them in this order.
+            best = {name: value for row in rows for name, value in sorted(row.items()) if name in _BEST}
             counts |= {"best_step": state.best_global_step, "best": best}
         if not is_main_process():
             return TrainingResult(self.work.stage.output, counts, fresh=True)

@@ -24,7 +24,7 @@ from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.recorder import NOBODY, Clock
+from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
@@ -182,7 +182,7 @@ class RankingEvaluation(Trainer):
 
     validation: ValidationSet | None = None
     measures_loss = True
-    clock: Clock = NOBODY
+    clock: Clock = NO_CLOCK
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None

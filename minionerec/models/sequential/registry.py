@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import ArtefactError, ConfigError, shown
-from minionerec.core.settings import convert
+from minionerec.core.values import convert
 from minionerec.models.nn.history import PairCounts
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.causal import Causal
