@@ -353,7 +353,7 @@ def parse_settings(
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
         SystemExit: After `--help`.
     """
-    given = vars(_parser(config_class, program, summary).parse_args(words))
+    given = vars(settings_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: taking the demo configuration, %s.", fallback)
@@ -407,7 +407,8 @@ def load_settings(config_class: type[C], path: str | Path) -> C:
     return parse_settings(config_class, ["--config", str(path)])
 
 
-def _parser(config_class: type[Any], program: str, summary: str) -> CommandParser:
+def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:
+    """The parser of a command's flags: `--config`, and one for each setting."""
     parser = CommandParser(
         prog=program or None,
         description=summary,
