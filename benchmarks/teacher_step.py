@@ -36,10 +36,9 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import listed
-from minionerec.training.packing import TreeCollator, good_row_length
+from minionerec.training.packing import TreeCollator, good_row_length, picked_logits
 from minionerec.training.rows import SftExamples
 from minionerec.training.sft import Teacher, load_teacher, soften
-from minionerec.training.shared_prefix import picked_logits
 
 
 def options() -> argparse.Namespace:

@@ -33,7 +33,7 @@ from minionerec.data.order import block_order
 from minionerec.data.rows import SplitRows, joined
 from minionerec.data.shards import read_shard
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
-from minionerec.training.plan import choose_examples
+from minionerec.training.run import choose_examples
 
 SHUFFLED = 65_536
 """Examples of a corpus in files that are shuffled together where no setting says how many."""

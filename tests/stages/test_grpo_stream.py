@@ -13,7 +13,7 @@ from support.training import builder_of, grpo_config, make_inputs, same_weights,
 
 from minionerec.core.errors import ConfigError
 from minionerec.training import examples
-from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.grpo.rollouts import grpo_rows
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
