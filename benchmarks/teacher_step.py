@@ -70,7 +70,7 @@ def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teache
     add_code_tokens(tokenizer, table)
     wording = load_wording("compact")
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    config = SftConfig(output="none", all_positions=True, teacher=args.teacher)
+    config = SftConfig(corpus="none", sids="none", output="none", all_positions=True, teacher=args.teacher)
     maker = SftExamples(tokenizer, builder, corpus, config)
     rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
     shape = ScratchShape(args.width, args.layers, args.heads, args.kv_heads, args.inner)

@@ -91,7 +91,15 @@ def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID)
 
 def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
     """The examples of the task next_sid, one an interaction, with all that a teacher is asked: name to lists."""
-    config = SftConfig(output="none", teacher="some", recency=recency, max_prompt_length=max_prompt_length, **settings)
+    config = SftConfig(
+        corpus="none",
+        sids="none",
+        output="none",
+        teacher="some",
+        recency=recency,
+        max_prompt_length=max_prompt_length,
+        **settings,
+    )
     maker = SftExamples(bundle.tokenizer, builder, builder.corpus, config)
     return listed(*maker.whole(NEXT_SID, np.arange(len(builder.corpus.train))))
 
