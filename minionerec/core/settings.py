@@ -17,7 +17,7 @@ import argparse
 import math
 import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
@@ -25,60 +25,19 @@ from typing import Any, ClassVar, TypeVar, get_origin
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_parts, find_path
+from minionerec.core.paths import find_parts, find_path
 from minionerec.core.urls import is_remote
-from minionerec.core.values import convert as convert
-from minionerec.core.values import read_yaml as read_yaml
-from minionerec.core.values import without_none
+from minionerec.core.values import convert, read_yaml, without_none
 
 C = TypeVar("C")
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Description:
-    """What is known of a setting beside its type and default; see `setting`."""
+    """What is known of a setting beside its type and default.
 
-    help: str
-    known: tuple[Any, ...] = ()
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
-    required: bool = False
-    decides: bool = True
-    grows: bool = False
-    reads: str = ""
-    parts: bool = False
-    writes: bool = False
-    path: bool = False
-    came_later: bool = False
-    of: str = ""
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    known: Sequence[Any] = (),
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    required: bool = False,
-    decides: bool = True,
-    grows: bool = False,
-    reads: str = "",
-    parts: bool = False,
-    writes: bool = False,
-    path: bool = False,
-    came_later: bool = False,
-    of: str = "",
-) -> Any:
-    """A field of a configuration.
-
-    Args:
-        default: Its default; a list or mapping is copied for every configuration.
+    Attributes:
         help: What it does, with its unit.
         known: The values that it takes (of a list, each of its entries; of a mapping, its keys); any if empty.
         least: Smallest number allowed.
@@ -100,26 +59,36 @@ def setting(
         of: Name of the setting that it belongs to. Where that one has its default this one must have its own too, and
             decides nothing.
     """
-    described = Description(
-        help=help,
-        known=tuple(known),
-        least=least,
-        above=above,
-        most=most,
-        below=below,
-        required=required,
-        decides=decides and not reads,
-        grows=grows,
-        reads=reads,
-        parts=parts,
-        writes=writes,
-        path=path,
-        came_later=came_later,
-        of=of,
-    )
+
+    help: str
+    known: Sequence[Any] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    required: bool = False
+    decides: bool = True
+    grows: bool = False
+    reads: str = ""
+    parts: bool = False
+    writes: bool = False
+    path: bool = False
+    came_later: bool = False
+    of: str = ""
+
+
+def setting(default: Any, help: str, **described: Any) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: Its default; a list or mapping is copied for every configuration.
+        help: What it does, with its unit.
+        described: The other attributes of its `Description`, by name.
+    """
+    metadata = {"setting": Description(help=help, **described)}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
-    return field(default=default, metadata={"setting": described})
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def description(of: Field[Any]) -> Description:
@@ -133,8 +102,27 @@ class Settings:
     """What every configuration can do; that of a stage which only prints needs no more."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
+        """Check what can be checked before anything is read.
+
+        Raises:
+            ConfigError: Naming all settings that are wrong by themselves, or else all that contradict one another.
+        """
         check_settings(self)
+        problems: list[str] = []
+        try:
+            problems += self.contradictions()
+        except ConfigError as error:
+            problems += error.lines()
+        if problems:
+            raise ConfigError(*problems)
+
+    def contradictions(self) -> Iterator[str]:
+        """What settings say against one another, each with its values and what to do; every value is right by itself.
+
+        A configuration adds its own to those that it inherits. Where it cannot be looked for more once one is found, it
+        may raise a ConfigError that ends the list.
+        """
+        yield from ()
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read; stages that read more than their settings name add to it."""
@@ -228,7 +216,9 @@ def deciding_settings(config: Any) -> dict[str, Any]:
 
 def _decides(config: Any, of: Field[Any]) -> bool:
     said = description(of)
-    return said.decides and not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
+    if not said.decides or said.reads:  # of an input the content does
+        return False
+    return not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:
@@ -252,27 +242,42 @@ def check_settings(config: Any) -> None:
     """Check every setting by itself, as its description says; in paths `~` becomes the home of the user.
 
     Raises:
-        ConfigError: Naming the setting, its value and what it may be.
+        ConfigError: Naming each setting that is wrong, its value and what it may be.
     """
+    problems: list[str] = []
     for each in fields(config):
         said = description(each)
-        if _is_path(each):
-            setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+        if said.reads or said.writes or said.path or each.name == "output":
+            try:
+                setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+            except ConfigError as error:
+                problems += error.lines()
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
-            raise _without_owner(each.name, value, said.of, getattr(config, said.of))
-        if said.required and not value and value != 0:
-            raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
-        if said.known:
-            _check_known(each.name, value, said.known)
-        if (said.writes or each.name == "output") and is_remote(value):
-            raise ConfigError(
-                f"{each.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder "
-                f"here, and then: minionerec put FOLDER {value}"
-            )
-        for name, number in _entries_of(each.name, value):
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                _check_range(name, number, said)
+            problems.append(_without_owner(each.name, value, said.of, getattr(config, said.of)))
+        else:
+            problems += _value_problems(each, value)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
+    """What is wrong with the value of one setting by itself."""
+    said = description(of)
+    if said.required and not value and value != 0:
+        yield f"{of.name} is empty; give --{of.name}: {said.help}."
+    for entry in value if isinstance(value, list | Mapping) else [value]:
+        if said.known and entry is not None and entry not in said.known:
+            known = ", ".join(str(word) for word in said.known if word)
+            yield f"unknown {of.name} {shown(entry)}; known: {known}."
+    if (said.writes or of.name == "output") and is_remote(value):
+        yield (
+            f"{of.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder here, and "
+            f"then: minionerec put FOLDER {value}"
+        )
+    for name, number in _entries_of(of.name, value):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, said):
+            yield f"{name} is {number}; it must be {_range_in_words(said)}."
 
 
 def _at_home(name: str, value: Any, inside: bool = False) -> Any:
@@ -294,10 +299,10 @@ def _at_home(name: str, value: Any, inside: bool = False) -> Any:
     return found
 
 
-def _without_owner(name: str, value: Any, owner: str, other: Any) -> ConfigError:
+def _without_owner(name: str, value: Any, owner: str, other: Any) -> str:
     word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
     given = f"--{owner} true" if other is False else f"--{owner}"
-    return ConfigError(f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out.")
+    return f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out."
 
 
 def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -307,23 +312,14 @@ def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
     return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
 
 
-def _check_known(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    for entry in value if isinstance(value, list | Mapping) else [value]:
-        if entry is not None and entry not in known:
-            raise ConfigError(
-                f"unknown {name} {shown(entry)}; known: {', '.join(str(word) for word in known if word)}."
-            )
-
-
-def _check_range(name: str, value: float, said: Description) -> None:
-    if (
-        (said.least is not None and value < said.least)
-        or (said.above is not None and value <= said.above)
-        or (said.most is not None and value > said.most)
-        or (said.below is not None and value >= said.below)
-        or math.isnan(value)
-    ):
-        raise ConfigError(f"{name} is {value}; it must be {_range_in_words(said)}.")
+def _in_range(value: float, said: Description) -> bool:
+    return (
+        (said.least is None or value >= said.least)
+        and (said.above is None or value > said.above)
+        and (said.most is None or value <= said.most)
+        and (said.below is None or value < said.below)
+        and not math.isnan(value)
+    )
 
 
 def _range_in_words(said: Description) -> str:
@@ -357,16 +353,13 @@ def parse_settings(
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
         SystemExit: After `--help`.
     """
-    given = vars(_parser(config_class, program, summary).parse_args(words))
+    given = vars(settings_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: taking the demo configuration, %s.", fallback)
         file = fallback
-    hints = typing.get_type_hints(config_class)
     values = {} if file is None else (read or file_values)(config_class, file)
-    for key, value in given.items():
-        values[key] = convert(value, hints[key], f"--{key}")
-    return config_class(**values)
+    return config_class(**values | typed_values(config_class, given, "--"))
 
 
 def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
@@ -385,17 +378,28 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     Args:
         config_class: The configuration's dataclass.
         values: Setting to value.
-        where: The file, or the place in one, for messages.
+        where: The file, or the place in one, for messages; "--" for flags.
 
     Raises:
-        ConfigError: On an unknown key, or a value that does not fit.
+        ConfigError: Naming every unknown key, and every value that does not fit.
     """
-    hints, known = typing.get_type_hints(config_class), [each.name for each in fields(config_class)]
-    for key in values:
+    hints, known = typing.get_type_hints(config_class), {each.name: each for each in fields(config_class)}
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in values.items():
         if key not in known:
             meant = did_you_mean(key, known)
-            raise ConfigError(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
-    return {key: convert(value, hints[key], f"{where}: {key}") for key, value in values.items()}
+            problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
+            continue
+        try:
+            found[key] = convert(value, hints[key], f"--{key}" if where == "--" else f"{where}: {key}")
+        except ConfigError as error:
+            problems += error.lines()
+    if problems:
+        raise ConfigError(
+            *problems, *(wrong for key, value in found.items() for wrong in _value_problems(known[key], value))
+        )
+    return found
 
 
 def load_settings(config_class: type[C], path: str | Path) -> C:
@@ -403,7 +407,8 @@ def load_settings(config_class: type[C], path: str | Path) -> C:
     return parse_settings(config_class, ["--config", str(path)])
 
 
-def _parser(config_class: type[Any], program: str, summary: str) -> CommandParser:
+def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:
+    """The parser of a command's flags: `--config`, and one for each setting."""
     parser = CommandParser(
         prog=program or None,
         description=summary,

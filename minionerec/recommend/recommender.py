@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,13 @@ class Listed(NamedTuple):
     items: Sequence[int]
     scores: Sequence[float]
     unknown: tuple[str, ...]
+
+
+def _as_texts(ids: Any) -> Any:
+    """Item ids as the corpus has them: whole numbers, of a data frame's column too, as texts."""
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        return ids
+    return [str(each) if isinstance(each, Integral) and not isinstance(each, bool) else each for each in ids]
 
 
 class Recommender:
@@ -131,22 +139,23 @@ class Recommender:
         """
         return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history)
 
-    def recommend(self, history: Collection[str], k: int = 10, **more: Any) -> Answer:
+    def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
 
         Args:
-            history: Item ids, oldest first.
+            history: Item ids, oldest first; ids that are whole numbers in the user's own tables may be given as such.
             k: Length of the list.
             more: The other fields of `minionerec.recommend.requests.Request`, by name.
 
         Raises:
             RequestError: Naming what is wrong with the request.
         """
-        return self.answer([Request(history, k, **more)])[0]
+        return self.recommend_many([history], k, **more)[0]
 
-    def recommend_many(self, histories: Sequence[Collection[str]], k: int = 10, **more: Any) -> list[Answer]:
+    def recommend_many(self, histories: Sequence[Collection[str | int]], k: int = 10, **more: Any) -> list[Answer]:
         """The best items after each history, all asked the same; see `recommend`."""
-        return self.answer([Request(history, k, **more) for history in histories])
+        more |= {name: _as_texts(more[name]) for name in ("only", "without") if more.get(name) is not None}
+        return self.answer([Request(_as_texts(history), k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to any requests, found in one batch.
@@ -227,7 +236,8 @@ class Recommender:
         if MOMENTS.index(said) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "moment",
-                f"is {said!r}, but this model was not told moments in training. Leave it out, or take one that was.",
+                f"is {said!r}, but this model was trained without session context. Leave it out, or take one trained "
+                "with it.",
             )
         return np.array([MOMENTS.index(said)], dtype=np.int8)
 

@@ -381,7 +381,7 @@ def test_published_industrial_counts(tmp_path):
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ConfigError, match=message):
-        SidConfig(**settings)
+        SidConfig(**{"output": "sids", "corpus": "corpus"} | settings)
 
 
 def test_bad_inputs_leave_nothing(shop, tmp_path):

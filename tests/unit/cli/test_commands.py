@@ -42,7 +42,7 @@ def test_help_of_every_command_imports_nothing_heavy():
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], *([path] for path in SCRIPTS)])
+@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], *([path] for path in SCRIPTS)])
 def test_help_answers_within_two_seconds(words):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = run(*words, "--help")
@@ -92,7 +92,7 @@ def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
     assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.err)
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], ["scripts/sft.py"]])
+@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], ["scripts/sft.py"]])
 def test_an_unknown_flag_is_one_line_and_status_2(words):
     done = run(*words, "--no_such_flag", "1", "--config", "demo#sft")
     assert done.returncode == 2
@@ -191,3 +191,20 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     cli.dispatch()
     assert capsys.readouterr().out == "16 steps in here.yaml; run them with: minionerec run here.yaml\n"
     assert (tmp_path / "here.yaml").is_file()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_shells_complete_commands_and_settings(shell, capsys, monkeypatch, tmp_path):
+    words(monkeypatch, "completion", shell)
+    cli.dispatch()
+    script = capsys.readouterr().out
+    assert all(name in script for name in STAGES)
+    assert "--learning_rate" in script and "--dry-run" in script
+    if shell == "bash":
+        file = tmp_path / "completion.sh"
+        file.write_text(
+            f"{script}\nCOMP_WORDS=(minionerec sft --learning_r)\nCOMP_CWORD=2\n"
+            "$(complete -p minionerec | sed 's/.*-F \\([^ ]*\\).*/\\1/')\necho ${COMPREPLY[@]}\n"
+        )
+        done = subprocess.run(["bash", str(file)], capture_output=True, text=True)
+        assert done.stdout.split() == ["--learning_rate"], done

@@ -17,8 +17,7 @@ from support.preloaded import python
 from support.studies import BROKEN, ROWS, TINY, study, write_study
 
 from minionerec.cli import runner
-from minionerec.cli.plan import Job, plan_of
-from minionerec.cli.runner import Runner, last_words
+from minionerec.cli.runner import last_words
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.ranking import ranking_metrics
 
@@ -242,41 +241,6 @@ def alive(group):
     return False
 
 
-def test_no_more_at_a_time_than_asked_for(tmp_path, monkeypatch):
-    """Processes that end when they are asked the third time; the numbers at work at once."""
-    monkeypatch.chdir(ROOT)
-    most, at_work = [], set()
-
-    class Slow:
-        def __init__(self, name):
-            self.name, self.asked = name, 0
-
-        def __enter__(self):
-            at_work.add(self.name)
-            most.append(len(at_work))
-            return self
-
-        def __exit__(self, *_):
-            at_work.discard(self.name)
-
-        def poll(self):
-            self.asked += 1
-            return 0 if self.asked == 3 else None
-
-    monkeypatch.setattr(runner, "started_words", lambda words, threads, log: Slow(words[-1]))
-    monkeypatch.setattr(runner, "_PAUSE", 0)
-    monkeypatch.setattr(Job, "is_current", lambda self: False)
-    jobs = plan_of(write_study(tmp_path))
-    for limit in (1, 3):
-        most.clear()
-        lines = []
-        outcomes = Runner(limit, lines.append).run(jobs)
-        assert all(outcome.word == "done" for outcome in outcomes.values()) and len(lines) == len(jobs) == 18
-        assert max(most) == limit
-        places = {key: place for place, key in enumerate(outcomes)}
-        assert all(places[need] < places[key] for key, job in jobs.items() for need in job.needs)
-
-
 def test_the_last_words_of_a_step_are_its_error_or_its_last_line(tmp_path):
     log = tmp_path / "x.log"
     log.write_text("$ a\nerror: of an earlier run\n$ b\nerror: this one\nTraceback of a launcher\n")
@@ -316,7 +280,7 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
         compare={"test": {"metrics": ["HR@10"], "level": "sid", "resamples": 10}},
         log={"of": "test", "corpus": "{data.corpus}", "sids": "{data.sids}", "title": "Of a study", "resamples": 10},
     )
-    words = [python(), "-m", "minionerec.cli", "run", str(path)]
+    words = [python(), "-m", "minionerec", "run", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     assert table(path)["small"]["metrics"]["HR@10"][0] > 0.01

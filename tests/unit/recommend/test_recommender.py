@@ -155,7 +155,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"k": True}, "k: is True; expected a whole number"),
         ({"k": 2.5}, "k: is 2.5; expected a whole number"),
         ({"history": "uv"}, "history: is 'uv'; expected a list of item ids"),
-        ({"history": ["u", 3]}, r"history\[1\]: is 3; expected an item id: a text"),
+        ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
         ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
@@ -238,7 +238,7 @@ def test_a_model_that_was_not_told_moments_says_so(recommenders, kind):
     recommender = recommenders[kind]
     assert recommender.recommend(["v"], 3, moment="unknown") == recommender.recommend(["v"], 3)
     for moment in MOMENTS[1:]:
-        message = f"^moment: is '{moment}', but this model was not told moments in training. Leave it out"
+        message = f"^moment: is '{moment}', but this model was trained without session context. Leave it out"
         with pytest.raises(RequestError, match=message) as raised:
             recommender.answer([Request(["v"]), Request(["v"], moment=moment)])
         assert raised.value.field == "moment"
