@@ -107,7 +107,7 @@ STAGES = {
         StageSpec(
             "grpo",
             "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
-            "minionerec.training.grpo.config:GrpoConfig",
+            "minionerec.training.config:GrpoConfig",
             "minionerec.training.grpo.stage:run_grpo",
             launched=True,
             demo="demo#grpo",
@@ -115,8 +115,8 @@ STAGES = {
         StageSpec(
             "dpo",
             "Teach a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
-            "minionerec.training.dpo.config:DpoConfig",
-            "minionerec.training.dpo.stage:run_dpo",
+            "minionerec.training.config:DpoConfig",
+            "minionerec.training.dpo:run_dpo",
             launched=True,
         ),
         StageSpec(
@@ -129,14 +129,14 @@ STAGES = {
         StageSpec(
             "train-tiger",
             "Train an encoder-decoder over semantic IDs (TIGER).",
-            "minionerec.training.tiger.config:TigerTrainConfig",
-            "minionerec.training.tiger.stage:run_tiger",
+            "minionerec.training.config:TigerTrainConfig",
+            "minionerec.training.tiger:run_tiger",
             launched=True,
         ),
         StageSpec(
             "extend",
             "Let a checkpoint speak the semantic IDs of new items, without training.",
-            "minionerec.training.extend_config:ExtendConfig",
+            "minionerec.training.config:ExtendConfig",
             "minionerec.training.extend:run_extend",
         ),
         StageSpec(

@@ -121,7 +121,7 @@ def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
     assert "Level a has collapsed: 40 of 60 items share one code. Lower dimensions" in caplog.text
 
 
-SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 20, "train_batch": 32}
+SMALL_VAE = {"epochs": 20, "train_batch": 32}
 
 
 @pytest.mark.parametrize("method", ["balanced_kmeans", "opq", "rq_vae", "rq_vae_plus"])

@@ -35,7 +35,7 @@ def files_of(path):
 
 
 def test_the_artefact_comes_back_as_it_was_read(tmp_path):
-    result = run_prepare(PrepareConfig(output=str(tmp_path / "out")))
+    result = run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out")))
     verify_files(tmp_path / "out")
     corpus = Corpus.load(result.output)
     assert not result.up_to_date

@@ -82,8 +82,8 @@ def test_lines_of_users_have_no_times(tmp_path, engine):
 
 def test_an_engine_decides_nothing(tmp_path):
     pytest.importorskip("duckdb")
-    run_prepare(PrepareConfig(output=str(tmp_path / "out"), engine="duckdb"))
-    assert run_prepare(PrepareConfig(output=str(tmp_path / "out"))).up_to_date
+    run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="duckdb"))
+    assert run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"))).up_to_date
 
 
 def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tables):
@@ -137,7 +137,7 @@ def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert submitted()
     with pytest.raises(ConfigError, match=r"spark-submit has started Spark already\. Give it"):
-        run_prepare(PrepareConfig(output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
+        run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
 
 
 def folder_of_visits(tables, place, kind="parquet", parts=3):

@@ -43,8 +43,8 @@ from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 

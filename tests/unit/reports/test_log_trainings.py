@@ -12,9 +12,7 @@ from minionerec.core.stage import Stage
 from minionerec.reports.experiment_log.config import StageSetting
 from minionerec.reports.experiment_log.lineage import Training, changes, trace
 from minionerec.reports.experiment_log.trainings import TITLES, our_settings, outcome, parameters, recorded
-from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.tiger.config import TigerTrainConfig
+from minionerec.training.config import CatalogueTrainConfig, DpoConfig, TigerTrainConfig
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import AllowedTokens, lists
+from support.scripts import benchmark
 from transformers import GenerationConfig, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.stock import TrieLogitsProcessor
 from minionerec.models.decoding.trie import Trie
+
+TrieLogitsProcessor = benchmark("stock").TrieLogitsProcessor
 
 VOCABULARY, END = 64, 63
 

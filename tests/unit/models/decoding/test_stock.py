@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import FAMILIES, VOCABULARY, random_trie, tiny_model, token_ids
+from support.scripts import benchmark
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.trie import Trie
+
+stock_search = benchmark("stock").stock_search
 
 END = VOCABULARY - 1
 

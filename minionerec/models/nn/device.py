@@ -1,9 +1,29 @@
-"""Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit."""
+"""A process and its device: the memory that it may take, and sums in a fixed order."""
 
 import os
 from typing import Any
 
+import psutil
 import torch
+
+from minionerec.core.processes import local_world_size
+
+# How much memory a process may still take.
+
+
+def free_memory(device: torch.device | None = None) -> int:
+    """Bytes that this process may still take on a device; on a CPU its share among the processes of the machine.
+
+    Args:
+        device: The device; the current GPU where there is one, else the CPU, if None.
+    """
+    kind = device.type if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available) // local_world_size()
+
+
+# Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit.
 
 VARIABLE = "MINIONEREC_DETERMINISTIC"
 

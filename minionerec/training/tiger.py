@@ -13,16 +13,14 @@ from minionerec.core.log import get_logger
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.dropout import replace_dropout
-from minionerec.models.nn.padding import length_groups
+from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.finish import TrainingResult
-from minionerec.training.plan import plan_steps
-from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.trainer import RankingEvaluation
-from minionerec.training.validation import validation_set
+from minionerec.training.config import TigerTrainConfig
+from minionerec.training.run import TrainingResult, TrainingRun, plan_steps, run_training
+from minionerec.training.trainer import RankingEvaluation, validation_set
+
+logger = get_logger(__name__)
 
 # What a TIGER trains on: the prompt of each row and its target's SID, equal rows once.
 
@@ -66,9 +64,6 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         for name, filler in (("input_ids", 0), ("labels", -100))
     }
     return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
-
-
-logger = get_logger(__name__)
 
 
 class TigerTrainer(RankingEvaluation, Trainer):

@@ -1,16 +1,19 @@
-"""Beam search by `generate` of transformers: over the same trie, slow, as a check; or in free words."""
+"""Beam search by `generate` of transformers over the trie: slow, what our own search is held against.
+
+Tests and benchmarks use it; `StockRanker` recommends by it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import BeamResult
-from minionerec.models.decoding.branches import SearchModel, check_search
-from minionerec.models.decoding.masks import pad_left, positions_of
+from minionerec.models.decoding.branches import SearchModel, check_search, pad_left
 from minionerec.models.decoding.trie import Trie
+from minionerec.recommend.rankers.language import LanguageRanker
 
 # The trie as a constraint for stock `generate`: the same catalogue, the slower search.
 
@@ -166,48 +169,7 @@ def stock_search(
     return _without_fillers(numbers.masked_fill(scores < _NO_CANDIDATE, -1), scores)
 
 
-@torch.no_grad()
-def write_freely(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    num_beams: int,
-    most: int,
-    end: int | None = None,
-    length_penalty: float = 0.0,
-) -> torch.Tensor:
-    """The best text after each prompt by stock beam search over the whole vocabulary.
-
-    A prompt runs through the model once, not once for each of its beams.
-
-    Args:
-        model: A language model without an encoder, in evaluation mode.
-        prompts: B token id lists, none empty.
-        num_beams: Beam width.
-        most: Most tokens of a text.
-        end: The token that ends a text; None to stop by length alone.
-        length_penalty: A finished beam's log-probability is divided by its length to this power.
-
-    Returns:
-        Token ids int64 (B, T), T at most `most`, the end token included; -1 behind it.
-    """
-    ids, mask = pad_left(prompts, model.device)
-    stock: Any = model
-    one = {"num_return_sequences": 1, "output_scores": False, "output_logits": False}
-    settings = _settings(num_beams, most, end, length_penalty=length_penalty, **one)
-    read = {}
-    if ids.shape[1] > 1:  # the last token is run by the search
-        before, visible = ids[:, :-1], mask[:, :-1]
-        found = stock.base_model(
-            before, attention_mask=visible.long(), position_ids=positions_of(visible), use_cache=True
-        )
-        found.past_key_values.batch_repeat_interleave(num_beams)
-        read["past_key_values"] = found.past_key_values
-    written = stock.generate(ids, attention_mask=mask.long(), generation_config=settings, **read)
-    tokens: torch.Tensor = written.sequences[:, ids.shape[1] :]
-    return tokens.masked_fill(_behind_end(tokens, [] if end is None else [end]), -1)
-
-
-def _settings(num_beams: int, steps: int, end: int | None, **changes: Any) -> GenerationConfig:
+def _settings(num_beams: int, steps: int, end: int | None) -> GenerationConfig:
     """Every field that ranks, so that nothing of the checkpoint's own file has a say."""
     fields: dict[str, Any] = {
         "num_beams": num_beams,
@@ -224,7 +186,6 @@ def _settings(num_beams: int, steps: int, end: int | None, **changes: Any) -> Ge
         "output_scores": True,
         "output_logits": num_beams == 1,
     }
-    fields |= changes
     if num_beams == 1:  # greedy search has no use for it, and says so
         del fields["length_penalty"]
     return GenerationConfig(**fields)
@@ -260,3 +221,12 @@ def _without_fillers(numbers: torch.Tensor, scores: torch.Tensor) -> BeamResult:
     scores = scores.masked_fill(numbers < 0, -torch.inf)
     order = (numbers < 0).long().argsort(dim=1, stable=True)
     return BeamResult(numbers.gather(1, order), scores.gather(1, order))
+
+
+class StockRanker(LanguageRanker):
+    """A checkpoint that recommends by `stock_search`; without filters, bonus or assistant."""
+
+    def _search_model(
+        self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
+    ) -> BeamResult:
+        return stock_search(model, prompts, self.trie, width, self.end if self.search.score_end else ())

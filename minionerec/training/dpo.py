@@ -1,9 +1,21 @@
-"""The stage: load a checkpoint, find what targets are to be preferred to, train, and keep the best weights."""
+"""S-DPO (Chen et al., "On Softmax Direct Preference Optimization for Recommendation", 2024).
+
+One slice, P prompts with a target and N negatives each:
+
+    negatives             (seed, epoch, row) ─▶ N SIDs that are not the target's      (P, N)
+                            │
+    SidDpoTrainer           ▼   completions: the target's first, then the negatives'  (P, 1 + N)
+                          one pass over each prompt for all of them, under the policy and under the frozen start
+                            │
+    softmax_preference_loss ▼   log-ratios of whole completions ─▶ loss               (P,)
+"""
 
 import copy
 import math
-from collections.abc import Sequence
-from functools import partial
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +34,7 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.paths import find_path
+from minionerec.core.processes import process_rank, wait_for_everyone, world_size
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
@@ -29,18 +42,114 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.training.dpo import negatives as sources
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.dpo.negatives import NegativesOf
-from minionerec.training.finish import TrainingResult, keep_start_if_better
+from minionerec.training.config import DpoConfig
 from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rows import PromptRows, Row, grpo_rows
-from minionerec.training.plan import plan_steps
-from minionerec.training.precision import warn_of_rounding
-from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.shared_prefix import shared_prefix_logps
-from minionerec.training.trainer import RankingEvaluation, early_stopping
-from minionerec.training.validation import ValidationSet, validation_set
+from minionerec.training.grpo.rollouts import PromptRows, Row, grpo_rows
+from minionerec.training.packing import shared_prefix_logps
+from minionerec.training.run import (
+    TrainingResult,
+    TrainingRun,
+    keep_start_if_better,
+    plan_steps,
+    run_training,
+    warn_of_rounding,
+)
+from minionerec.training.trainer import RankingEvaluation, ValidationSet, early_stopping, validation_set
+
+logger = get_logger(__name__)
+
+# Negatives: SIDs that targets are to be preferred to, all of a row different, and never the target's own.
+#
+# The negatives of a row follow from seed, epoch and the row's index alone, so that a resumed run has them too, on any
+# number of devices.
+
+NegativesOf = Callable[[int], np.ndarray]
+"""Takes an epoch, from 0; gives SID numbers int64 (R, N)."""
+Search = Callable[[Sequence[Sequence[int]], int], np.ndarray]
+"""Takes P prompts and a width K; gives the K best SID numbers of each, int64 (P, K), the best first."""
+
+
+def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
+    """Draw SIDs without replacement, each draw in proportion to the weights of those that are left.
+
+    A draw that hits the target or an earlier one is made again. Each has a stream of its own, of which a row takes the
+    number at its place, so that no row depends on another.
+
+    Args:
+        targets: int64 (R,), SID number of each row's target.
+        weights: float (S,), above 0, of each SID.
+        count: SIDs a row (N), fewer than S.
+        key: Seed and epoch.
+
+    Returns:
+        int64 (R, N).
+    """
+    bounds = np.cumsum(weights)
+    taken = np.empty((len(targets), 1 + count), dtype=np.int64)
+    taken[:, 0] = targets
+    for slot in range(1, 1 + count):
+        left = np.arange(len(targets))
+        attempt = 0
+        while len(left):
+            numbers = np.random.default_rng([*key, slot, attempt]).random(len(targets))[left]
+            taken[left, slot] = np.searchsorted(bounds[:-1], numbers * bounds[-1], side="right")
+            left = left[(taken[left, :slot] == taken[left, slot, None]).any(1)]
+            attempt += 1
+    return taken[:, 1:]
+
+
+def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: int) -> NegativesOf:
+    """Negatives that are drawn anew in every epoch; the arguments are those of `draw_negatives`."""
+
+    @lru_cache(maxsize=1)
+    def of_epoch(epoch: int) -> np.ndarray:
+        return draw_negatives(targets, weights, count, (seed, epoch))
+
+    return of_epoch
+
+
+def searched_negatives(
+    prompts: Sequence[Sequence[int]], targets: np.ndarray, count: int, search: Search, folder: Path
+) -> NegativesOf:
+    """The best SIDs of a search but for the target's, the same in every epoch.
+
+    They are searched once and kept with the run; each process of a launch searches its share.
+
+    Args:
+        prompts: Token ids of each of R rows.
+        targets: int64 (R,), SID number of each row's target.
+        count: SIDs a row (N).
+        search: The search of the model that training begins with.
+        folder: Where they are kept.
+    """
+    world = world_size()
+    files = [folder / f"beams-{rank}-of-{world}.npy" for rank in range(world)]
+    own = slice(process_rank(), None, world)
+    shape = (len(targets[own]), count)
+    if not _is_whole(files[process_rank()], shape):
+        found = search(prompts[own], count + 1)  # (R', N + 1)
+        missed = found != targets[own, None]
+        missed[missed.all(1), -1] = False  # the target is not among them: leave out the last
+        _write(files[process_rank()], found[missed].reshape(shape))
+    wait_for_everyone()
+    negatives = np.empty((len(targets), count), dtype=np.int64)
+    for rank, file in enumerate(files):
+        negatives[rank::world] = np.load(file, allow_pickle=False)
+    return lambda epoch: negatives
+
+
+def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
+    try:
+        return bool(np.load(file, allow_pickle=False).shape == shape)
+    except (OSError, ValueError, EOFError):
+        return False
+
+
+def _write(file: Path, negatives: np.ndarray) -> None:
+    fresh = file.with_suffix(".fresh.npy")
+    np.save(fresh, negatives, allow_pickle=False)
+    os.replace(fresh, file)
+
 
 # Softmax preference optimisation on SIDs: the trainer of transformers with a loss of its own.
 
@@ -228,8 +337,6 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         super().log(logs, start_time)
 
 
-logger = get_logger(__name__)
-
 _PROMPTS_AT_ONCE = 64  # prompts searched at a time
 
 
@@ -337,12 +444,14 @@ def negatives_of(
     if config.negatives_from == "beam":
         model: Any = bundle.model
         search = partial(_search, model.to(decoding_device()), trie)
-        return sources.beams([row["prompt"] for row in prompts.rows], targets, config.negatives, search, run.folder)
+        return searched_negatives(
+            [row["prompt"] for row in prompts.rows], targets, config.negatives, search, run.folder
+        )
     weights = np.ones(bundle.table.n_unique)
     if config.negatives_from == "popularity":
         chosen = bundle.table.sid_numbers[corpus.rows("train").targets]
         weights += np.bincount(chosen, minlength=len(weights))
-    return sources.drawn(targets, weights, config.negatives, config.seed)
+    return drawn_negatives(targets, weights, config.negatives, config.seed)
 
 
 def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], width: int) -> np.ndarray:

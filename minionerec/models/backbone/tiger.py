@@ -1,16 +1,68 @@
-"""The model: T5 of transformers, which opens branches of its own."""
+"""TIGER: an encoder-decoder that reads the semantic IDs of a history and speaks that of the next item.
 
-from collections.abc import Sequence
+Rajput et al., "Recommender Systems with Generative Retrieval" (NeurIPS 2023), section 3.2: a T5 (Raffel et al., 2020)
+whose vocabulary are the codes of the SIDs. The encoder reads the history in both directions, the decoder names the next
+SID code by code behind a start token. The model is that of transformers; ours are the vocabulary, the wording, and the
+branches that searches grow on.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, T5ForConditionalGeneration
+from tokenizers import Tokenizer, models
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    set_seed,
+)
 
-from minionerec.models.backbone.tiger.config import TigerConfig
-from minionerec.models.decoding.branches import OpensBranches
-from minionerec.models.decoding.masks import pad_left
-from minionerec.models.decoding.scoring import candidate_scores
+from minionerec.models.backbone.build import EOS, PAD
+from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.decoding.branches import OpensBranches, candidate_scores, pad_left
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.layers import replace_linear
+from minionerec.models.prompts.wording import TaskWording, Wording
+from minionerec.sid.table import SidTable
+
+# The shape of a TIGER.
+
+
+class TigerConfig(T5Config):
+    """Shape of a `TigerModel`: that of a T5, whose decoder starts at the padding token.
+
+    The defaults are the published ones: encoder and decoder of 4 layers, 128 wide, 6 heads of 64, 1,024 inside.
+
+    Raises:
+        ValueError: If the vocabulary has no padding token, or the buckets of relative positions do not fit.
+    """
+
+    model_type = "minionerec_tiger"
+    attribute_map = T5Config.attribute_map | {"intermediate_size": "d_ff"}  # what language models call it
+
+    d_model: int = 128
+    d_ff: int = 1024
+    num_layers: int = 4
+    num_heads: int = 6
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check what no tensor's shape says."""
+        prepare: Callable[..., None] = super().__post_init__
+        prepare(**{**kwargs, "decoder_start_token_id": self.pad_token_id})
+        if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id is {self.pad_token_id}, but there are {self.vocab_size} tokens")
+        if not 4 <= self.relative_attention_num_buckets < 2 * self.relative_attention_max_distance:
+            raise ValueError(
+                f"relative_attention_num_buckets is {self.relative_attention_num_buckets}, expected from 4 to less "
+                f"than twice relative_attention_max_distance {self.relative_attention_max_distance}"
+            )
+
+
+# The model: T5 of transformers, which opens branches of its own.
 
 # What searches grow prefixes on, where an encoder has read the prompt and a decoder speaks behind it.
 #
@@ -154,3 +206,44 @@ class TigerModel(T5ForConditionalGeneration, OpensBranches):
 
 AutoConfig.register(TigerConfig.model_type, TigerConfig)
 AutoModelForCausalLM.register(TigerConfig, TigerModel)
+
+
+# A TIGER with random weights, and the language that it speaks: semantic IDs and nothing else.
+
+TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording(("{history}{eos}",), "{sid}")})
+"""The encoder reads the SIDs of a history, the oldest first, and an end token; the decoder says the SID alone."""
+
+
+def sid_tokenizer(table: SidTable) -> PreTrainedTokenizerFast:
+    """A tokenizer whose vocabulary is the padding token (0), the end token (1) and one token for each code of a level.
+
+    Example:
+        >>> import numpy as np
+        >>> tokenizer = sid_tokenizer(SidTable(np.array([[0, 1], [2, 1]]), ["x", "y"]))
+        >>> tokenizer("<a_2><b_1><|eos|>")["input_ids"], len(tokenizer)
+        ([3, 4, 1], 5)
+    """
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({PAD: 0, EOS: 1}, unk_token=PAD)),
+        pad_token=PAD,
+        eos_token=EOS,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+    add_code_tokens(tokenizer, table)
+    return tokenizer
+
+
+def build_tiger(tokenizer: PreTrainedTokenizerBase, seed: int, **shape: Any) -> TigerModel:
+    """A TIGER with random weights, drawn as T5 draws them, whose vocabulary is exactly the tokenizer's.
+
+    Args:
+        tokenizer: Its tokenizer (`sid_tokenizer`).
+        seed: Seed of the weights.
+        shape: Settings of `TigerConfig`.
+    """
+    set_seed(seed)
+    config = TigerConfig(
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, **shape
+    )
+    return replace_linear(TigerModel(config))
