@@ -179,31 +179,18 @@ STAGES = {
             demo="demo#levels",
         ),
         StageSpec(
-            "compare",
-            "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published "
-            "figures.",
-            "minionerec.reports.config:CompareConfig",
-            "minionerec.reports.compare:run_compare",
-        ),
-        StageSpec(
             "report",
-            "Write report.md and report.html from finished predictions, and print the table.",
+            "Write a page from finished predictions: a report, a comparison or a leaderboard, and print the table.",
             "minionerec.reports.config:ReportConfig",
             "minionerec.reports.report:run_report",
             shown=True,
         ),
         StageSpec(
-            "leaderboard",
-            "Write one page of many recommenders on the same rows: metrics, published figures, what each took.",
-            "minionerec.reports.leaderboard.config:LeaderboardConfig",
-            "minionerec.reports.leaderboard.stage:run_leaderboard",
-        ),
-        StageSpec(
             "experiment-log",
             "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
             "gaps.",
-            "minionerec.reports.experiment_log.config:ExperimentLogConfig",
-            "minionerec.reports.experiment_log.stage:run_experiment_log",
+            "minionerec.reports.config:ExperimentLogConfig",
+            "minionerec.reports.experiment_log:run_experiment_log",
         ),
         StageSpec(
             "recommend",

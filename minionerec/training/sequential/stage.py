@@ -27,7 +27,8 @@ from minionerec.data.sequences import Split
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked, write_ranks
-from minionerec.metrics.ranking import estimate, ranking_metrics
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.metrics.statistics import estimate
 from minionerec.models.nn.device import fix_order
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items

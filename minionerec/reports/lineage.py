@@ -1,4 +1,4 @@
-"""From predictions back to the trainings behind them, by the manifests that each stage leaves."""
+"""From predictions back to the trainings behind them, by the manifests that each stage leaves; and what they took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,7 @@ from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
 from minionerec.core.stages import stage_behind
-from minionerec.metrics.ranked import runs_at
-from minionerec.reports.experiment_log.config import StageSetting
+from minionerec.reports.config import RunSetting
 
 logger = get_logger(__name__)
 
@@ -56,52 +55,49 @@ class Training:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a stage's predictions come from.
+    """What the predictions of one seed come from.
 
     Attributes:
-        label: The stage.
-        predictions: Manifest of the predictions (of the first seed); None while they are pending.
-        seeds: The seeds of its runs.
+        name: The recommender.
+        predictions: Manifest of the predictions; None while they are pending.
         record: Run record of the predictions.
-        trainings: What was trained for it, the first first.
+        trainings: What was trained for them, the first first.
         missing: Inputs that are not there any more as they were.
     """
 
-    label: str
+    name: str
     predictions: Mapping[str, Any] | None
-    seeds: Sequence[int]
     record: Mapping[str, Any] | None
     trainings: Sequence[Training]
     missing: Sequence[str]
 
     @property
     def own(self) -> Training | None:
-        """The training that its predictions are of."""
-        return next((training for training in reversed(self.trainings) if training.name == self.label), None)
+        """The training that the predictions are of."""
+        return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
-def trace(label: str, stage: StageSetting) -> Lineage:
-    """Walk from a stage's predictions to all trainings behind them.
-
-    Raises:
-        ArtefactError: If the predictions are none.
-    """
-    if not stage.finished:
-        found = unfinished(label, stage.checkpoint)
-        return Lineage(label, None, (), None, [] if found is None else [found], ())
-    return trace_runs(label, runs_at(stage.predictions))
-
-
-def trace_runs(label: str, places: Sequence[Path]) -> Lineage:
-    """Walk from predictions, one a seed, to all trainings behind the first of them.
+def trace(name: str, place: Path) -> Lineage:
+    """Walk from predictions to all trainings behind them.
 
     Raises:
         ArtefactError: If they are none.
     """
-    manifest = read_manifest(places[0])
-    trainings, missing = _back(places[0], label)
-    seeds = [read_manifest(place)["seed"] for place in places]
-    return Lineage(label, manifest, seeds, _record(places[0]), trainings, missing)
+    trainings, missing = _back(place, name)
+    return Lineage(name, read_manifest(place), _record(place), trainings, missing)
+
+
+def trace_unfinished(name: str, checkpoint: str) -> Lineage:
+    """The training that is under way for predictions that are pending, as far as its checkpoint is named."""
+    found = unfinished(name, checkpoint)
+    return Lineage(name, None, None, [] if found is None else [found], ())
+
+
+def unfinished_steps(run: RunSetting) -> list[list[int | None]]:
+    """How far the training of a pending recommender is, for the question whether a log is up to date."""
+    return [
+        list(each.progress or ()) for each in trace_unfinished(run.name, run.details.get("checkpoint", "")).trainings
+    ]
 
 
 def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
