@@ -7,11 +7,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.baskets import rows_by_hand, source_of
+from support.builder import build
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -160,7 +160,7 @@ def test_the_published_rows_have_no_ties_to_settle():
 
 def test_the_catalogue_model_trains_on_every_target_once():
     pairs = [(place % 4, place // 12) for place in range(240)]
-    corpus = build_corpus(source_of(pairs), ties="together").corpus()
+    corpus = build(source_of(pairs), ties="together").corpus()
     table = SidTable(
         np.stack(np.unravel_index(np.arange(corpus.n_items), (7, 7, 7)), 1).astype(np.int32),
         corpus.items["item_id"].tolist(),
