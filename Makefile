@@ -9,6 +9,8 @@
 # make industrial-best  the catalogue model there: the best small model, in minutes
 # make demo-shop        write the files of data/demo again from data/demo/shop.yaml
 # make hashes           write hashes.txt anew from constraints.txt (wants uv on the path)
+# make docs           write the documentation as a site, build/site
+# make coverage       the unit tests, and which lines they run: build/coverage
 # make lint, make format, make venv, make clean
 
 SHELL := /bin/bash
@@ -17,12 +19,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
-EXTRAS := dev,plots,tensorboard,peft,search,duckdb,serve
+EXTRAS := dev,docs,plots,tensorboard,peft,search,duckdb,serve
 # The quickstart and the server do without these: linters, tests, and what other extras bring.
-LATER := absl-py alembic ast-serialize attrs certifi colorlog duckdb execnet grpcio hypothesis iniconfig librt mako markdown \
-	mypy mypy-extensions optuna outcome pandas-stubs peft protobuf py4j pysocks pyspark pytest pytest-timeout pytest-xdist \
-	ruff selenium sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \
-	types-tqdm urllib3 websocket-client werkzeug wsproto
+LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage duckdb execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
+	mkdocs-material mkdocs-material-extensions mkdocstrings mkdocstrings-python mypy mypy-extensions optuna outcome \
+	paginate pandas-stubs peft platformdirs protobuf py4j pymdown-extensions pysocks pyspark pytest pytest-cov pytest-timeout \
+	pytest-xdist pyyaml-env-tag requests ruff selenium sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \
+	types-tqdm urllib3 watchdog websocket-client werkzeug wsproto
 # Hashes of the files that packages come as; HASHES= does without, for packages that you build yourself.
 HASHES ?= hashes.txt
 # These come as another file for each kind of machine, or are built on it, or are large and wanted by few.
@@ -52,7 +55,7 @@ MAKE_VENV = python=$$($(FIND_PYTHON)); \
 		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
 	fi
 
-.PHONY: quickstart test tests test-fast test-gpu serve industrial industrial-best demo-shop venv hashes lint format slow hostile clean
+.PHONY: quickstart test tests docs coverage test-fast test-gpu serve industrial industrial-best demo-shop venv hashes lint format slow hostile clean
 
 quickstart: $(FIRST)
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -60,6 +63,14 @@ quickstart: $(FIRST)
 # The linters beside the tests: mypy takes one core for most of a minute.
 test: venv
 	$(MAKE) --no-print-directory -j 2 lint tests
+
+# Strict: a link that leads nowhere is an error.
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+coverage: venv
+	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL) --cov=minionerec --cov-report=term:skip-covered \
+		--cov-report=html:build/coverage tests/unit
 
 tests: venv
 	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL)
@@ -89,11 +100,11 @@ industrial-best: venv
 demo-shop: venv
 	$(BIN)/minionerec make-city --config data/demo/shop.yaml
 	cp runs/demo-shop/city/items.csv runs/demo-shop/city/interactions.csv data/demo/
-	$(BIN)/minionerec prepare-data --output runs/demo-shop/corpus
+	$(BIN)/minionerec prepare-data --config demo\#data --output runs/demo-shop/corpus
 	$(BIN)/minionerec city-ceiling --city runs/demo-shop/city --corpus runs/demo-shop/corpus --output runs/demo-shop/ceiling
 	cp runs/demo-shop/ceiling/ceiling.json data/demo/
 
-lint: venv
+lint: venv docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

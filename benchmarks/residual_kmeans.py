@@ -61,7 +61,7 @@ def measure(method, args):
     import numpy as np
     from threadpoolctl import threadpool_limits
 
-    from minionerec.sid.residual_kmeans import reconstruct, residual_kmeans, training_rows
+    from minionerec.sid.kmeans import reconstruct, residual_kmeans, training_rows
 
     sizes = (args.codes,) * args.levels
     vectors = make_vectors(args.items, args.width)

@@ -31,6 +31,7 @@ def main() -> None:
     from minionerec.data.corpus import Corpus
     from minionerec.recommend.rankers.language import Search
     from minionerec.recommend.rankers.load import load_ranker
+    from minionerec.recommend.rankers.protocol import Queries
     from minionerec.recommend.serve.server import address_of, bind
 
     corpus = Corpus.load(args.corpus)
@@ -45,7 +46,7 @@ def main() -> None:
 
     def rank(question: Question) -> Any:
         history = np.array([index[item_id] for item_id in question.history][-corpus.max_history :], dtype=np.int32)
-        return ranker.rank([history], question.k)
+        return ranker.rank(Queries([history]), question.k)
 
     def answered(body: bytes) -> dict[str, Any]:
         question = Question.model_validate_json(body)

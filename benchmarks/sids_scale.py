@@ -140,8 +140,8 @@ def relative_error(file, codebooks, rows, threads, device):
     """Share of the variance that the nearest codes leave, over some rows."""
     import numpy as np
 
-    from minionerec.sid.embed.mapped import VectorFile, blocks
-    from minionerec.sid.methods import assign
+    from minionerec.sid.build import assign
+    from minionerec.sid.embed.stored import VectorFile, blocks
 
     vectors = VectorFile(file)
     chosen = (
@@ -174,12 +174,12 @@ def measure(args, fit_rows):
     from minionerec.core.artefacts import read_json
     from minionerec.sid.build import run_build_sids
     from minionerec.sid.config import SidConfig
-    from minionerec.sid.embed import mapped
+    from minionerec.sid.embed import stored
     from minionerec.sid.quantiser import Quantiser
 
     if args.device != "cpu":
         forget_peak(args.device)  # the first that asks the card for anything begins to use it
-    mapped.STREAMED_FROM = 0  # small files, too: one way at all sizes
+    stored.STREAMED_FROM = 0  # small files, too: one way at all sizes
     output = args.folder / f"sids_{args.items}_{args.width}_{args.codes}_{args.levels}_{args.method}_{fit_rows}"
     config = SidConfig(
         corpus=str(args.folder / f"corpus_{args.items}"),

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from marks import put_between_marks
 from scipy.stats import spearmanr
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.commands import run_command
 
 DATASETS = ("industrial", "beauty")
@@ -32,6 +31,15 @@ SIGNS = {
     "perplexity of level 1": lambda d: d["levels"][0]["perplexity"],
     "items named alone": lambda d: d["collisions"]["identified_items"],
 }
+
+
+def put_between_marks(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two lines of a file, each there once."""
+    content = path.read_text(encoding="utf-8")
+    if content.count(begin) != 1 or content.count(end) != 1:
+        raise SystemExit(f"{path}: expected the lines {begin!r} and {end!r} once each.")
+    head, _, rest = content.partition(begin)
+    write_text_atomic(path, f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
 
 
 def markdown(headers: list[str], rows: list[list[str]]) -> str:

@@ -1,6 +1,7 @@
 """One stage as a command: what `minionerec STAGE` and a stage's script do."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from minionerec.cli.plan import config_values
@@ -8,23 +9,28 @@ from minionerec.cli.recipes import DEMO
 from minionerec.cli.run import ensure_before
 from minionerec.core.commands import run_command
 from minionerec.core.processes import is_main_process
-from minionerec.core.settings import parse_settings
-from minionerec.core.stages import stage_spec
+from minionerec.core.settings import parse_settings, path_settings
+from minionerec.core.stages import StageSpec, stage_spec
+
+
+def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
+    """The step of the demo whose settings a command line takes; None where it names a file, an input or an output."""
+    given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    return None if given & {"config", *path_settings(spec.config_class())} else spec.demo
 
 
 def run_stage(name: str) -> None:
     """Run one stage with the words of the command line.
 
-    With no `--config` it takes the demo configuration, and first makes what that configuration reads where that is
-    missing or stale.
+    Where the words name no `--config`, no input and no output, the stages that have a script take the settings of the
+    demo, and first make what those read, where it is missing or stale. Otherwise what is not given has its default.
 
     Args:
         name: Key of `STAGES`.
     """
     spec = stage_spec(name)
     words = sys.argv[1:]
-    given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-    demo = None if spec.demo is None or given & set(spec.alone) else spec.demo
+    demo = demo_step(spec, words)
     config = parse_settings(
         spec.config_class(),
         words,
@@ -33,7 +39,7 @@ def run_stage(name: str) -> None:
         fallback=demo,
         read=config_values,
     )
-    if demo is not None and "config" not in given:
+    if demo is not None:
         ensure_before(DEMO, config)
     result = spec.function()(config)
     if is_main_process():

@@ -71,6 +71,7 @@ def run_init(program: str) -> None:
         items=given.items,
         interactions=given.interactions,
         max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
+        output=str(Path("runs", file.stem)),
         **columns,
     )
     shape = shape_of(config)

@@ -111,7 +111,7 @@ def _corpus(shape: Shape) -> StepSettings:
 
 
 def _sids(shape: Shape) -> StepSettings:
-    from minionerec.sid.residual_kmeans import most_codes
+    from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
     values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}

@@ -1,4 +1,4 @@
-"""The frame of every command: a user's error is one line on standard error and status 2, never a traceback."""
+"""The frame of every command: each error of a user is one line on standard error and status 2, never a traceback."""
 
 import argparse
 import os
@@ -63,5 +63,6 @@ def _open_streams() -> None:
 
 def _end(error: MinioneRecError) -> NoReturn:
     remote = sys.modules.get("minionerec.core.remote")  # loaded where anything was fetched
-    sys.stderr.write(f"error: {error if remote is None else remote.with_urls(str(error))}\n")
+    for line in error.lines():
+        sys.stderr.write(f"error: {line if remote is None else remote.with_urls(line)}\n")
     raise SystemExit(2) from None

@@ -19,12 +19,24 @@ _SHORT.maxlevel = 2
 
 
 class MinioneRecError(Exception):
-    """Base class of every error that a user's input or settings can cause; its text is one line, whatever it quotes."""
+    """Base class of every error that a user's input or settings can cause; its text is one line, whatever it quotes.
+
+    Args:
+        problems: One message, or one for each problem where several were found together.
+    """
+
+    def __init__(self, *problems: str):
+        super().__init__(*problems)
+        self.problems = problems
+
+    def lines(self) -> list[str]:
+        """A line for each problem: control characters as escapes, the middle left out where it is very long."""
+        texts = (_CONTROL.sub(_escaped, problem) for problem in self.problems)
+        return [cut(_LONG.sub(lambda match: cut(match[0], 200), text), _MOST) for text in texts]
 
     def __str__(self) -> str:
-        """The message, control characters written as escapes, its middle left out where it is very long."""
-        text = _CONTROL.sub(_escaped, super().__str__())
-        return cut(_LONG.sub(lambda match: cut(match[0], 200), text), _MOST)
+        """The lines of all problems as one."""
+        return " ".join(self.lines())
 
 
 class ConfigError(MinioneRecError):

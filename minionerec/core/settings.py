@@ -6,7 +6,7 @@ whether an output is up to date all read that one description.
 
     @dataclass
     class SidConfig(StageConfig):
-        corpus: str = setting("runs/demo/corpus", "corpus whose items get SIDs", reads="corpus")
+        corpus: str = setting("", "corpus whose items get SIDs", reads="corpus")
         levels: int = setting(3, "codes of each SID", least=1)
         weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights")
 
@@ -17,7 +17,7 @@ import argparse
 import math
 import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
@@ -133,8 +133,27 @@ class Settings:
     """What every configuration can do; that of a stage which only prints needs no more."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
+        """Check what can be checked before anything is read.
+
+        Raises:
+            ConfigError: Naming all settings that are wrong by themselves, or else all that contradict one another.
+        """
         check_settings(self)
+        problems: list[str] = []
+        try:
+            problems += self.contradictions()
+        except ConfigError as error:
+            problems += error.lines()
+        if problems:
+            raise ConfigError(*problems)
+
+    def contradictions(self) -> Iterator[str]:
+        """What settings say against one another, each with its values and what to do; every value is right by itself.
+
+        A configuration adds its own to those that it inherits. Where it cannot be looked for more once one is found, it
+        may raise a ConfigError that ends the list.
+        """
+        yield from ()
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read; stages that read more than their settings name add to it."""
@@ -167,6 +186,16 @@ class StageConfig(Settings):
         from minionerec.core.stage import Stage
 
         return Stage(self).current(say=False) is not None
+
+
+def path_settings(config_class: type[Any]) -> list[str]:
+    """Names of the settings that are paths: of inputs, of what is written, and others."""
+    return [each.name for each in fields(config_class) if _is_path(each)]
+
+
+def _is_path(of: Field[Any]) -> bool:
+    said = description(of)
+    return bool(said.reads or said.writes or said.path or of.name == "output")
 
 
 def _named_inputs(config: Any) -> dict[str, str]:
@@ -242,27 +271,42 @@ def check_settings(config: Any) -> None:
     """Check every setting by itself, as its description says; in paths `~` becomes the home of the user.
 
     Raises:
-        ConfigError: Naming the setting, its value and what it may be.
+        ConfigError: Naming each setting that is wrong, its value and what it may be.
     """
+    problems: list[str] = []
     for each in fields(config):
         said = description(each)
         if said.reads or said.writes or said.path or each.name == "output":
-            setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+            try:
+                setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
+            except ConfigError as error:
+                problems += error.lines()
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
-            raise _without_owner(each.name, value, said.of, getattr(config, said.of))
-        if said.required and not value and value != 0:
-            raise ConfigError(f"{each.name} is empty; give --{each.name}: {said.help}.")
-        if said.known:
-            _check_known(each.name, value, said.known)
-        if (said.writes or each.name == "output") and is_remote(value):
-            raise ConfigError(
-                f"{each.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder "
-                f"here, and then: minionerec put FOLDER {value}"
-            )
-        for name, number in _entries_of(each.name, value):
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                _check_range(name, number, said)
+            problems.append(_without_owner(each.name, value, said.of, getattr(config, said.of)))
+        else:
+            problems += _value_problems(each, value)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
+    """What is wrong with the value of one setting by itself."""
+    said = description(of)
+    if said.required and not value and value != 0:
+        yield f"{of.name} is empty; give --{of.name}: {said.help}."
+    for entry in value if isinstance(value, list | Mapping) else [value]:
+        if said.known and entry is not None and entry not in said.known:
+            known = ", ".join(str(word) for word in said.known if word)
+            yield f"unknown {of.name} {shown(entry)}; known: {known}."
+    if (said.writes or of.name == "output") and is_remote(value):
+        yield (
+            f"{of.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder here, and "
+            f"then: minionerec put FOLDER {value}"
+        )
+    for name, number in _entries_of(of.name, value):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, said):
+            yield f"{name} is {number}; it must be {_range_in_words(said)}."
 
 
 def _at_home(name: str, value: Any, inside: bool = False) -> Any:
@@ -284,10 +328,10 @@ def _at_home(name: str, value: Any, inside: bool = False) -> Any:
     return found
 
 
-def _without_owner(name: str, value: Any, owner: str, other: Any) -> ConfigError:
+def _without_owner(name: str, value: Any, owner: str, other: Any) -> str:
     word = str(other).lower() if isinstance(other, bool) else shown(other) if other else "empty"
     given = f"--{owner} true" if other is False else f"--{owner}"
-    return ConfigError(f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out.")
+    return f"{name} is {shown(value)}, but {owner} is {word}; give {given}, or leave {name} out."
 
 
 def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -297,23 +341,14 @@ def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
     return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
 
 
-def _check_known(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    for entry in value if isinstance(value, list | Mapping) else [value]:
-        if entry is not None and entry not in known:
-            raise ConfigError(
-                f"unknown {name} {shown(entry)}; known: {', '.join(str(word) for word in known if word)}."
-            )
-
-
-def _check_range(name: str, value: float, said: Description) -> None:
-    if (
-        (said.least is not None and value < said.least)
-        or (said.above is not None and value <= said.above)
-        or (said.most is not None and value > said.most)
-        or (said.below is not None and value >= said.below)
-        or math.isnan(value)
-    ):
-        raise ConfigError(f"{name} is {value}; it must be {_range_in_words(said)}.")
+def _in_range(value: float, said: Description) -> bool:
+    return (
+        (said.least is None or value >= said.least)
+        and (said.above is None or value > said.above)
+        and (said.most is None or value <= said.most)
+        and (said.below is None or value < said.below)
+        and not math.isnan(value)
+    )
 
 
 def _range_in_words(said: Description) -> str:
@@ -352,11 +387,8 @@ def parse_settings(
     if file is None and fallback is not None:
         logger.info("No --config given: taking the demo configuration, %s.", fallback)
         file = fallback
-    hints = typing.get_type_hints(config_class)
     values = {} if file is None else (read or file_values)(config_class, file)
-    for key, value in given.items():
-        values[key] = convert(value, hints[key], f"--{key}")
-    return config_class(**values)
+    return config_class(**values | typed_values(config_class, given, "--"))
 
 
 def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
@@ -375,17 +407,28 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     Args:
         config_class: The configuration's dataclass.
         values: Setting to value.
-        where: The file, or the place in one, for messages.
+        where: The file, or the place in one, for messages; "--" for flags.
 
     Raises:
-        ConfigError: On an unknown key, or a value that does not fit.
+        ConfigError: Naming every unknown key, and every value that does not fit.
     """
-    hints, known = typing.get_type_hints(config_class), [each.name for each in fields(config_class)]
-    for key in values:
+    hints, known = typing.get_type_hints(config_class), {each.name: each for each in fields(config_class)}
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in values.items():
         if key not in known:
             meant = did_you_mean(key, known)
-            raise ConfigError(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
-    return {key: convert(value, hints[key], f"{where}: {key}") for key, value in values.items()}
+            problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
+            continue
+        try:
+            found[key] = convert(value, hints[key], f"--{key}" if where == "--" else f"{where}: {key}")
+        except ConfigError as error:
+            problems += error.lines()
+    if problems:
+        raise ConfigError(
+            *problems, *(wrong for key, value in found.items() for wrong in _value_problems(known[key], value))
+        )
+    return found
 
 
 def load_settings(config_class: type[C], path: str | Path) -> C:

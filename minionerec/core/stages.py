@@ -34,8 +34,8 @@ class StageSpec:
         config: Its configuration class, as "module:class".
         run: Its function, as "module:function".
         launched: Whether it is started by `accelerate launch`, in one process or several.
-        demo: Step of a demo recipe whose settings are taken where no `--config` is given; None where there is none.
-        alone: Settings that say everything; with one of them on the command line no demo configuration is taken.
+        demo: Step of the demo recipe whose settings are taken where the command line names no file, input or output;
+            None where there is none.
         makes: Kinds of artefacts that it makes beside the kind of its configuration.
         shown: Whether a recipe's run shows again, at its end, what the stage printed.
     """
@@ -46,7 +46,6 @@ class StageSpec:
     run: str
     launched: bool = False
     demo: str | None = None
-    alone: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
     shown: bool = False
 
@@ -78,27 +77,24 @@ STAGES = {
             "Turn a source of items and interactions into a corpus: checked, indexed and split.",
             "minionerec.data.config:PrepareConfig",
             "minionerec.data.prepare:run_prepare",
-            demo="demo#data",
         ),
         StageSpec(
             "embed-items",
             "Turn the text of each item into a vector.",
             "minionerec.sid.embed.config:EmbedConfig",
-            "minionerec.sid.embed.stage:run_embed",
+            "minionerec.sid.embed.vectors:run_embed",
         ),
         StageSpec(
             "build-sids",
             "Give every item of a corpus a semantic ID.",
             "minionerec.sid.config:SidConfig",
             "minionerec.sid.build:run_build_sids",
-            demo="demo#sids",
         ),
         StageSpec(
             "sid-report",
             "Set tables of semantic IDs side by side on one page, before any training.",
             "minionerec.reports.config:SidReportConfig",
             "minionerec.reports.sid_report:run_sid_report",
-            demo="demo/pages#sid_report",
         ),
         StageSpec(
             "sft",
@@ -129,7 +125,6 @@ STAGES = {
             "minionerec.training.config:CatalogueTrainConfig",
             "minionerec.training.catalogue:run_catalogue",
             launched=True,
-            demo="demo#catalogue",
         ),
         StageSpec(
             "train-tiger",
@@ -182,7 +177,6 @@ STAGES = {
             "minionerec.reports.config:LevelsConfig",
             "minionerec.reports.levels:run_levels",
             demo="demo#levels",
-            alone=("path", "predictions"),
         ),
         StageSpec(
             "compare",
@@ -196,7 +190,6 @@ STAGES = {
             "Write report.md and report.html from finished predictions, and print the table.",
             "minionerec.reports.config:ReportConfig",
             "minionerec.reports.report:run_report",
-            demo="demo#report",
             shown=True,
         ),
         StageSpec(
@@ -211,7 +204,6 @@ STAGES = {
             "gaps.",
             "minionerec.reports.experiment_log.config:ExperimentLogConfig",
             "minionerec.reports.experiment_log.stage:run_experiment_log",
-            demo="demo/pages#log",
         ),
         StageSpec(
             "recommend",

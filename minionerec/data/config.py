@@ -33,13 +33,13 @@ class PrepareConfig(StageConfig):
     kind: ClassVar[str] = "corpus"
 
     source: str = setting(
-        "demo",
-        "where rows come from: 'demo' (data/demo), 'published' (the MiniOneRec layout; needs category), 'tables' (any "
-        "two tables), 'amazon2018' or 'amazon2023' (raw reviews and metadata), 'movielens', 'recbole' (.inter and "
-        ".item) or 'user_items' (lines of 'user item item ...')",
+        "tables",
+        "where interactions come from: 'tables' (any two tables), 'demo' (data/demo), 'published' (the MiniOneRec "
+        "layout; needs category), 'amazon2018' or 'amazon2023' (raw reviews and metadata), 'movielens', 'recbole' "
+        "(.inter and .item) or 'user_items' (lines of 'user item item ...')",
         known=SOURCES,
     )
-    output: str = setting("runs/demo/corpus", "directory to write the corpus to", required=True, decides=False)
+    output: str = setting("", "directory to write the corpus to", required=True, decides=False)
     category: str | None = setting(None, "published: how the files' names begin, e.g. Industrial_and_Scientific")
     root: str | None = setting(
         None,

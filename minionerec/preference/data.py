@@ -19,7 +19,7 @@ from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.times import read_times
 from minionerec.preference.config import ANSWERS
-from minionerec.sid.embed.ready import check_vectors
+from minionerec.sid.embed.stored import check_vectors
 
 logger = get_logger(__name__)
 

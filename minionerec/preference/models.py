@@ -19,10 +19,10 @@ Deviations from the published training, none of which changes what a step expect
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +49,10 @@ USER_WIDTH = 32
 MIN_DELTA = 1e-3
 """Fall of the validation CE, in nats, that counts as an improvement."""
 ARRAYS, ABOUT = "model.safetensors", "model.json"
+_MLP_SETTINGS = (
+    *("activation", "dropout", "scale", "embedding_std", "learning_rate", "weight_decay", "batch_size", "max_epochs"),
+    *("patience", "position_bias"),
+)
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.01),
     "relu": functional.relu,
@@ -485,39 +489,6 @@ class EarlyStopping:
         return self.waited >= self.patience
 
 
-@dataclass(frozen=True)
-class MlpSettings:
-    """Settings of a network's training; those without a word here are `PreferenceConfig`'s.
-
-    Attributes:
-        siamese: See `PairNetwork`.
-        full_batch: One step per target on all its rows instead of batches.
-        monitor: Validation CE that says when to stop: "pooled" over rows, or "macro_target", the mean of the targets'.
-    """
-
-    siamese: bool
-    activation: str = "leaky_relu"
-    dropout: float = 0.15
-    scale: str = "standardize"
-    embedding_std: float = 0.1
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-3
-    batch_size: int = 1024
-    max_epochs: int = 200
-    patience: int = 10
-    position_bias: bool = True
-    full_batch: bool = False
-    monitor: Literal["pooled", "macro_target"] = "pooled"
-
-    @classmethod
-    def of(cls, config: PreferenceConfig, model: str) -> "MlpSettings":
-        """Those of a configuration, or the published report's for `mlp_concat` under compat."""
-        given = {each.name: getattr(config, each.name) for each in fields(cls) if hasattr(config, each.name)}
-        if config.compat == COMPAT and model == "mlp_concat":
-            given |= {"scale": "none", "embedding_std": 1.0, "full_batch": True, "monitor": "macro_target"}
-        return cls(siamese=model == "mlp_siamese", **given)
-
-
 @dataclass
 class MlpModel(PreferenceModel):
     """A trained network with the scaling of its features.
@@ -578,35 +549,43 @@ class MlpModel(PreferenceModel):
         return {"mean": self.mean, "spread": self.spread, **state}
 
 
-def train_mlp(data: Comparisons, folds: np.ndarray, seed: int, chosen: MlpSettings) -> MlpModel:
-    """Train one network until validation says to stop; it has its best weights then, and keeps its last.
+def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, name: str) -> MlpModel:
+    """Train "mlp_concat" or "mlp_siamese" until validation says to stop; it has its best weights then, keeps its last.
+
+    Under compat `mlp_concat` is trained as published: raw features, user vectors from N(0, 1), one step per target on
+    all its rows, and a stop by the mean of the targets' validation CE in place of the mean over rows.
 
     Raises:
         ConfigError: If the validation loss becomes NaN, or a target has fewer than two rows to train on.
     """
-    torch.manual_seed(seed)
+    published, siamese = config.compat == COMPAT and name == "mlp_concat", name == "mlp_siamese"
+    settings: dict[str, Any] = {key: getattr(config, key) for key in _MLP_SETTINGS} | {"siamese": siamese}
+    settings |= {"scale": "none", "embedding_std": 1.0} if published else {}
+    settings |= {"full_batch": published, "monitor": "macro_target" if published else "pooled"}
+    torch.manual_seed(config.seed)
     train, valid = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VALID)
     users, width = len(data.users), data.features.shape[1]
-    same = {name: getattr(chosen, name) for name in ("siamese", "activation", "dropout", "position_bias")}
-    network = PairNetwork(width, users, len(data.targets), embedding_std=chosen.embedding_std, **same)
+    shape = {key: settings[key] for key in ("siamese", "activation", "dropout", "position_bias", "embedding_std")}
+    network = PairNetwork(width, users, len(data.targets), **shape)
     trained = np.unique(data.user[train])
     network.known[:] = torch.from_numpy(np.isin(np.arange(users), trained))
-    scaling = standardisation(data, train) if chosen.scale == "standardize" else (np.float32(0), np.float32(1))
+    scale = settings["scale"]
+    scaling = standardisation(data, train) if scale == "standardize" else (np.float32(0), np.float32(1))
     mean, spread = (np.zeros(width, dtype=np.float32) + part for part in scaling)
-    model = MlpModel(network, mean, spread, chosen.scale == "l2")
-    model.settings = {each.name: getattr(chosen, each.name) for each in fields(chosen)}
-    optimiser = torch.optim.AdamW(network.parameters(), lr=chosen.learning_rate, weight_decay=chosen.weight_decay)
-    rng, items = np.random.default_rng([seed, 11]), model.table(data.features)
+    model = MlpModel(network, mean, spread, scale == "l2")
+    model.settings = settings
+    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    rng, items = np.random.default_rng([config.seed, 11]), model.table(data.features)
     held, user = data.take(valid), np.where(np.isin(data.user, trained), data.user, -1)[valid]
 
     def batches() -> list[np.ndarray]:
         """The rows of each step of one epoch; a comparison's targets stay together."""
-        if chosen.full_batch:
+        if published:
             return [train[data.target[train] == t] for t in range(len(data.targets))]
         comparisons, number = np.unique(data.comparison[train], return_inverse=True)
         position = rng.permutation(len(comparisons))[number]
         order = np.argsort(position, kind="stable")
-        count = max(1, round(len(comparisons) / chosen.batch_size))
+        count = max(1, round(len(comparisons) / config.batch_size))
         cuts = np.searchsorted(position[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
         return [train[part] for part in np.split(order, cuts)]
 
@@ -627,14 +606,14 @@ def train_mlp(data: Comparisons, folds: np.ndarray, seed: int, chosen: MlpSettin
 
     if min(len(rows) for rows in batches()) < 2:
         raise ConfigError("a target has fewer than 2 rows to train on; BatchNorm needs more. Drop it from targets.")
-    stopping = EarlyStopping(chosen.patience)
-    for epoch in range(chosen.max_epochs):
+    stopping = EarlyStopping(config.patience)
+    for epoch in range(config.max_epochs):
         network.train()
         train_loss = float(np.mean([step(rows) for rows in batches()]))
         p = model.predict(data, valid, user)
         ce = cross_entropy(held.y, p)
         groups = [ce[held.target == t].mean() for t in np.unique(held.target)]
-        loss = float(np.mean(groups) if chosen.monitor == "macro_target" else ce.mean())
+        loss = float(np.mean(groups) if published else ce.mean())
         found = (train_loss, loss, float(((p > 0.5) == (held.y == 1)).mean()))
         for values, value in zip(model.history.values(), found, strict=True):
             values.append(value)
@@ -653,7 +632,7 @@ def fit_model(config: PreferenceConfig, model: str, data: Comparisons, folds: np
     if model in ("majority", "agreeing_user"):
         return Lookup({"majority": majority, "agreeing_user": agreeing_user}[model](data, folds))
     if model.startswith("mlp_"):
-        return train_mlp(data, folds, config.seed, MlpSettings.of(config, model))
+        return train_mlp(data, folds, config, model)
     return fit_bradley_terry(data, folds, model, config.position_bias)
 
 

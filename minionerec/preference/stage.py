@@ -52,14 +52,7 @@ from minionerec.preference.synthetic import COMPARISONS, FEATURES, make_populati
 
 logger = get_logger(__name__)
 
-RESULTS, PREDICTIONS, FOLDS, SUMMARY, CONFIG, DATA = (
-    "results.json",
-    "predictions.csv",
-    "folds.parquet",
-    "summary.txt",
-    "config.yaml",
-    "data",
-)
+RESULTS, PREDICTIONS, DATA = "results.json", "predictions.csv", "data"
 
 
 @dataclass(frozen=True)
@@ -112,8 +105,8 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
             for path in work.folder.iterdir():
                 if path.is_dir():
                     shutil.copytree(path, place / path.name)
-            pd.DataFrame({"fold": folds}).to_parquet(place / FOLDS)
-            (place / CONFIG).write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
+            pd.DataFrame({"fold": folds}).to_parquet(place / "folds.parquet")
+            (place / "config.yaml").write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
     return PreferenceResult(stage.output, False)
 
 
@@ -152,7 +145,7 @@ def _measure(
     """Write predictions, the model and, last, the results of one model."""
     place = folder / name
     place.mkdir()
-    test = np.flatnonzero(folds == TEST)
+    valid, test = np.flatnonzero(folds == VALID), np.flatnonzero(folds == TEST)
     known = np.isin(data.user, data.user[folds == TRAIN])
     user = np.where(known, data.user, -1)
     held, p = data.take(test), fitted.predict(data, test, user[test])
@@ -173,6 +166,8 @@ def _measure(
             found["truth"] = against_truth(folder / DATA, data, folds, test, guess, utilities)
         return found
 
+    share, common = agreement(data)
+    shares = [[None if np.isnan(value) else float(value) for value in row] for row in share]
     results = {
         "model": name,
         "seed": config.seed,
@@ -188,17 +183,17 @@ def _measure(
         "settings": dict(fitted.settings),
         "chosen": dict(fitted.chosen),
         "history": dict(fitted.history),
-        "validation": _validation(data, folds, fitted, user),
+        "validation": by_target(data.take(valid), fitted.predict(data, valid, user[valid])),
         "test": by_target(held, p),
         "overall": overall(p, swapped),
         "last": None if late is None else overall(late, None),
         "against": _against(before, held, p, config),
         "user_table": user_table(held, p, np.bincount(data.user[np.unique(data.comparison, return_index=True)[1]])),
-        "agreement": _agreement(data),
+        "agreement": {"user": short_ids(data.users), "n": common.tolist(), "share": shares},
         "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
         "versions": package_versions(),
     }
-    (place / SUMMARY).write_text(_in_words(results), encoding="utf-8")
+    (place / "summary.txt").write_text(_in_words(results), encoding="utf-8")
     (place / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -214,11 +209,6 @@ def _split_record(config: PreferenceConfig, data: Comparisons, folds: np.ndarray
     }
 
 
-def _validation(data: Comparisons, folds: np.ndarray, fitted: PreferenceModel, user: np.ndarray) -> dict[str, Any]:
-    valid = np.flatnonzero(folds == VALID)
-    return by_target(data.take(valid), fitted.predict(data, valid, user[valid]))
-
-
 def _against(
     before: dict[str, pd.DataFrame], held: Comparisons, p: np.ndarray, config: PreferenceConfig
 ) -> dict[str, dict[str, dict[str, float]]]:
@@ -231,13 +221,6 @@ def _against(
             for key, of in (("accuracy", correct), ("ce", cross_entropy))
         }
     return found
-
-
-def _agreement(data: Comparisons) -> dict[str, Any]:
-    """Who chooses alike how often, over all rows."""
-    share, n = agreement(data)
-    shares = [[None if np.isnan(value) else float(value) for value in row] for row in share]
-    return {"user": short_ids(data.users), "n": n.tolist(), "share": shares}
 
 
 def few_shot(

@@ -1,12 +1,13 @@
 """Settings of `minionerec recommend` and `export`; light to import, so that `--help` answers at once."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from minionerec.core.artefacts import read_manifest, unchanged_input
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
 from minionerec.recommend.evaluation.config import DTYPES
@@ -95,13 +96,13 @@ class RecommendConfig(StageConfig):
         "auto", "dtype of a checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
     )
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if bool(self.checkpoint) == bool(self.ranker):
-            raise ConfigError("give either --checkpoint, a directory, or --ranker, your own.")
+            yield "give either --checkpoint, a directory, or --ranker, your own."
         if self.ranker and not self.corpus:
-            raise ConfigError("corpus is empty; a ranker of your own needs --corpus.")
+            yield "corpus is empty; a ranker of your own needs --corpus."
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read: of a checkpoint its corpus too, of a user's own ranker the file it is written in."""
@@ -119,18 +120,18 @@ class ExportConfig(StageConfig):
     kind: ClassVar[str] = "export"
 
     checkpoint: str = setting(
-        "runs/demo/grpo",
+        "",
         "checkpoint of a language model (minionerec sft, grpo)",
         required=True,
         reads="checkpoint",
     )
     corpus: str = setting(
-        "runs/demo/corpus",
+        "",
         "corpus that it was trained on: of items that share an SID the more popular are named first",
         required=True,
         reads="corpus",
     )
-    output: str = setting("runs/demo/export", "directory to write", required=True, decides=False)
+    output: str = setting("", "directory to write", required=True, decides=False)
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
     examples: int = setting(5, "prompts written down with the lists that are to be expected", least=1)
     beams: int = setting(10, "beam width of those lists, and their length", least=2)

@@ -21,8 +21,8 @@ from minionerec.models.decoding.branches import check_scores, check_search, eval
 from minionerec.models.decoding.guide import reached
 from minionerec.models.decoding.trie import Trie
 from minionerec.recommend.items import CatalogueItems
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker
+from minionerec.recommend.rankers.protocol import Allowed, Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Recommended, Request
 
@@ -110,15 +110,15 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
         raise ConfigError(f"branches is {branches}; it must be at least 0.")
     listed = recommender.answer([request])[0].items
     items, ranker = recommender.items, recommender.ranker
-    history, mask, without, _, moment = recommender.understand(request)
+    query, mask, without, _ = recommender.understand(request)
     places = [place for item in listed if (place := items.index(item.item_id)) is not None]
-    sources = list(dict.fromkeys(history[::-1].tolist()))[:SOURCES]
-    reasons = _by_leaving_out(recommender, history, moment, sources, listed, places)
+    sources = list(dict.fromkeys(query.histories[0][::-1].tolist()))[:SOURCES]
+    reasons = _by_leaving_out(recommender, query, sources, listed, places)
     tree: list[Node] = []
     if isinstance(ranker, LanguageRanker):
         allowed = Allowed.of_masks([mask], [without], len(items))
         open_items = None if allowed.unrestricted else allowed.row(0)
-        tree = _Growth(ranker, history, moment, places).tree(items, open_items, branches)
+        tree = _Growth(ranker, query, places).tree(items, open_items, branches)
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, places) if model.pairs is not None else None
@@ -129,8 +129,7 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
 
 def _by_leaving_out(
     recommender: Recommender,
-    history: np.ndarray,
-    moment: int,
+    query: Queries,
     sources: Sequence[int],
     listed: Sequence[Recommended],
     places: Sequence[int],
@@ -142,9 +141,10 @@ def _by_leaving_out(
         return reasons
     only = np.zeros(len(items), dtype=bool)
     only[places] = True
+    history = query.histories[0]
     histories = [history, *(history[history != source] for source in sources)]
     allowed = Allowed.of_masks([only] * len(histories), [()] * len(histories), len(items))
-    ranking = recommender.rank(histories, [moment] * len(histories), len(places), allowed)
+    ranking = recommender.ranker.rank(query.with_histories(histories), len(places), allowed)
     scores = [dict(zip(*row, strict=True)) for row in zip(ranking.items, ranking.scores, strict=True)]
     for item, place in zip(listed, places, strict=True):
         for source, without in zip(sources, scores[1:], strict=True):
@@ -212,8 +212,7 @@ class _Growth:
 
     Args:
         ranker: The checkpoint.
-        history: Items of the history, oldest first.
-        moment: When the next item is wanted, see `Understood`.
+        query: The query, one.
         places: Item indices.
 
     Attributes:
@@ -221,10 +220,10 @@ class _Growth:
         above: Prefixes of the items' SIDs, and the SIDs' own nodes.
     """
 
-    def __init__(self, ranker: LanguageRanker, history: np.ndarray, moment: int, places: Sequence[int]):
+    def __init__(self, ranker: LanguageRanker, query: Queries, places: Sequence[int]):
         self.ranker = ranker
         self.found: dict[int, tuple[list[int], list[float]]] = {}
-        model, prompts = ranker.bundle.model, ranker.prompts([history], [moment]).ids
+        model, prompts = ranker.bundle.model, ranker.prompts(query).ids
         self.trie = trie = check_search(model, prompts, ranker.trie)
         levels = _prefixes(trie, ranker.table.sid_numbers[list(places)].tolist())
         self.above = set().union(*levels)

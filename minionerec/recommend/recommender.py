@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +13,13 @@ import numpy as np
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import MOMENTS
-from minionerec.data.moments import UNKNOWN as UNTOLD
+from minionerec.data.moments import MOMENTS, UNKNOWN
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.load import load_ranker, tells_moments
-from minionerec.recommend.rankers.protocol import Ranker, Ranking
+from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
 
@@ -32,18 +31,16 @@ class Understood(NamedTuple):
     """A request in item indices.
 
     Attributes:
-        history: int32, the newest items of its history that the ranker reads, oldest first.
+        query: What the ranker gets, one query: the newest items of the history that it reads, and the context.
         mask: bool (N,), the items that may be listed; None for all.
         without: Items that may not be listed, whatever the mask says.
         unknown: Ids that are of no item.
-        moment: When the next item is wanted, a place in `minionerec.data.moments.MOMENTS`; unknown without a history.
     """
 
-    history: np.ndarray
+    query: Queries
     mask: np.ndarray | None
     without: Collection[int]
     unknown: tuple[str, ...]
-    moment: int
 
 
 class Listed(NamedTuple):
@@ -58,6 +55,13 @@ class Listed(NamedTuple):
     items: Sequence[int]
     scores: Sequence[float]
     unknown: tuple[str, ...]
+
+
+def _as_texts(ids: Any) -> Any:
+    """Item ids as the corpus has them: whole numbers, of a data frame's column too, as texts."""
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        return ids
+    return [str(each) if isinstance(each, Integral) and not isinstance(each, bool) else each for each in ids]
 
 
 class Recommender:
@@ -135,22 +139,23 @@ class Recommender:
         """
         return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history)
 
-    def recommend(self, history: Collection[str], k: int = 10, **more: Any) -> Answer:
+    def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
 
         Args:
-            history: Item ids, oldest first.
+            history: Item ids, oldest first; ids that are whole numbers in the user's own tables may be given as such.
             k: Length of the list.
             more: The other fields of `minionerec.recommend.requests.Request`, by name.
 
         Raises:
             RequestError: Naming what is wrong with the request.
         """
-        return self.answer([Request(history, k, **more)])[0]
+        return self.recommend_many([history], k, **more)[0]
 
-    def recommend_many(self, histories: Sequence[Collection[str]], k: int = 10, **more: Any) -> list[Answer]:
+    def recommend_many(self, histories: Sequence[Collection[str | int]], k: int = 10, **more: Any) -> list[Answer]:
         """The best items after each history, all asked the same; see `recommend`."""
-        return self.answer([Request(history, k, **more) for history in histories])
+        more |= {name: _as_texts(more[name]) for name in ("only", "without") if more.get(name) is not None}
+        return self.answer([Request(_as_texts(history), k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to any requests, found in one batch.
@@ -171,26 +176,17 @@ class Recommender:
         for k, places in self._by_width([request.k for request in requests]).items():
             group = [understood[place] for place in places]
             allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
-            histories, moments = [each.history for each in group], [each.moment for each in group]
-            ranking = self.rank(histories, moments, k, None if allowed.unrestricted else allowed)
+            queries = Queries.joined([each.query for each in group])
+            ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
             for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
                 length = requests[place].k
                 found[place] = Listed(items[:length], scores[:length], each.unknown)
         return [found[place] for place in range(len(requests))]
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether the model was told in training when the next item came, so that requests may say it too."""
-        return tells_moments(self.ranker)
-
-    def rank(
-        self, histories: Sequence[np.ndarray], moments: Sequence[int], k: int, allowed: Allowed | None = None
-    ) -> Ranking:
-        """What the ranker says of histories, told their moments if it can be; see `Understood` and `Ranker.rank`."""
-        if tells_moments(self.ranker):
-            told = [moment if len(each) else UNTOLD for each, moment in zip(histories, moments, strict=True)]
-            return self.ranker.rank(histories, k, allowed, told)
-        return self.ranker.rank(histories, k, allowed)
+    def context(self) -> frozenset[str]:
+        """What of a request the model reads beside the history; see `context_used`."""
+        return context_used(self.ranker)
 
     def probabilities(
         self, items: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray
@@ -221,7 +217,7 @@ class Recommender:
         Raises:
             RequestError: Naming what is wrong with it.
         """
-        moment = self._moment(request.moment)
+        context = self._session_context(request.moment)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         mask = self.items.mask(request.where) if request.where else None
@@ -233,17 +229,16 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Understood(newest, mask, without, tuple(missing), moment if len(newest) else UNTOLD)
+        return Understood(Queries([newest], context), mask, without, tuple(missing))
 
-    def _moment(self, said: str) -> int:
-        """What a request says of its moment, as a place in `MOMENTS`."""
-        moment = MOMENTS.index(said)
-        if moment != UNTOLD and not self.tells_moments:
+    def _session_context(self, said: str) -> np.ndarray:
+        """The session context of a request: int8 (1,), a position in `MOMENTS`."""
+        if MOMENTS.index(said) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "moment",
                 f"is {said!r}, but this model was not told moments in training. Leave it out, or take one that was.",
             )
-        return moment
+        return np.array([MOMENTS.index(said)], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; what is of no item goes to `missing`."""

@@ -95,7 +95,7 @@ class SidReportConfig(EncoderConfig):
         reads="sids",
     )
     output: str = setting(
-        "runs/demo/sid_report",
+        "",
         "directory to write sid_report.html, sid_report.md and diagnostics.json into",
         required=True,
         decides=False,

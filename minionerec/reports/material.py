@@ -27,9 +27,9 @@ from minionerec.metrics.ranking import (
 )
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import NAMES, RECENT, Chosen, chosen_baselines
 from minionerec.recommend.rankers.lists import rank_rows
+from minionerec.recommend.rankers.protocol import Allowed
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.ground import Ground, read_ground
 from minionerec.reports.reference import Reference, load_reference

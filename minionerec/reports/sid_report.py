@@ -19,10 +19,9 @@ from minionerec.reports.config import SidReportConfig
 from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
 from minionerec.reports.ground import shorten
 from minionerec.reports.page import write_page
-from minionerec.sid.diagnostics import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.sid.report import REPORT_FILE
+from minionerec.sid.report import HITS, REPORT_FILE, Diagnostics, diagnose, gather_evidence, prefix_numbers
 from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
@@ -252,7 +251,7 @@ class SidReportResult:
     Attributes:
         html: The page.
         markdown: The same content as Markdown, without plots.
-        diagnostics: Display name to the unrounded measures (`minionerec.sid.diagnostics.Diagnostics` as objects).
+        diagnostics: Display name to the unrounded measures (`minionerec.sid.report.Diagnostics` as objects).
         up_to_date: Whether an earlier page from the same inputs was kept.
     """
 

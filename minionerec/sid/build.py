@@ -1,23 +1,345 @@
 """The stage that gives every item of a corpus a semantic ID."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import read_json, write_text_atomic
+import numpy as np
+
+from minionerec.core.artefacts import read_json, read_manifest, write_text_atomic
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
+from minionerec.core.recorder import Clock
 from minionerec.core.stage import Stage
+from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.config import encoder_inputs
-from minionerec.sid.embed.items import ItemTexts
-from minionerec.sid.methods import MAKERS, MethodInputs, resolve
-from minionerec.sid.quantiser import CODEBOOKS_FILE
-from minionerec.sid.report import REPORT_FILE, report_lines, sid_report
-from minionerec.sid.table import INDEX_FILE, SidTable
+from minionerec.sid.embed.stored import VectorRows
+from minionerec.sid.embed.texts import FittedTexts, HasItems, ItemTexts
+from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
+from minionerec.sid.kmeans import (
+    check_vectors,
+    distances,
+    encode,
+    fit_codebook_sizes,
+    fit_residual,
+    product_kmeans,
+    residual_kmeans,
+    sample_size,
+    training_rows,
+)
+from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
+from minionerec.sid.report import REPORT_FILE, level_use, report_lines, sid_report
+from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 
 logger = get_logger(__name__)
+
+
+# How codes come about: one function for each method of the stage that builds semantic IDs.
+
+# Codes of any number of items in one pass over their vectors, which may lie in a file.
+
+_ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.kmeans.encode`: the same products, the same codes
+
+
+def assign(
+    vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of all items as of `encode`, and how far they lie from them, in one pass over the vectors.
+
+    Args:
+        vectors: float (N, D), read block by block, each block by one thread.
+        codebooks: Per level float32 (C_l, D).
+        threads: Blocks that are at work at a time.
+        device: As for `residual_kmeans`.
+
+    Returns:
+        Codes, int32 (N, L); and squared distances of vectors and reconstructions, float32 (N,).
+    """
+    from threadpoolctl import threadpool_limits
+
+    codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
+
+    books = None
+    if device != "cpu":
+        from minionerec.sid.on_device import CodesOn
+
+        books = CodesOn(codebooks, device)
+
+    def block(start: int) -> None:
+        rows = slice(start, min(start + _ROWS, len(vectors)))
+        if books is not None:
+            codes[rows], left[rows] = books.encode(np.asarray(vectors[rows], dtype=np.float32))
+            return
+        residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
+        for level, codebook in enumerate(codebooks):
+            codes[rows, level] = distances(residuals, codebook).argmin(axis=1)
+            residuals -= codebook[codes[rows, level]]
+        left[rows] = np.einsum("nd,nd->n", residuals, residuals)
+
+    with threadpool_limits(limits=1), ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(block, range(0, len(vectors), _ROWS)):
+            pass
+    return codes, left
+
+
+SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further from their codes than when they got them
+
+
+@dataclass(frozen=True)
+class CodesAndPoints:
+    """Codes before collisions are resolved, int32 (N, L), and the points that they were made from, float32 (N, D).
+
+    `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
+
+    Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
+    all other rows, and `taken` those that no new item may have. `fitted` is what TF-IDF was fitted on, where it
+    made their vectors.
+    """
+
+    codes: np.ndarray
+    points: VectorRows | None = None
+    quantiser: Quantiser | None = None
+    new: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    taken: np.ndarray | None = None
+    fitted: FittedTexts | None = None
+    left: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class MethodInputs:
+    """What every method gets.
+
+    Attributes:
+        corpus: The corpus, or its items.
+        config: The stage's settings.
+        inputs: Name to path of what the stage reads.
+        counts: Gets what is counted on the way.
+        clock: Who counts the seconds of encoding texts.
+    """
+
+    corpus: HasItems
+    config: SidConfig
+    inputs: Mapping[str, Path]
+    counts: dict[str, Any]
+    clock: Clock
+
+    @cached_property
+    def item_ids(self) -> Sequence[str]:
+        """The N item ids, in item order."""
+        return ids_of(self.corpus.items)
+
+    def vectors(self, fitted: FittedTexts | None = None) -> np.ndarray:
+        """Vectors of the items, float32 (N, D); of TF-IDF that was fitted on other texts, if there are some."""
+        with self.clock.phase("embed"):
+            return make_vectors(self.corpus, self.config, self.counts, None if fitted is None else fitted.texts)
+
+    def rows(self) -> VectorRows:
+        """Vectors of the items, float32 (N, D), which stay in their file where they are many and the method allows."""
+        if not self.config.in_blocks:
+            return self.vectors()
+        with self.clock.phase("embed"):
+            return vectors_in_blocks(self.corpus, self.config, self.counts)
+
+    def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
+        """The rows that codebooks are fitted on, ascending, and how many they are, which is said."""
+        config, per_code = (
+            self.config,
+            None if self.config.method.startswith("rq_vae") else self.config.train_points_per_code,
+        )
+        size = sample_size(len(vectors), sizes, per_code, config.fit_rows or None)
+        if config.fit_rows or not isinstance(vectors, np.ndarray):
+            self.counts.update(fit_rows=size)
+            logger.info("Fitting on %s of %s items, drawn with seed %d.", f"{size:,}", f"{len(vectors):,}", config.seed)
+        return training_rows(len(vectors), size, config.seed), size
+
+
+def _make_published(given: MethodInputs) -> CodesAndPoints:
+    path, item_ids = given.inputs["index"], given.item_ids
+    table = SidTable.load_index(path, item_ids)
+    left_over = index_size(path) - len(item_ids)
+    if left_over:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs are left out.", path, left_over)
+    given.counts.update(items=len(item_ids), items_only_in_index=left_over)
+    return CodesAndPoints(table.codes)
+
+
+def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
+    """The same SIDs, each at another item: the shape of a table without its sense."""
+    codes = _make_published(given).codes
+    return CodesAndPoints(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
+
+
+def _sizes(vectors: VectorRows, config: SidConfig) -> Sequence[int]:
+    wished = config.wished_sizes
+    return fit_codebook_sizes(wished, len(vectors)) if config.fit_sizes else wished
+
+
+def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
+    config, vectors = given.config, given.rows()
+    device = "cpu"
+    if config.device not in ("auto", "cpu"):
+        from minionerec.sid.rq_vae import torch_device
+
+        device = str(torch_device(config.device))
+    sizes = _sizes(vectors, config)
+    trained, size = given.sample(vectors, sizes)
+    if balanced or isinstance(vectors, np.ndarray):
+        codes, codebooks = residual_kmeans(
+            vectors,
+            sizes,
+            config.seed,
+            config.iterations,
+            balanced=balanced,
+            train_rows=size,
+            threads=config.threads,
+            device=device,
+        )
+        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
+    check_vectors(vectors, sizes)
+    with given.clock.phase("fit"):
+        points = vectors[trained]
+        codebooks = fit_residual(points, sizes, config.seed, config.iterations, threads=config.threads, device=device)
+        del points
+    return _assigned(given, vectors, Quantiser(codebooks), device)
+
+
+def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
+    """Codes of points in a file, whose codebooks are known."""
+    with given.clock.phase("assign"):
+        codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
+    return CodesAndPoints(codes, points, quantiser, left=left)
+
+
+def _make_opq(given: MethodInputs) -> CodesAndPoints:
+    config, vectors = given.config, given.rows()
+    sizes = _sizes(vectors, config)
+    trained, _ = given.sample(vectors, sizes)
+    check_vectors(vectors, sizes)
+    with given.clock.phase("fit"):
+        points = vectors[trained]
+        codes, codebooks = product_kmeans(points, sizes, config.seed, config.iterations, threads=config.threads)
+        del points
+    if isinstance(vectors, np.ndarray):
+        codes = codes if len(codes) == len(vectors) else encode(vectors, codebooks, config.threads)
+        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
+    return _assigned(given, vectors, Quantiser(codebooks))
+
+
+def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
+    from minionerec.sid.rq_vae import fit_rq_vae
+
+    config, vectors = given.config, given.rows()
+    sizes = _sizes(vectors, config)
+    trained, size = given.sample(vectors, sizes)
+    with given.clock.phase("fit"):
+        fit = fit_rq_vae(
+            vectors[trained] if size < len(vectors) else vectors[:],
+            sizes,
+            config.seed,
+            plus=plus,
+            hidden_sizes=config.hidden_sizes,
+            latent_size=config.latent_size,
+            epochs=config.epochs,
+            learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
+            batch_size=config.train_batch,
+            patience=config.patience,
+            threads=config.threads,
+            device=config.device,
+        )
+    given.counts.update(
+        checks=len(fit.errors), best_check=fit.best, decoded_error=fit.errors[fit.best], revived_codes=fit.revived
+    )
+    quantiser = fit.quantiser
+    if isinstance(vectors, np.ndarray):
+        return CodesAndPoints(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
+    return _assigned(given, EncodedVectors(vectors, quantiser), quantiser)
+
+
+def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
+    """Check that TF-IDF is asked for as it was when the SIDs were first made.
+
+    Raises:
+        ConfigError: Naming the setting that differs.
+    """
+    then = read_manifest(folder)["settings"]
+    for name in ("dimensions", "seed"):
+        if then.get("encoder") == "tfidf" and then[name] != getattr(config, name):
+            raise ConfigError(
+                f"{name} is {getattr(config, name)}, but {folder} was made with {then[name]}, and only the same TF-IDF "
+                f"gives new items vectors of its space. Give --{name} {then[name]}."
+            )
+
+
+def _make_appended(given: MethodInputs) -> CodesAndPoints:
+    folder = given.inputs["append_to"]
+    base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
+    fitted = None
+    if given.config.encoder == "tfidf":
+        _check_same_tfidf(folder, given.config)
+        fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
+    rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
+    found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
+    points = quantiser.points(given.vectors(fitted))
+    known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+    kept, levels = base.codes[found[known]], len(quantiser.codebooks)
+    before = read_json(folder / REPORT_FILE)["levels"][levels - 1]["error"]
+    if len(known):
+        now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
+        if now is not None and now > before + SPACE_TOLERANCE:
+            raise DataError(
+                f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
+                f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
+                "changed. Take the encoder that made the first ones, or build all SIDs anew."
+            )
+    gone = len(base) - len(known)
+    if gone:
+        logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
+    given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
+    codes = encode(points[new], quantiser.codebooks, given.config.threads)
+    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted)
+
+
+MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
+    "residual_kmeans": partial(_make_kmeans, balanced=False),
+    "balanced_kmeans": partial(_make_kmeans, balanced=True),
+    "opq": _make_opq,
+    "rq_vae": partial(_make_rq_vae, plus=False),
+    "rq_vae_plus": partial(_make_rq_vae, plus=True),
+    "published": _make_published,
+    "shuffled": _make_shuffled,
+    "append": _make_appended,
+}
+
+
+def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
+    """Codes of all items of the corpus without collisions, as far as the settings wish."""
+    books = made.quantiser.codebooks if made.quantiser else None
+    if made.new is None or made.kept is None or made.points is None:
+        return resolve_collisions(
+            made.codes,
+            config.collisions,
+            vectors=made.points,
+            codebooks=books,
+            capacity=config.capacity,
+            left=made.left,
+        )
+    resolution = resolve_collisions(
+        made.codes,
+        config.collisions,
+        vectors=made.points[made.new],
+        codebooks=books,
+        taken=made.taken,
+        capacity=config.capacity,
+    )
+    known = np.setdiff1d(np.arange(len(made.points)), made.new)
+    codes = stack_codes(made.kept, resolution.codes)[np.argsort(np.concatenate([known, made.new]))]
+    return replace(resolution, codes=codes)
 
 
 @dataclass(frozen=True)
@@ -45,12 +367,12 @@ def run_build_sids(config: SidConfig) -> SidResult:
     """Build the SID table of a corpus: an artefact of kind "sids".
 
     It holds `index.json` (the published form: item id → token strings; of more than 1,048,576 items `codes.parquet`
-    instead, see `minionerec.sid.index`), `report.json` (see
+    instead, see `minionerec.sid.table`), `report.json` (see
     `minionerec.sid.report.sid_report`) and, where the SIDs were made here, `codebooks.safetensors` with float32
     `level_0`, `level_1`... of shape (C_l, D) and the encoder of an autoencoder (`minionerec.sid.quantiser`). Balanced
     codes, relocated items and extra tokens differ from a plain nearest-code assignment, so `index.json` alone says
     which item has which SID. Method append copies the codebooks, keeps the SIDs of the items that have one, and counts
-    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.sid.embed.fitted`).
+    collisions over all SIDs ever given; with TF-IDF it writes what that was fitted on (`minionerec.sid.embed.texts`).
 
     Args:
         config: The stage's settings.

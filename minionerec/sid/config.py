@@ -1,5 +1,6 @@
 """Settings of the stage that builds semantic IDs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,8 +10,7 @@ from minionerec.core.places import find_path
 from minionerec.core.settings import declared_inputs, setting
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig
-from minionerec.sid.index import CODES_FILE
-from minionerec.sid.table import INDEX_FILE, LEVELS, index_path
+from minionerec.sid.table import CODES_FILE, INDEX_FILE, LEVELS, index_path
 
 METHODS = (
     "residual_kmeans",
@@ -37,7 +37,7 @@ class SidConfig(EncoderConfig):
     kind: ClassVar[str] = "sids"
 
     output: str = setting(
-        "runs/demo/sids",
+        "",
         "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
         "report.json and the manifest into",
         required=True,
@@ -112,34 +112,26 @@ class SidConfig(EncoderConfig):
     )
     capacity: int = setting(1, "most items that may share an SID after collisions relocate", least=1)
 
-    def __post_init__(self) -> None:
-        """Check values alone and against each other.
-
-        Raises:
-            ConfigError: Naming the settings, their values and the remedy.
-        """
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if not 1 <= len(self.codebook_sizes) < len(LEVELS) or min(self.codebook_sizes) < 1:
-            raise ConfigError(
-                f"codebook_sizes is {list(self.codebook_sizes)}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
-            )
+            yield f"codebook_sizes is {list(self.codebook_sizes)}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
         if self.capacity > 1 and self.collisions != "relocate":
-            raise ConfigError(
-                f"capacity is {self.capacity}, but collisions is {self.collisions!r}; set collisions to relocate."
-            )
+            yield f"capacity is {self.capacity}, but collisions is {self.collisions!r}; set collisions to relocate."
         if (self.method == "append") != (self.append_to is not None):
-            raise ConfigError(
+            yield (
                 f"method is {self.method!r} and append_to {self.append_to!r}; give both method append and the SIDs to "
                 "append to, or neither."
             )
         if self.method in _READ and self.collisions in ("relocate", "sinkhorn"):
-            raise ConfigError(
+            yield (
                 f"method {self.method} has no codebooks, so collisions {self.collisions} cannot work; set collisions "
                 "to keep (the table as published) or extra_token."
             )
         self._check_fit_rows()
         if self.method not in _READ and self.index is not None:
-            raise ConfigError(f"index is {self.index!r}, but method is {self.method!r}; set method to published.")
+            yield f"index is {self.index!r}, but method is {self.method!r}; set method to published."
 
     def _check_fit_rows(self) -> None:
         if not self.fit_rows:

@@ -10,8 +10,8 @@ import numpy as np
 
 from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.sid.embed.mapped import LARGEST, VectorRows
-from minionerec.sid.residual_kmeans import encode
+from minionerec.sid.embed.stored import LARGEST, VectorRows
+from minionerec.sid.kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
@@ -140,7 +140,7 @@ class EncodedVectors:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """One point or some, as of `minionerec.sid.embed.mapped.VectorRows`."""
+        """One point or some, as of `minionerec.sid.embed.stored.VectorRows`."""
         vectors = self._vectors[rows]
         return self._quantiser.points(vectors[None])[0] if vectors.ndim == 1 else self._quantiser.points(vectors)
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from minionerec.sid.collisions import CollisionCounts, Resolution
-from minionerec.sid.embed.mapped import VectorRows
-from minionerec.sid.residual_kmeans import training_rows
+from minionerec.core.errors import DataError
+from minionerec.sid.collisions import CollisionCounts, Resolution, count_collisions
+from minionerec.sid.embed.stored import VectorRows
+from minionerec.sid.kmeans import training_rows
 from minionerec.sid.table import LEVELS
 
 REPORT_FILE = "report.json"
@@ -203,3 +206,291 @@ def _collision_line(name: str, counts: dict[str, Any] | CollisionCounts) -> str:
         f"({values['sharing_rate']:.2%}) share theirs, largest bucket {values['largest_bucket']}, "
         f"(N - unique) / N = {values['surplus_rate']:.2%}"
     )
+
+
+# What a table of SIDs is worth before any recommender is trained on it.
+
+FOLDS = 5
+STRENGTH = 100.0  # rows that the prior of a conditional distribution counts for
+HITS = 10
+
+
+@dataclass(frozen=True)
+class PrefixMeasures:
+    """What the first l codes of an SID say, for one l.
+
+    Attributes:
+        length: Codes in the prefix, l.
+        prefixes: Distinct prefixes.
+        grouped_items: Share of items that share their prefix with another item; the purities are means over them.
+        variance_left: Share of the item vectors' variance within groups of equal prefix. Unlike the error of codebooks
+            it compares tables of any origin on the same vectors; it is 0 where no item shares its prefix.
+        word_purity: Mean cosine of an item's words with those of the other items of its prefix; None where no item
+            shares its prefix.
+        buyer_purity: The same for buyers: over items with a buyer in the training rows.
+        next_hits: Share of training rows whose target has one of the 10 likeliest prefixes after the prefix of the
+            history's last item, by counts from the other folds.
+        popular_hits: The same with the 10 most frequent prefixes, whatever the history.
+    """
+
+    length: int
+    prefixes: int
+    grouped_items: float
+    variance_left: float
+    word_purity: float | None
+    buyer_purity: float | None
+    next_hits: float
+    popular_hits: float
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """All that is measured of one table.
+
+    Attributes:
+        levels: Use of each level.
+        collisions: Counts of shared SIDs.
+        prefixes: Measures of prefixes of length 1 to L.
+        bits_per_item: Bits to name the target of a training row, code by code and then among the items of the SID,
+            given its history's last item: mean over rows of -log2 p by counts from the other folds (`next_item_bits`).
+        popular_bits: The same without the history.
+        word_chance: Mean cosine of the words of two random items: what `word_purity` is without any order.
+        buyer_chance: The same for buyers.
+    """
+
+    levels: Sequence[LevelUse]
+    collisions: CollisionCounts
+    prefixes: Sequence[PrefixMeasures]
+    bits_per_item: float
+    popular_bits: float
+    word_chance: float
+    buyer_chance: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What tables are judged by; the same for all of them.
+
+    Attributes:
+        vectors: float32 (N, D), a vector of each item.
+        words: float32 (N, V), TF-IDF of each item's words, rows of length 1 or 0.
+        buyers: float32 (N, U), who bought each item in the training rows, rows of length 1 or 0.
+        last: int64 (R,), last item of the history of each training row that has one.
+        target: int64 (R,), its target.
+        fold: int64 (R,), 0 to 4; all rows of a user are in one fold.
+    """
+
+    vectors: np.ndarray
+    words: csr_array
+    buyers: csr_array
+    last: np.ndarray
+    target: np.ndarray
+    fold: np.ndarray
+
+
+def gather_evidence(
+    vectors: np.ndarray,
+    titles: Sequence[str],
+    users: Sequence[str],
+    histories: Sequence[np.ndarray],
+    targets: np.ndarray,
+) -> Evidence:
+    """Bring items and training rows into the form in which tables are judged.
+
+    Args:
+        vectors: float32 (N, D), row i = item i.
+        titles: N texts.
+        users: User of each training row.
+        histories: Item indices of each row, oldest first.
+        targets: int (R,), item index of each row's target.
+
+    Raises:
+        DataError: If no title holds a word, or no row has a history.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    try:
+        words = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit_transform(titles)
+    except ValueError:
+        raise DataError(
+            f"none of the {len(titles)} titles holds a word, so nothing says which items are alike."
+        ) from None
+    numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]
+    lengths = np.array([len(history) for history in histories])
+    if not lengths.any():
+        raise DataError(f"none of the {len(lengths)} training rows has a history, so no next item can be predicted.")
+    seen = np.concatenate([*histories, targets]).astype(np.int64)
+    buyer = np.concatenate([np.repeat(numbers, lengths), numbers])
+    pairs = np.unique(np.stack([seen, buyer], axis=1), axis=0)
+    bought = np.bincount(pairs[:, 0], minlength=len(titles))
+    weights = (1 / np.sqrt(bought[pairs[:, 0]])).astype(np.float32)
+    buyers = csr_array((weights, (pairs[:, 0], pairs[:, 1])), shape=(len(titles), int(numbers.max()) + 1))
+    rows = np.flatnonzero(lengths > 0)
+    last = np.array([histories[row][-1] for row in rows.tolist()], dtype=np.int64)
+    target = np.asarray(targets, dtype=np.int64)[rows]
+    return Evidence(vectors, csr_array(words), buyers, last, target, numbers[rows] % FOLDS)
+
+
+def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarray] | None = None) -> Diagnostics:
+    """Measure one table.
+
+    Args:
+        codes: int (N, L), -1 at the end of shorter SIDs.
+        evidence: What to judge by.
+        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes say which codes are dead.
+
+    Returns:
+        The measures.
+    """
+    numbers = prefix_numbers(codes)
+    prefixes = []
+    for length, groups in enumerate(numbers, start=1):
+        shared = np.bincount(groups)[groups] > 1
+        popular, following = _hits(groups, evidence)
+        prefixes.append(
+            PrefixMeasures(
+                length=length,
+                prefixes=int(groups.max()) + 1,
+                grouped_items=float(shared.mean()),
+                variance_left=_variance_left(groups, evidence.vectors),
+                word_purity=purity(groups, evidence.words),
+                buyer_purity=purity(groups, evidence.buyers),
+                next_hits=following,
+                popular_hits=popular,
+            )
+        )
+    one_group = np.zeros(len(codes), dtype=np.int64)
+    return Diagnostics(
+        levels=level_use(codes, codebooks=codebooks),
+        collisions=count_collisions(codes),
+        prefixes=prefixes,
+        bits_per_item=next_item_bits(codes, evidence),
+        popular_bits=next_item_bits(codes, evidence, use_history=False),
+        word_chance=purity(one_group, evidence.words) or 0.0,
+        buyer_chance=purity(one_group, evidence.buyers) or 0.0,
+    )
+
+
+def prefix_numbers(codes: np.ndarray) -> list[np.ndarray]:
+    """Number of each item's prefix of length 1 to L: per length int64 (N,), 0 to the number of prefixes - 1.
+
+    Example:
+        >>> [numbers.tolist() for numbers in prefix_numbers(np.array([[5, 1], [5, 2], [3, 1]]))]
+        [[1, 1, 0], [1, 2, 0]]
+    """
+    return [
+        np.unique(codes[:, :length], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        for length in range(1, codes.shape[1] + 1)
+    ]
+
+
+def purity(groups: np.ndarray, features: csr_array) -> float | None:
+    """Mean over items of the mean cosine with the other items of their group.
+
+    Args:
+        groups: int64 (N,), group of each item.
+        features: float (N, F), rows of length 1; rows of zeros are left out, and so are items alone in their group.
+
+    Returns:
+        The mean; None where every item is alone.
+
+    Example:
+        >>> purity(np.array([0, 0, 1]), csr_array(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])))
+        0.0
+    """
+    filled = np.flatnonzero(np.diff(features.indptr) > 0)
+    features, groups = features[filled], np.unique(groups[filled], return_inverse=True)[1]
+    sizes = np.bincount(groups)
+    member = csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(len(sizes), len(groups)))
+    # The cosines of all pairs of a group, each item with itself included, are the square of the group's sum.
+    squares = np.asarray((member @ features).power(2).sum(axis=1)).reshape(-1)
+    many = sizes > 1
+    if not many.any():
+        return None
+    pairs = squares[many] - sizes[many]  # an item with itself has cosine 1
+    return float((pairs / (sizes[many] - 1)).sum() / sizes[many].sum())
+
+
+def _variance_left(groups: np.ndarray, vectors: np.ndarray) -> float:
+    sizes = np.bincount(groups)
+    member = csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(len(sizes), len(groups)))
+    means = (member @ vectors.astype(np.float64)) / sizes[:, None]
+    total = float(((vectors - vectors.mean(axis=0)) ** 2).sum())
+    return float(((vectors - means[groups]) ** 2).sum()) / total if total else 0.0
+
+
+def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
+    """Share of rows whose target's group is among the 10 likeliest: without the history, and after the last item's.
+
+    The likelihood of group q after p is (n(p, q) + 100 n(q) / n) / (n(p) + 100), with counts n from the other folds;
+    ties go to the lower number.
+    """
+    last, target, size = groups[evidence.last], groups[evidence.target], int(groups.max()) + 1
+    popular = following = 0
+    for fold in range(FOLDS):
+        here = evidence.fold == fold
+        if here.all() or not here.any():
+            continue
+        frequency = np.bincount(target[~here], minlength=size)
+        prior = STRENGTH * frequency / frequency.sum()
+        best = np.argsort(-frequency, kind="stable")[:HITS]
+        popular += int(np.isin(target[here], best).sum())
+        after = csr_array((np.ones(int((~here).sum())), (last[~here], target[~here])), shape=(size, size))
+        pairs, rows = np.unique(np.stack([last[here], target[here]], axis=1), axis=0, return_counts=True)
+        starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1)).tolist()
+        for start, end in pairwise([*starts, len(pairs)]):
+            p = int(pairs[start, 0])
+            seen = after.indices[after.indptr[p] : after.indptr[p + 1]]
+            candidates = np.union1d(seen, best)  # no other group can be among the ten
+            scores = prior[candidates].copy()
+            scores[np.searchsorted(candidates, seen)] += after.data[after.indptr[p] : after.indptr[p + 1]]
+            top = candidates[np.argsort(-scores, kind="stable")[:HITS]]
+            following += int(rows[start:end][np.isin(pairs[start:end, 1], top)].sum())
+    rows_seen = len(target)
+    return popular / rows_seen, following / rows_seen
+
+
+def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = True) -> float:
+    """Bits to name a training row's target given the last item of its history, by counts from the other folds.
+
+    The table is read as the recommender reads it, code by code. With the target's earlier codes s, the next code c has
+    probability
+
+        p_0(c | s) = (n(s, c) + 100 / children(s)) / (n(s) + 100)
+        p_k(c | s, h_k) = (n(h_k, s, c) + 100 p_(k-1)(c | s, h_(k-1))) / (n(h_k, s) + 100),   k = 1 ... L
+
+    where n counts rows of the other folds, h_k is the prefix of length k of the history's last item, and children(s)
+    is how many codes follow s in the table. Items that share an SID are told apart with log2 of their number.
+
+    Args:
+        codes: int (N, L), -1 at the end of shorter SIDs.
+        evidence: What to judge by.
+        use_history: Go on to p_L; otherwise stay with p_0.
+
+    Returns:
+        Mean over rows, in bits. A table in random order with all SIDs distinct would need log2 N without counts.
+    """
+    numbers = prefix_numbers(codes)
+    last, target, fold = evidence.last, evidence.target, evidence.fold
+    bits = np.log2(np.bincount(numbers[-1])[numbers[-1]][target])
+    before = np.zeros(len(codes), dtype=np.int64)
+    contexts = [before, *(numbers if use_history else [])]
+    for groups in numbers:
+        parents = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+        parents[groups] = before
+        chance = 1 / np.bincount(parents)[before[target]]
+        for context in contexts:
+            place = context[last] * (int(before.max()) + 1) + before[target]
+            followed = _elsewhere(place * len(parents) + groups[target], fold)
+            chance = (followed + STRENGTH * chance) / (_elsewhere(place, fold) + STRENGTH)
+        bits -= np.log2(chance)
+        before = groups
+    return float(bits.mean())
+
+
+def _elsewhere(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """How often the key of each row occurs in the rows of other folds."""
+    number = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    here = number * FOLDS + fold
+    elsewhere: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]
+    return elsewhere

@@ -12,8 +12,8 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
+from minionerec.sid.kmeans import residual_kmeans
 from minionerec.sid.quantiser import Encoder, Quantiser
-from minionerec.sid.residual_kmeans import residual_kmeans
 
 logger = get_logger(__name__)
 

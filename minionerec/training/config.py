@@ -51,7 +51,7 @@ class RunConfig(StageConfig):
 
     kind: ClassVar[str] = "checkpoint"
 
-    corpus: str = setting("runs/demo/corpus", "corpus directory (minionerec prepare-data)", reads="corpus")
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     output: str = setting("", "checkpoint directory to write", required=True, decides=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, grows=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
@@ -146,7 +146,7 @@ class StreamedConfig(LanguageRunConfig):
 class SftConfig(StreamedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
     )
@@ -239,7 +239,7 @@ class SftConfig(StreamedConfig, RefittableConfig):
 class CatalogueTrainConfig(RefittableConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     checkpoint: str = setting(
         "",
         "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",

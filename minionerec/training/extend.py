@@ -19,7 +19,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
 from minionerec.models.backbone.quiet import quiet_libraries
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
-from minionerec.sid.embed.fitted import FittedTexts
+from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.extend_config import ExtendConfig

@@ -8,6 +8,10 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
 from minionerec.core.stage import Work
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, write_model_files
+from minionerec.models.backbone.card import CARD_FILE, model_card
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.tiger import TigerModel
+from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import merged_model
 from minionerec.training.refit import LOG_FILE
@@ -107,4 +111,7 @@ def _write(
     every = {**counts, **bundle_counts(trained)}
     with work.finish(seed=config.seed, counts=every, keep_state=keep_state) as place:
         write_model_files(trained, place)
+        if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
+            card = model_card(trained, stage=str(work.stage.name), settings=config.deciding(), counts=counts)
+            (place / CARD_FILE).write_text(card, encoding="utf-8")
         (place / LOG_FILE).write_text(training_log(trainer.state.log_history), encoding="utf-8")

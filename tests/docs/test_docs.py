@@ -28,6 +28,7 @@ from support.paths import ROOT
 from support.preloaded import python
 from support.scripts import study
 
+from minionerec.cli.command import demo_step
 from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.init import init_arguments
 from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
@@ -107,9 +108,7 @@ def check_stage(name, words):
     spec = stage_spec(name)
     if "--help" in words or "-h" in words:
         return
-    given = {word.split("=")[0].removeprefix("--") for word in words}
-    demo = None if spec.demo is None or given & set(spec.alone) else spec.demo
-    parse_settings(spec.config_class(), words, fallback=demo, read=config_values)
+    parse_settings(spec.config_class(), words, fallback=demo_step(spec, words), read=config_values)
 
 
 def check_python(words):

@@ -196,7 +196,7 @@ def test_steps_of_adafactor_over_a_tiger(shop, device):
     steps = [[torch.randn(each.shape, generator=drawn) for each in start.parameters()] for _ in range(6)]
     for place in (CPU, device):
         model = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(place)
-        optimizer = adafactor(TigerTrainConfig(output="unused"), model)
+        optimizer = adafactor(TigerTrainConfig(corpus="c", sids="s", output="unused"), model)
         for step, gradients_of_step in enumerate(steps):
             for weight, gradient in zip(model.parameters(), gradients_of_step, strict=True):
                 weight.grad = gradient.to(place)

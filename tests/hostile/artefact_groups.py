@@ -18,8 +18,9 @@ from support.small_shop import make_shop, sign
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.stage import read_histories
-from minionerec.sid.embed.ready import load_vector_table, load_vectors
+from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
 
 
@@ -167,7 +168,7 @@ def _load_checkpoint(path: Path) -> None:
 
     open_artefact(path)
     corpus = Corpus.load(next(place for place in path.parents if (place / "corpus").is_dir()) / "corpus")
-    ranking = load_ranker(path, corpus).rank([np.array([3, 1]), np.array([], dtype=np.int64)], 3)
+    ranking = load_ranker(path, corpus).rank(Queries([np.array([3, 1]), np.array([], dtype=np.int64)]), 3)
     scores = list(itertools.chain(*ranking.scores))
     holds(bool(np.isfinite(scores).all()), "scores that are no numbers")
 

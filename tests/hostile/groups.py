@@ -210,7 +210,10 @@ def _strike_reader(
 def _make_published(folder: Path) -> None:
     _make_tables(".csv")(folder)
     config = PrepareConfig(
-        source="tables", interactions=str(folder / "interactions.csv"), items=str(folder / "items.csv")
+        source="tables",
+        interactions=str(folder / "interactions.csv"),
+        items=str(folder / "items.csv"),
+        output=str(folder / "corpus"),
     )
     built = build(READERS["tables"](config, config.inputs(), BadRows()))
     corpus = built.corpus()

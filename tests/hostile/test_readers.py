@@ -26,7 +26,7 @@ from minionerec.data.sources.records import find_records, spans_lines, unclosed_
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
-from minionerec.sid.embed.ready import load_vectors
+from minionerec.sid.embed.stored import load_vectors
 
 HEADER = "user_id,item_id,timestamp\n"
 ITEMS = "item_id,title\n" + "".join(f"p{item},Thing {item}\n" for item in range(6))
@@ -619,7 +619,10 @@ def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):
 def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "visits.csv")
     config = PrepareConfig(
-        source="tables", interactions=str(tmp_path / "visits.csv"), items=str(put(tmp_path, "items.csv", ITEMS))
+        source="tables",
+        interactions=str(tmp_path / "visits.csv"),
+        items=str(put(tmp_path, "items.csv", ITEMS)),
+        output="x",
     )
     with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give --interactions its path"):
         config.inputs()

@@ -11,7 +11,7 @@ from support.commands import command
 from minionerec.core.errors import ConfigError, MinioneRecError, shown
 from minionerec.core.settings import StageConfig, parse_settings, setting
 from minionerec.models.prompts.wording import load_wording
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import tfidf_svd
 
 
 @dataclass

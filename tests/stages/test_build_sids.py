@@ -13,12 +13,11 @@ from support.small_corpus import save_corpus, shop_titles
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.published import default_root
-from minionerec.sid.build import run_build_sids
+from minionerec.sid.build import MAKERS, run_build_sids
 from minionerec.sid.config import METHODS, SidConfig
 from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.stage import run_embed
-from minionerec.sid.embed.tfidf import tfidf_svd
-from minionerec.sid.methods import MAKERS
+from minionerec.sid.embed.texts import tfidf_svd
+from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 
@@ -382,7 +381,7 @@ def test_published_industrial_counts(tmp_path):
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ConfigError, match=message):
-        SidConfig(**settings)
+        SidConfig(**{"output": "sids", "corpus": "corpus"} | settings)
 
 
 def test_bad_inputs_leave_nothing(shop, tmp_path):

@@ -9,12 +9,12 @@ from support.small_corpus import save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.sid import index, table
+from minionerec.sid import table
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
-from minionerec.sid.embed import mapped, ready
+from minionerec.sid.embed import stored
 from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.stage import run_embed
+from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 
@@ -35,7 +35,7 @@ def shop(tmp_path_factory):
 @pytest.fixture
 def in_file(monkeypatch):
     """From here on every file is a large one."""
-    monkeypatch.setattr(mapped, "STREAMED_FROM", 0)
+    monkeypatch.setattr(stored, "STREAMED_FROM", 0)
 
 
 def config_for(shop, output, **settings):
@@ -60,7 +60,7 @@ METHODS = [
 @pytest.mark.parametrize("settings", METHODS, ids=str)
 def test_sids_of_a_file_are_those_of_the_array(shop, tmp_path, settings, monkeypatch):
     whole = run_build_sids(config_for(shop, tmp_path / "whole", **settings))
-    monkeypatch.setattr(mapped, "STREAMED_FROM", 0)
+    monkeypatch.setattr(stored, "STREAMED_FROM", 0)
     ours = run_build_sids(config_for(shop, tmp_path / "ours", **settings))
     assert ours.table.fingerprint == whole.table.fingerprint
     books = [(result.output / "codebooks.safetensors").read_bytes() for result in (ours, whole)]
@@ -74,17 +74,17 @@ def test_sids_of_a_file_are_those_of_the_array(shop, tmp_path, settings, monkeyp
 
 
 def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
-    read, before = [], mapped.VectorFile._read
+    read, before = [], stored.VectorFile._read
 
     def watched(self, start, stop):
         read.append(stop - start)
         return before(self, start, stop)
 
-    monkeypatch.setattr(mapped.VectorFile, "_read", watched)
-    monkeypatch.setattr("minionerec.sid.methods._ROWS", 50)
+    monkeypatch.setattr(stored.VectorFile, "_read", watched)
+    monkeypatch.setattr("minionerec.sid.build._ROWS", 50)
     monkeypatch.setattr("minionerec.sid.report.ERROR_ROWS", 100)
-    monkeypatch.setattr(mapped, "_RUN", 100 * 16)
-    monkeypatch.setattr(mapped.np, "load", None)
+    monkeypatch.setattr(stored, "_RUN", 100 * 16)
+    monkeypatch.setattr(stored.np, "load", None)
     result = run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
     assert max(read) <= 100 and result.table.n_unique == ITEMS
     assert result.report["error_rows"] == 100
@@ -145,7 +145,7 @@ def test_files_that_do_not_fit(shop, tmp_path, in_file):
 
 
 def test_vectors_of_the_embed_stage_stay_in_their_file(shop, tmp_path, in_file, monkeypatch):
-    monkeypatch.setattr(ready, "_IDS", 50)
+    monkeypatch.setattr(stored, "_IDS", 50)
     embed = EmbedConfig(corpus=str(shop / "corpus"), output=str(tmp_path / "vectors"), encoder=str(shop / "v.npy"))
     run_embed(embed)
     held = np.load(tmp_path / "vectors" / "vectors.npy")
@@ -164,8 +164,7 @@ def test_vectors_of_the_embed_stage_stay_in_their_file(shop, tmp_path, in_file, 
 
 def test_large_tables_are_parquet_and_read_like_small_ones(shop, tmp_path, in_file, monkeypatch):
     small = run_build_sids(config_for(shop, tmp_path / "small")).table
-    for module in (index, table):
-        monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(table, "LARGE", 100)
     config = config_for(shop, tmp_path / "large")
     result = run_build_sids(config)
     assert sorted(path.name for path in result.output.iterdir()) == [

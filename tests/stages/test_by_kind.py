@@ -260,8 +260,8 @@ class First:
     def __init__(self, corpus):
         self.items = list(range(corpus.n_items))
 
-    def rank(self, histories, k, allowed=None):
-        return Ranking([self.items[:k]] * len(histories), [[-float(place) for place in range(k)]] * len(histories))
+    def rank(self, queries, k, allowed=None):
+        return Ranking([self.items[:k]] * len(queries), [[-float(place) for place in range(k)]] * len(queries))
 """
 
 

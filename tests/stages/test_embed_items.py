@@ -15,11 +15,9 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
-from minionerec.sid.embed.ready import load_vector_artefact
-from minionerec.sid.embed.stage import run_embed
-from minionerec.sid.embed.texts import item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
-from minionerec.sid.embed.vectors import VectorCache
+from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
+from minionerec.sid.embed.vectors import VectorCache, run_embed
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +107,12 @@ def test_what_an_encoder_reads(tmp_path, model_path):
     assert config.inputs() == {"corpus": corpus}
     run_embed(config)
     assert encoder_inputs(str(tmp_path / "out")) == {"vectors": tmp_path / "out"}
-    assert EmbedConfig(encoder=str(tmp_path / "out")).inputs()["vectors"] == tmp_path / "out"
+    assert (
+        EmbedConfig(corpus=str(corpus), output="x", encoder=str(tmp_path / "out")).inputs()["vectors"]
+        == tmp_path / "out"
+    )
     with pytest.raises(DataError, match=r"v\.npy: no such file\. Give a \.npy file with one row per item"):
-        EmbedConfig(encoder=str(tmp_path / "v.npy")).inputs()
+        EmbedConfig(corpus=str(corpus), output="x", encoder=str(tmp_path / "v.npy")).inputs()
 
 
 def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded_texts, caplog):

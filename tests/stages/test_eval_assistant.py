@@ -16,6 +16,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
@@ -68,7 +69,7 @@ def of_assistant(shop, temperature=1.0):
     corpus = Corpus.load(shop / "corpus")
     table = SidTable.load_index(shop / "sids")
     histories = corpus.rows("test").histories.tolist()
-    ranking = load_ranker(assistant(shop), corpus).rank(histories, ITEMS)
+    ranking = load_ranker(assistant(shop), corpus).rank(Queries(histories), ITEMS)
     counts = corpus.popularity() + 1.0
     found = []
     for history, items, scores in zip(histories, ranking.items, ranking.scores, strict=True):

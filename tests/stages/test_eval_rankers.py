@@ -28,8 +28,8 @@ class Backwards:
     def __init__(self, corpus):
         self.items = list(range(corpus.n_items))[::-1]
 
-    def rank(self, histories, k, allowed=None):
-        masks = [None if allowed is None else allowed.row(row) for row in range(len(histories))]
+    def rank(self, queries, k, allowed=None):
+        masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.items if mask is None or mask[item]][:k] for mask in masks]
         return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
 
@@ -42,8 +42,8 @@ def nothing(corpus):
     return 5
 
 class Wrong(Backwards):
-    def rank(self, histories, k, allowed=None):
-        lists = [self.items[:k] for _ in histories]
+    def rank(self, queries, k, allowed=None):
+        lists = [self.items[:k] for _ in queries.histories]
         lists[3] = self.bad
         return Ranking(lists, [[0.0] * len(row) for row in lists])
 
@@ -68,11 +68,11 @@ def seen(corpus):
     return made
 
 class rising(Backwards):
-    def rank(self, histories, k, allowed=None):
-        return Ranking([[0, 1]] * len(histories), [[1.0, 2.0]] * len(histories))
+    def rank(self, queries, k, allowed=None):
+        return Ranking([[0, 1]] * len(queries), [[1.0, 2.0]] * len(queries))
 
 class fewer(Backwards):
-    def rank(self, histories, k, allowed=None):
+    def rank(self, queries, k, allowed=None):
         return Ranking([[0]], [[1.0]])
 """
 

@@ -27,6 +27,7 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.export import run_export, write_trie
 from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.sid_trie import SidTrie, check
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
@@ -94,7 +95,7 @@ def lists_of(checkpoint, corpus, k, moment=None):
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
     told = None if moment is None else [MOMENTS.index(moment)] * len(histories)
-    ranking = LanguageRanker(bundle, corpus, Search()).rank(histories, k, moments=told)
+    ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, told), k)
     ids = bundle.table.item_ids
     more = [] if moment is None else [moment]
     questions = [[[ids[item] for item in row], k, *more] for row in histories]

@@ -22,6 +22,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
@@ -151,7 +152,7 @@ def test_the_lift_of_new_items_is_in_every_list(shop):
     untrained = np.flatnonzero(corpus.popularity() == 0)
     assert set(HELD_OUT) <= set(untrained)
     plain = ranked(shop / "sft_after", shop, HISTORIES)
-    found = ranker.rank([np.array([int(item[1:]) for item in row]) for row in HISTORIES], 24)
+    found = ranker.rank(Queries([np.array([int(item[1:]) for item in row]) for row in HISTORIES]), 24)
     for scores, items, values in zip(plain, found.items, found.scores, strict=True):
         lifted = {item: scores[f"i{item}"] + 1.5 * (item in untrained) for item in range(24)}
         assert items == sorted(lifted, key=lambda item: -lifted[item])

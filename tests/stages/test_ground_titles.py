@@ -26,6 +26,7 @@ from minionerec.recommend.evaluation.grounding_config import GroundingConfig
 from minionerec.recommend.evaluation.grounding_stage import run_grounding
 from minionerec.recommend.rankers.grounding import row_min_max
 from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
@@ -244,7 +245,7 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     output = run_grounding(config(made, tmp_path / "out", **asked)).output
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
-    logits = load_ranker(model, corpus).scores(list(corpus.test.histories)).cpu().numpy()
+    logits = load_ranker(model, corpus).scores(Queries(list(corpus.test.histories))).cpu().numpy()
     check_pulled(Predictions.load(output), plain, logits, 2)
     assert read_manifest(output)["counts"]["told_rows"] == 0
     other = config(made, tmp_path / "empty", **{**asked, "corpus": str(tmp_path / "corpus")})
@@ -275,11 +276,11 @@ def test_a_sequential_model_is_told_moments(made, tmp_path, writes):
     ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
     said = {}
-    for tell, moments in ((True, test[1].tolist()), (False, None)):
+    for tell, moments in ((True, test[1]), (False, None)):
         settings = config(made, tmp_path / str(tell), tell_moments=tell, **asked)
         found = Predictions.load(run_grounding(settings).output)
         said[tell] = read_manifest(settings.output)["counts"]
-        check_pulled(found, plain, ranker.scores(histories, moments).cpu().numpy(), said[tell]["gamma"])
+        check_pulled(found, plain, ranker.scores(Queries(histories, moments)).cpu().numpy(), said[tell]["gamma"])
     assert (said[True]["told_rows"], said[False]["told_rows"]) == (30, 0)
     assert (said[True]["given"], said[False]["given"]) == (["session context"], [])
     assert said[True]["gamma_ndcg@10"] != said[False]["gamma_ndcg@10"]

@@ -39,7 +39,7 @@ from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.sequential.saved import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.stage import run_embed
+from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.table import SidTable, split_sid
 from minionerec.training.grpo import scoring, stage
 from minionerec.training.grpo.config import GrpoConfig

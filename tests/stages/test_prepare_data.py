@@ -190,15 +190,16 @@ def test_nothing_else_is_replaced(tmp_path, tables):
 
 
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
-    done = command(tmp_path, "prepare-data")
+    nothing = command(tmp_path, "prepare-data")
+    assert nothing.status == 2 and nothing.said.startswith("error: output is empty; give --output: directory")
+    done = command(tmp_path, "prepare-data", "--config", "demo#data")
     assert done.status == 0, done.err
-    assert "taking the demo configuration, demo#data" in done.err
     assert done.out == "corpus: runs/demo/corpus\n"
     assert read_manifest(tmp_path / "runs/demo/corpus", "corpus")["counts"]["test_rows"] == 1_509
-    again = command(tmp_path, "prepare-data")
+    again = command(tmp_path, "prepare-data", "--config", "demo#data")
     assert (again.status, again.out) == (0, "corpus: runs/demo/corpus\n")
     assert "runs/demo/corpus is up to date." in again.err
-    wrong = command(tmp_path, "prepare-data", "--source", "tables")
+    wrong = command(tmp_path, "prepare-data", "--source", "tables", "--output", "x")
     assert wrong.said == "error: source is 'tables', but interactions is None. Give --interactions."
     assert wrong.out == ""
 

@@ -129,7 +129,7 @@ def test_settings_that_contradict_one_another(settings, message):
 def test_an_engine_that_is_not_there_is_said(tmp_path, engine, monkeypatch):
     for name in ("duckdb", "pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = command(ROOT, "prepare-data", "--engine", engine, "--output", str(tmp_path / "out"))
+    done = command(ROOT, "prepare-data", "--source", "demo", "--engine", engine, "--output", str(tmp_path / "out"))
     assert f"is not installed. Install it: pip install 'minionerec[{engine}]'" in done.said
 
 

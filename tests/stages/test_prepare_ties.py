@@ -155,7 +155,7 @@ def test_a_source_without_times_gets_a_note(tmp_path, caplog):
 
 def test_the_published_rows_have_no_ties_to_settle():
     with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' comes as rows, without the times"):
-        PrepareConfig(source="published", category="Pots", ties="shuffle")
+        PrepareConfig(source="published", category="Pots", ties="shuffle", output="x")
 
 
 def test_the_catalogue_model_trains_on_every_target_once():

@@ -20,8 +20,8 @@ class Popular:
     def __init__(self, corpus):
         self.order = np.argsort(-corpus.popularity(), kind="stable").tolist()
 
-    def rank(self, histories, k, allowed=None):
-        masks = [None if allowed is None else allowed.row(row) for row in range(len(histories))]
+    def rank(self, queries, k, allowed=None):
+        masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.order if mask is None or mask[item]][:k] for mask in masks]
         return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
 """

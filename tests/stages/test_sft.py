@@ -1,7 +1,10 @@
 """SFT: equal losses, resume, and what is refused."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -235,3 +238,17 @@ def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
 def test_the_result_says_where_the_checkpoint_lies(trained):
     folder, result = trained
     assert result.lines() == [f"checkpoint: {folder / 'sft'}"]
+
+
+def test_the_model_card_works_without_the_project(trained):
+    """The card's example loads the folder with transformers alone, and generates SIDs that exist."""
+    output = trained[1].output
+    text = (output / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"```python\n(import json.*?)```", text, re.DOTALL).group(1)
+    alone = "import sys; sys.modules['minionerec'] = None\n" + example
+    done = subprocess.run([sys.executable, "-c", alone], cwd=output, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split()
+    assert len(set(lines)) == 5
+    assert set(lines) <= set(SidTable.load_index(output / "index.json").sids)
+    assert "minionerec sft" in text and "NDCG@10" in text

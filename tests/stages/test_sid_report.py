@@ -20,8 +20,8 @@ from minionerec.reports.config import SidReportConfig
 from minionerec.reports.sid_report import run_sid_report
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
-from minionerec.sid.diagnostics import diagnose, gather_evidence
 from minionerec.sid.embed.vectors import make_vectors
+from minionerec.sid.report import diagnose, gather_evidence
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_bad_input(shop, tmp_path):
         with pytest.raises(ConfigError, match=message):
             parse_settings(SidReportConfig, words)
     with pytest.raises(ConfigError, match="buckets is -1"):
-        SidReportConfig(tables={"a": "b"}, buckets=-1)
+        SidReportConfig(corpus="c", tables={"a": "b"}, output="x", buckets=-1)
     with pytest.raises(ArtefactError, match="nowhere: no such directory"):
         run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
     with pytest.raises(ArtefactError, match="plain: holds a 'sids', which a 'sid_report' must not replace"):

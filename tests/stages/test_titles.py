@@ -20,8 +20,9 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.explain import explain
+from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.recommend.rankers.titles import TitleRanker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.grpo.stage import run_grpo
@@ -83,7 +84,7 @@ def by_title(predictions):
 def of_sasrec(shop, titles):
     """Log-probability of each title for each test row, by sums in double precision."""
     corpus = Corpus.load(shop / "corpus")
-    ranking = load_ranker(shop / "sasrec" / "model", corpus).rank(corpus.rows("test").histories.tolist(), N)
+    ranking = load_ranker(shop / "sasrec" / "model", corpus).rank(Queries(corpus.rows("test").histories.tolist()), N)
     found = []
     for items, scores in zip(ranking.items, ranking.scores, strict=True):
         shares = np.exp(np.asarray(scores, dtype=np.float64))
@@ -199,8 +200,8 @@ def test_an_explanation_says_pieces_of_titles(shop):
 def test_rows_are_searched_alone_as_together(shop):
     corpus = Corpus.load(shop / "corpus")
     ranker, histories = load_ranker(shop / "sft", corpus), corpus.rows("test").histories.tolist()[:12]
-    together = ranker.rank(histories, 5)
+    together = ranker.rank(Queries(histories), 5)
     for row, history in enumerate(histories):
-        alone = ranker.rank([history], 5)
+        alone = ranker.rank(Queries([history]), 5)
         assert alone.items[0] == together.items[row]
         assert torch.allclose(torch.tensor(alone.scores[0]), torch.tensor(together.scores[row]), atol=1e-4)

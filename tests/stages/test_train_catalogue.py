@@ -35,7 +35,7 @@ from minionerec.models.nn.dropout import Dropout
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.embed.config import EmbedConfig
-from minionerec.sid.embed.stage import run_embed
+from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text

@@ -135,7 +135,7 @@ def test_what_was_told_is_known_from_the_files(made, tmp_path):
 
 def test_a_request_tells_the_moment(made, tmp_path):
     recommender = Recommender.load(model_of(made / "told"), corpus=made / "corpus")
-    assert recommender.tells_moments
+    assert recommender.context == {"session_context"}
     histories = [[f"i{item}" for item in history] for history in Corpus.load(made / "corpus").test.histories]
     found = {word: recommender.answer([Request(ids, 3, moment=word) for ids in histories]) for word in MOMENTS}
     first = {word: [answer.items[0].item_id for answer in answers] for word, answers in found.items()}
@@ -148,7 +148,7 @@ def test_a_request_tells_the_moment(made, tmp_path):
         assert np.abs(np.subtract(*scores)).min() > 1e-3
     run_sequential(config_of(made, tmp_path / "plain", moments=False, epochs=1))
     plain = Recommender.load(model_of(tmp_path / "plain"), corpus=made / "corpus")
-    assert not plain.tells_moments
+    assert not plain.context
     with pytest.raises(RequestError, match="this model was not told moments in training"):
         plain.recommend(["i1"], 2, moment="later")
 

@@ -29,13 +29,13 @@ class FakeRanker:
         self.hold.set()
         self.fail = None
 
-    def rank(self, histories, k, allowed=None):
-        self.batches.append(len(histories))
+    def rank(self, queries, k, allowed=None):
+        self.batches.append(len(queries))
         assert self.hold.wait(20)
         if self.seconds:
             time.sleep(self.seconds)
         rows = []
-        for row, history in enumerate(histories):
+        for row, history in enumerate(queries.histories):
             if self.fail is not None and self.fail in history:
                 raise ValueError("a secret of the inside at /srv/secret/model.py")
             order = [(int(history.sum()) + self.shift + step) % N for step in range(N)]

@@ -14,6 +14,9 @@ import yaml
 from packaging.requirements import Requirement
 from support.modules import defined
 from support.paths import ROOT
+from support.scripts import study
+
+from minionerec.core.stages import STAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCES = sorted((ROOT / "minionerec").rglob("*.py"))
@@ -126,7 +129,7 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         itertools.chain(*PROJECT["optional-dependencies"].values())
     )
     extras = re.findall(r"^Provides-Extra: (.*)$", info, re.MULTILINE)
-    assert set(extras) == {"dev", "plots", "tensorboard", "peft", "search", "duckdb", "spark", "serve"}
+    assert set(extras) == {"dev", "plots", "tensorboard", "peft", "search", "duckdb", "docs", "spark", "serve"}
 
 
 def test_what_the_project_names_is_there():
@@ -226,3 +229,7 @@ def test_the_quickstart_leaves_out_what_it_does_not_need():
         normal(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     }
     assert later == pinned - {name for name, _ in needed}
+
+
+def test_results_of_every_stage_are_compared():
+    assert {stage for stage, _ in study("unchanged").RUNS.values()} == set(STAGES)

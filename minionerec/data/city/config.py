@@ -1,9 +1,9 @@
 """Settings of the stages that make the city and its ceiling."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.data.city.sizes import DAY, DEPARTMENT, FORMS, MOST_TIMES, RETURNS, SHELF, SHOP, seconds_a_choice
 from minionerec.data.names import SPLITS
@@ -50,28 +50,24 @@ class MakeCityConfig(StageConfig):
     seed: int = setting(42, "seed of all that is drawn", least=0)
     processes: int = setting(1, "processes that make blocks of people; the result is the same", least=1, decides=False)
 
-    def __post_init__(self) -> None:
-        """Check the settings alone and against one another.
-
-        Raises:
-            ConfigError: Naming the settings, their values and the remedy.
-        """
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if self.items % SHELF:
             less = self.items - self.items % SHELF
-            raise ConfigError(
+            yield (
                 f"items is {self.items}, but a shelf holds {SHELF}. Give a multiple of {SHELF}: {less} or "
                 f"{less + SHELF}."
             )
         if self.form == SHOP and self.items > DEPARTMENT * SHELF:
-            raise ConfigError(
+            yield (
                 f"items is {self.items}, but a shop has one department of at most {DEPARTMENT * SHELF}. Give fewer "
                 "items, or form 'parquet'."
             )
         most = MOST_TIMES * self.mean_interactions
         needed = -(-most * seconds_a_choice(self.returns) // DAY)
         if self.days < needed:
-            raise ConfigError(
+            yield (
                 f"days is {self.days}, but with mean_interactions {self.mean_interactions} a person may choose {most} "
                 f"times, which takes {needed} days. Give more days, or fewer mean_interactions."
             )

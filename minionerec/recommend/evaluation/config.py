@@ -1,10 +1,10 @@
 """Settings of the evaluation stage; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.places import function_file
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.decoding.names import (
@@ -27,7 +27,7 @@ class EvalConfig(StageConfig):
     kind: ClassVar[str] = "predictions"
 
     checkpoint: str = setting(
-        "runs/demo/grpo",
+        "",
         "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
         "seed (minionerec train-sequential)",
         reads="any",
@@ -37,9 +37,7 @@ class EvalConfig(StageConfig):
         "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
         "e.g. my_module.make",
     )
-    corpus: str = setting(
-        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
-    )
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     sids: str = setting(
         "",
         "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "
@@ -122,24 +120,26 @@ class EvalConfig(StageConfig):
     seed: int = setting(0, "seed of the bootstrap", least=0)
 
     def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+        """See `Settings`; a checkpoint beside a ranker, which a recipe may name, is not read."""
         if self.ranker:
-            self.checkpoint = ""  # a recipe may name one, which another ranker takes the place of
-        elif not self.checkpoint:
-            raise ConfigError("checkpoint is empty; give --checkpoint a directory, or --ranker your own.")
+            self.checkpoint = ""
+        super().__post_init__()
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if not self.ranker and not self.checkpoint:
+            yield "checkpoint is empty; give --checkpoint a directory, or --ranker your own."
         too_large = [k for k in self.ks if k > self.beams or k < 1]
         if too_large or not self.ks:
-            raise ConfigError(
+            yield (
                 f"ks {self.ks} with {self.beams} beams: each K must be from 1 to the number of beams. "
                 "Give fewer ks or more beams."
             )
+        if self.assistant and self.ranker:
+            yield f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
         check_scores_of_search(self.search, self.scores)
         check_length_penalty(self.search, self.length_penalty)
-        if self.assistant and self.ranker:
-            raise ConfigError(
-                f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
-            )
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of a user's own ranker the file that it is written in."""

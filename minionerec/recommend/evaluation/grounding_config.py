@@ -1,10 +1,10 @@
 """Settings of the stage that grounds free titles; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.recommend.evaluation.config import DTYPES, SPLITS
 from minionerec.sid.embed.config import encoder_inputs
@@ -21,14 +21,12 @@ class GroundingConfig(StageConfig):
     kind: ClassVar[str] = "predictions"
 
     checkpoint: str = setting(
-        "runs/demo/titles/sft",
+        "",
         "language model over titles (minionerec sft with the task title_history_to_title)",
         required=True,
         reads="checkpoint",
     )
-    corpus: str = setting(
-        "runs/demo/corpus", "corpus directory (minionerec prepare-data)", required=True, reads="corpus"
-    )
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
     output: str = setting("", "predictions directory to write", required=True, decides=False)
     split: str = setting("test", "rows to recommend for", known=SPLITS)
     text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)
@@ -89,28 +87,24 @@ class GroundingConfig(StageConfig):
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap, of TF-IDF's axes and of which validation rows are drawn", least=0)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read.
-
-        Raises:
-            ConfigError: If a K exceeds the list, there is no exponent, or settings contradict one another.
-        """
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         too_large = [k for k in self.ks if k > self.candidates or k < 1]
         if too_large or not self.ks:
-            raise ConfigError(
+            yield (
                 f"ks {self.ks} with {self.candidates} candidates: each K must be from 1 to the number of candidates. "
                 "Give fewer ks or more candidates."
             )
         if not self.gammas:
-            raise ConfigError("gammas is empty; give one exponent, or several to choose from.")
+            yield "gammas is empty; give one exponent, or several to choose from."
         if (self.weights == "sequential") != bool(self.sequential):
-            raise ConfigError(
+            yield (
                 f"weights is {self.weights!r} and sequential {self.sequential!r}; a model goes with weights "
                 "sequential, and with that alone."
             )
         if Path(self.encoder).suffix in (".npy", ".parquet"):
-            raise ConfigError(
+            yield (
                 f"encoder is {self.encoder!r}, a file of vectors, but texts that a model writes need an encoder. Give "
                 "self, tfidf or a Hugging Face model."
             )

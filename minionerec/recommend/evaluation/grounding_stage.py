@@ -17,8 +17,7 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments, told_moments
-from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
+from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
@@ -40,12 +39,12 @@ from minionerec.recommend.rankers.grounding import (
     row_min_max,
     title_weights,
 )
-from minionerec.recommend.rankers.lists import RankedSplit, as_predictions
+from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
-from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Queries, Ranking
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import tfidf_svd
 
 # What a language model over titles writes in free words for the rows of splits: in parts, once for equal prompts.
 
@@ -166,9 +165,8 @@ _DISTANCES_AT_ONCE = 2_000_000
 
 # Takes N texts, none empty, and gives float32 (N, D).
 Encode = Callable[[Sequence[str]], np.ndarray]
-# Takes B histories and the moments of what comes next, and gives what pulls each title nearer: float64 (T,) or (B, T),
-# from 0 to 1.
-Weigh = Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+# Takes B queries, and gives what pulls each title nearer: float64 (T,) or (B, T), from 0 to 1.
+Weigh = Callable[[Queries], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -207,25 +205,24 @@ class _Grounded:
         vectors: float32 (U, D), of distinct texts.
         place_of: Distinct text to its row there.
         weigh: What pulls titles nearer.
-        moments: Of each split with written texts what that is told of its rows: int8 (R,).
+        queries: The queries of each split with written texts.
     """
 
     space: TitleSpace
     vectors: np.ndarray
     place_of: Mapping[str, int]
     weigh: Weigh
-    moments: Mapping[str, np.ndarray]
+    queries: Mapping[str, Queries]
 
-    def parts(
-        self, histories: Sequence[np.ndarray], moments: np.ndarray, texts: Sequence[str]
-    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    def parts(self, queries: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as memory holds at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
         places = np.array([self.place_of[text] for text in texts], dtype=np.int64)
         for start in range(0, len(texts), size):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(places[rows], return_inverse=True)
-            yield rows, self.space.ground(self.vectors[distinct])[back], self.weigh(histories[rows], moments[rows])
+            weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))
+            yield rows, self.space.ground(self.vectors[distinct])[back], weights
 
 
 def run_grounding(config: GroundingConfig) -> EvalResult:
@@ -337,12 +334,14 @@ def _ground(
     model = None
     if config.weights == "sequential":
         model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
-    told = {split: row_moments(None, len(task.corpus.rows(split))) for split in _wanted_rows(task.corpus, config)}
-    if model is not None and model.tells_moments:
-        times = inputs.get("times")
-        for split, rows in told.items():
-            told[split] = told_moments(task.corpus, split, len(rows), times, tell=config.tell_moments)
-    return _Grounded(space, vectors, place_of, _weigher(task, config, model), told)
+    used, times = frozenset[str]() if model is None else model.context, inputs.get("times")
+    queries = {
+        split: split_queries(
+            RankedSplit.of(task.corpus, split), task.corpus, split, used, times, tell=config.tell_moments
+        )
+        for split in _wanted_rows(task.corpus, config)
+    }
+    return _Grounded(space, vectors, place_of, _weigher(task, config, model), queries)
 
 
 def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
@@ -369,15 +368,15 @@ def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRan
     numbers = task.titles.sid_numbers
     popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
     if config.weights == "none":
-        return lambda histories, moments: np.zeros_like(popular)
+        return lambda queries: np.zeros_like(popular)
     if model is None:
-        return lambda histories, moments: popular
+        return lambda queries: popular
 
-    def weigh(histories: Sequence[np.ndarray], moments: np.ndarray) -> np.ndarray:
-        found = np.tile(popular, (len(histories), 1))
-        read = [row for row, history in enumerate(histories) if len(history)]
+    def weigh(queries: Queries) -> np.ndarray:
+        found = np.tile(popular, (len(queries), 1))
+        read = [row for row, history in enumerate(queries.histories) if len(history)]
         if read:
-            logits = model.scores([histories[row] for row in read], moments[read].tolist()).cpu().numpy()
+            logits = model.scores(queries.take(read)).cpu().numpy()
             found[read] = title_weights(row_min_max(logits), numbers)
         return found
 
@@ -393,9 +392,8 @@ def _gamma(
     if not _chooses(config):
         return config.gammas[0], {}
     rows = _choosing_rows(task.corpus, config)
-    asked = task.corpus.rows("valid").take(rows)
-    histories, targets = asked.histories.tolist(), task.titles.sid_numbers[asked.targets]
-    parts = grounded.parts(histories, grounded.moments["valid"][rows], _texts_of(written, "valid", rows))
+    targets = task.titles.sid_numbers[task.corpus.rows("valid").take(rows).targets]
+    parts = grounded.parts(grounded.queries["valid"].take(rows), _texts_of(written, "valid", rows))
     found, reached = choose_gamma(
         ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas
     )
@@ -412,8 +410,8 @@ def _rank(
     items: list[list[int]] = []
     scores: list[list[float]] = []
     nearest: list[float] = []
-    moments = grounded.moments[config.split]
-    for _, distances, weights in grounded.parts(rows.histories, moments, texts):
+    queries = grounded.queries[config.split]
+    for _, distances, weights in grounded.parts(queries, texts):
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
@@ -426,12 +424,11 @@ def _rank(
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
         "longest_texts": int((tokens >= config.max_new_tokens).sum()),
-        "told_rows": int((moments != UNKNOWN).sum()),
+        "told_rows": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])
-    given = (SESSION_CONTEXT,) if said["told_rows"] else ()
-    return as_predictions(Ranking(items, scores), rows, task.titles, given), said
+    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), said
 
 
 def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:

@@ -13,22 +13,18 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, told_moments
 from minionerec.data.stored import StoredCorpus, in_memory, read_corpus
-from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions, labelled
+from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
 from minionerec.recommend.evaluation.shards import decode_in_shards
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, checked_predictions
-from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker, tells_moments
-from minionerec.recommend.rankers.mixture import Mixing
-from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
+from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, checked_predictions, split_queries
+from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
+from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.rankers.titles import TitleRanker
 from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
@@ -63,7 +59,7 @@ class _Answer:
         predictions: The lists.
         asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
         cut: Prompts that lost their first tokens; None where there are no prompts.
-        told: Rows that say of what moment their target is; None where the ranker cannot be told.
+        told: Rows whose session context is known; None where the ranker does not read it.
     """
 
     predictions: Predictions
@@ -194,14 +190,11 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
-    moments = None
-    if tells_moments(ranker):
-        times = work.stage.inputs.get("times")
-        moments = told_moments(task.corpus, config.split, len(rows), times, tell=config.tell_moments)
-    told = None if moments is None else int((moments != UNKNOWN).sum())
-    given = (SESSION_CONTEXT,) if told else ()
+    times = work.stage.inputs.get("times")
+    queries = split_queries(rows, task.corpus, config.split, context_used(ranker), times, tell=config.tell_moments)
+    told = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
     if isinstance(ranker, LanguageRanker):
-        prompts = ranker.prompts(rows.histories, moments)
+        prompts = ranker.prompts(queries)
         if prompts.cut:
             kept = ranker.bundle.max_prompt_length
             logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
@@ -223,14 +216,13 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, task.table, given), prompts.texts, prompts.cut, told)
+        return _Answer(as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.cut, told)
     if not is_main_process():
         return None
-    if isinstance(ranker, SequentialRanker):
-        ranking = ranker.rank(rows.histories, config.beams, allowed, None if moments is None else moments.tolist())
-    else:
-        ranking = ranker.rank(rows.histories, config.beams, allowed)
-    predictions = checked_predictions(ranking, rows, config.beams, table=task.table, allowed=allowed, given=given)
+    ranking = ranker.rank(queries, config.beams, allowed)
+    predictions = checked_predictions(
+        ranking, rows, config.beams, table=task.table, allowed=allowed, given=queries.given
+    )
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     asked = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, asked, None, told)

@@ -26,9 +26,8 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import padded_windows, sampled_rows, windows_in_parts
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
 from minionerec.data.windows import FlatWindows, row_windows
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
-from minionerec.recommend.rankers.protocol import Ranker, Ranking
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 logger = get_logger(__name__)
 
@@ -369,7 +368,7 @@ class Popularity:
         self.rows, self.exclude_seen = rows, exclude_seen
         self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
 
         Raises:
@@ -377,10 +376,10 @@ class Popularity:
         """
         self.rows.check_k(k)
         if allowed is None and not self.exclude_seen:
-            return by_place([self.rows.first_candidates(self.items, k, None)] * len(histories))
+            return by_place([self.rows.first_candidates(self.items, k, None)] * len(queries))
         lists = [
             self.rows.first_candidates(self._ordered(history), k, None if allowed is None else allowed.row(row))
-            for row, history in enumerate(histories)
+            for row, history in enumerate(queries.histories)
         ]
         return by_place(lists)
 
@@ -406,7 +405,7 @@ class MostRecentItems:
 
     popularity: Popularity
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
 
         Raises:
@@ -418,7 +417,7 @@ class MostRecentItems:
             rows.first_candidates(
                 chain(reversed(np.asarray(history).tolist()), popular), k, None if allowed is None else allowed.row(row)
             )
-            for row, history in enumerate(histories)
+            for row, history in enumerate(queries.histories)
         ]
         return by_place(lists)
 
@@ -493,16 +492,16 @@ class TransitionCounts(_Scored):
         self.constants = constants
         self.counts = None if rows.are_many else self._counted()
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
 
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        newest = _newest(histories, self.rows.numbers)
+        newest = _newest(queries.histories, self.rows.numbers)
         counts = self._counted(newest) if self.counts is None else self.counts
-        return self.lists(self._scores(newest, counts), histories, k, allowed, self.constants.exclude_seen)
+        return self.lists(self._scores(newest, counts), queries.histories, k, allowed, self.constants.exclude_seen)
 
     def _scores(self, newest: Sequence[np.ndarray], counts: csr_array) -> Iterator[np.ndarray]:
         share = self.constants.popularity
@@ -583,14 +582,14 @@ class Ease(_Scored):
         self.exclude_seen = exclude_seen
         self.weights = ease_weights(rows.together() if together is None else together, ridge)
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
 
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        return self.lists(self._scores(histories), histories, k, allowed, self.exclude_seen)
+        return self.lists(self._scores(queries.histories), queries.histories, k, allowed, self.exclude_seen)
 
     def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         for start in range(0, len(histories), _ROWS_AT_ONCE):
@@ -687,7 +686,7 @@ def _ndcg(ranks: np.ndarray) -> float:
 def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _Examples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
     k = min(10, rows.size)
-    lists = ranker.rank(examples.histories, k, examples.allowed).items
+    lists = ranker.rank(Queries(examples.histories), k, examples.allowed).items
     ranks = np.full(len(lists), k)
     for row, (items, target) in enumerate(zip(lists, examples.targets.tolist(), strict=True)):
         numbers = list(dict.fromkeys(rows.numbers[np.asarray(items, dtype=np.int64)].tolist()))

@@ -1,4 +1,4 @@
-"""Checkpoints that speak semantic IDs (language models, the catalogue model) as rankers."""
+"""Checkpoints that generate semantic IDs or titles (language models, the catalogue model) as rankers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ import torch
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN
 from minionerec.data.stored import StoredCorpus
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.beam import BeamResult, beam_search
@@ -20,15 +19,20 @@ from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafModel
 from minionerec.models.decoding.mixture import Mixture, rerank
-from minionerec.models.decoding.names import SCORES, SEARCHES, check_length_penalty, check_scores_of_search
+from minionerec.models.decoding.names import (
+    COMBINATIONS,
+    SCORES,
+    SEARCHES,
+    check_length_penalty,
+    check_scores_of_search,
+)
 from minionerec.models.decoding.stock import stock_search
+from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.memory import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
-from minionerec.recommend.rankers.mixture import Mixing
-from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
 from minionerec.sid.table import code_token
 
 _WIDTH_STEP = 16
@@ -72,23 +76,46 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """What a model is asked for some histories.
+class Mixing:
+    """How a search is mixed with an assistant; see `minionerec.models.decoding.mixture`.
 
     Attributes:
-        texts: The prompt of each history.
+        assistant: Who is mixed in.
+        share: Weight of the checkpoint's log-probabilities; the assistant's have the rest.
+        combine: "steps": both score every step of the search; "rerank": the checkpoint is searched alone, and its list
+            is put in the order of the same weighted sum.
+
+    Raises:
+        ConfigError: If the weight is out of range, or there is no such way.
+    """
+
+    assistant: Assistant
+    share: float
+    combine: str = "steps"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"share is {self.share}; it must be from 0 to 1.")
+        if self.combine not in COMBINATIONS:
+            raise ConfigError(f"unknown combine {self.combine!r}; known: {', '.join(COMBINATIONS)}.")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a model for some queries.
+
+    Attributes:
+        texts: The prompt of each query.
         ids: Its token ids.
         cut: How many prompts were too long and lost their first tokens.
-        histories: The histories, which an assistant reads.
-        moments: Of what moment each next item is, which an assistant may be told too: places in
-            `minionerec.data.moments.MOMENTS`.
+        queries: The queries, which an assistant reads.
     """
 
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
     cut: int
-    histories: Sequence[np.ndarray]
-    moments: Sequence[int]
+    queries: Queries
 
 
 class LanguageRanker:
@@ -155,40 +182,32 @@ class LanguageRanker:
         return self.trie.with_tail(self.end) if self.search.score_end else self.trie
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether the model, or who assists it, can be told of what moment the next item is."""
-        return self._prompts_tell or (self.mixing is not None and self.mixing.assistant.tells_moments)
+    def context(self) -> frozenset[str]:
+        """What it, or who assists it, reads of queries beside their histories."""
+        own = frozenset({"session_context"}) if self._prompts_tell else frozenset[str]()
+        return own if self.mixing is None else own | context_used(self.mixing.assistant)
 
     @cached_property
     def _prompts_tell(self) -> bool:
         return self.builder.prompt_tells(self.bundle.task)
 
-    def prompts(self, histories: Sequence[np.ndarray], moments: Sequence[int] | np.ndarray | None = None) -> Prompts:
-        """What the model is asked for histories.
-
-        Args:
-            histories: For each row its item indices, oldest first.
-            moments: Of what moment each next item is, places in `minionerec.data.moments.MOMENTS`; None: not told.
-        """
-        told = [UNKNOWN] * len(histories) if moments is None else [int(moment) for moment in moments]
-        asked = zip(histories, told, strict=True)
-        texts = [self.builder.prompt(self.bundle.task, history=history, moment=moment) for history, moment in asked]
+    def prompts(self, queries: Queries) -> Prompts:
+        """The prompts of the model for queries."""
+        context = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
+        texts = [
+            self.builder.prompt(self.bundle.task, history=history, moment=moment)
+            for history, moment in zip(queries.histories, context.tolist(), strict=True)
+        ]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, encoded.ids, encoded.cut, histories, told)
+        return Prompts(texts, encoded.ids, encoded.cut, queries)
 
     @cached_property
     def _candidates(self) -> CandidateMasks:
         return CandidateMasks(self.table.sid_numbers)
 
-    def rank(
-        self,
-        histories: Sequence[np.ndarray],
-        k: int,
-        allowed: Allowed | None = None,
-        moments: Sequence[int] | None = None,
-    ) -> Ranking:
-        """See `Ranker`; candidates are distinct SIDs, and `moments` are as in `prompts`."""
-        return self.rank_prompts(self.prompts(histories, moments), k, allowed)
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`; candidates are distinct SIDs."""
+        return self.rank_prompts(self.prompts(queries), k, allowed)
 
     def rank_prompts(
         self, prompts: Prompts, k: int, allowed: Allowed | None = None, decode_all: DecodeAll | None = None
@@ -201,7 +220,7 @@ class LanguageRanker:
 
         Args:
             prompts: R prompts; equal ones that allow the same are searched once, unless an assistant tells their
-                histories or moments apart.
+                queries apart.
             k: Distinct SIDs of each list.
             allowed: What may be listed, row by row; everything if None.
             decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
@@ -213,7 +232,7 @@ class LanguageRanker:
             (
                 tuple(ids),
                 None if allowed is None else allowed.key(row),
-                None if self.mixing is None else (tuple(prompts.histories[row]), prompts.moments[row]),
+                None if self.mixing is None else prompts.queries.key(row),
             )
             for row, ids in enumerate(prompts.ids)
         ]
@@ -270,8 +289,7 @@ class LanguageRanker:
         model, prompts = self.bundle.model, [asked.ids[row] for row in rows]
         if self.mixing is None:
             return self._search_model(model, prompts, width, sids)
-        histories, moments = [asked.histories[row] for row in rows], [asked.moments[row] for row in rows]
-        log_probs = self.mixing.assistant.log_probs(histories, moments).to(model.device)
+        log_probs = self.mixing.assistant.log_probs(asked.queries.take(rows)).to(model.device)
         if self.mixing.combine == "steps":
             mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
             return self._search_model(mixture, prompts, width, sids)
@@ -311,3 +329,30 @@ class LanguageRanker:
             memory = free_memory(torch.device(model.device))
             found = fitting_batch_size(model, self.searched, max(map(len, prompts)), width, memory)
         return found
+
+
+class TitleRanker(LanguageRanker):
+    """A checkpoint's search over the distinct titles of the catalogue; see `LanguageRanker`, titles in place of SIDs.
+
+    Items of one title follow one another, the more popular in training first, then the lower item index. What ends a
+    title is part of it, and so of every score.
+    """
+
+    @cached_property
+    def table(self) -> Titles:
+        """The titles that it speaks."""
+        return Titles.of(self.bundle.tokenizer, self.builder)
+
+    @cached_property
+    def trie(self) -> Trie:
+        """Their trie, where the model is."""
+        return self.table.trie.to(torch.device(self.bundle.model.device))
+
+    def spoken(self, trie: Trie, node: int) -> str:
+        """What the model says to reach a node of its trie: a piece of a title."""
+        return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
+
+    @property
+    def end(self) -> list[int]:
+        """Nothing: titles end as completions do."""
+        return []

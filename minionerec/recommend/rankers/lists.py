@@ -1,18 +1,19 @@
-"""What a ranker says of the rows of a split, as `Predictions`."""
+"""A ranker's lists for the examples of a split, as `Predictions`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.moments import told_moments
 from minionerec.data.sequences import Split
 from minionerec.data.stored import StoredCorpus
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.protocol import Ranker, Ranking
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,34 @@ class RankedSplit:
         return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
 
 
+def split_queries(
+    rows: RankedSplit,
+    data: Corpus | StoredCorpus,
+    split: str,
+    used: Collection[str],
+    times: Path | None = None,
+    *,
+    tell: bool = True,
+) -> Queries:
+    """The queries of the examples of a split, with what a service would know of each.
+
+    Args:
+        rows: The examples.
+        data: The corpus that they are of.
+        split: "valid" or "test".
+        used: What the ranker reads beside histories; see `minionerec.recommend.rankers.protocol.context_used`.
+        times: File of times, as of `minionerec.data.times.row_times`.
+        tell: Whether the session context is given at all.
+
+    Raises:
+        DataError: As of `minionerec.data.times.row_times`.
+    """
+    context = None
+    if "session_context" in used:
+        context = told_moments(data, split, len(rows), times, tell=tell)
+    return Queries(rows.histories, context)
+
+
 def rank_rows(
     ranker: Ranker, rows: RankedSplit, k: int, *, table: CandidateGroups | None = None, allowed: Allowed | None = None
 ) -> Predictions:
@@ -63,7 +92,7 @@ def rank_rows(
     Raises:
         DataError: If the lists are not what a `Ranker` promises; the message names the row.
     """
-    return checked_predictions(ranker.rank(rows.histories, k, allowed), rows, k, table=table, allowed=allowed)
+    return checked_predictions(ranker.rank(Queries(rows.histories), k, allowed), rows, k, table=table, allowed=allowed)
 
 
 def checked_predictions(

@@ -1,9 +1,7 @@
 """A ranker from what a setting names: an artefact's directory, or a user's own function."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -26,11 +24,9 @@ from minionerec.models.decoding.leaves import sum_to_leaves
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.saved import MODEL_FILE, load_sequential
-from minionerec.recommend.rankers.language import LanguageRanker, Search
-from minionerec.recommend.rankers.mixture import Assistant
-from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
+from minionerec.recommend.rankers.protocol import Assistant, Queries, Ranker
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.rankers.titles import TitleRanker
 from minionerec.sid.table import SidTable
 
 # The recommenders that assist in a search: sequential models, and checkpoints other than the one that is searched.
@@ -57,16 +53,16 @@ class SequentialAssistant:
         temperature: float = 1.0,
     ):
         self.ranker, self.name, self.temperature = ranker, ranker.name, temperature
-        self.tells_moments = ranker.tells_moments
+        self.context = ranker.context
         counts = torch.from_numpy(popularity + 1.0)
         self.popular = (counts / counts.sum()).log().float().to(ranker.device)
         self.candidate_of_item = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
         self.candidates = int(candidate_of_item.max()) + 1
 
-    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
-        """See `minionerec.recommend.rankers.mixture.Assistant`."""
-        found = (self.ranker.scores(histories, moments).float() / self.temperature).log_softmax(-1)
-        empty = torch.tensor([len(history) == 0 for history in histories], device=found.device)
+    def log_probs(self, queries: Queries) -> torch.Tensor:
+        """See `minionerec.recommend.rankers.protocol.Assistant`."""
+        found = (self.ranker.scores(queries).float() / self.temperature).log_softmax(-1)
+        empty = torch.tensor([len(history) == 0 for history in queries.histories], device=found.device)
         found = torch.where(empty.unsqueeze(1), self.popular, found)
         return sum_to_leaves(found, self.candidate_of_item, self.candidates)
 
@@ -82,14 +78,14 @@ class CheckpointAssistant:
 
     def __init__(self, ranker: LanguageRanker, name: str, temperature: float = 1.0):
         self.ranker, self.name, self.temperature = ranker, name, temperature
-        self.tells_moments = ranker.tells_moments
+        self.context = ranker.context
 
-    def log_probs(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
-        """See `minionerec.recommend.rankers.mixture.Assistant`."""
+    def log_probs(self, queries: Queries) -> torch.Tensor:
+        """See `minionerec.recommend.rankers.protocol.Assistant`."""
         ranker = self.ranker
         guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
         with evaluating(ranker.bundle.model):
-            prompts = ranker.prompts(histories, moments).ids
+            prompts = ranker.prompts(queries).ids
             found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
         return (by_number / self.temperature).log_softmax(-1)
@@ -122,7 +118,7 @@ def load_ranker(
 
     Example:
         corpus = Corpus.load("runs/shop/corpus")
-        ranking = load_ranker("runs/shop/sft", corpus).rank([np.array([3, 1])], k=5)
+        ranking = load_ranker("runs/shop/sft", corpus).rank(Queries([np.array([3, 1])]), k=5)
     """
     kind = read_manifest(path)["kind"]
     if kind == CHECKPOINT:
@@ -197,11 +193,6 @@ def lift_of_new_items(
     return np.where(trained, 0.0, lift).astype(np.float32)
 
 
-def tells_moments(ranker: Ranker) -> TypeGuard[LanguageRanker | SequentialRanker]:
-    """Whether a ranker was told in training of what moment the next item is, so that `rank` may be told it too."""
-    return isinstance(ranker, LanguageRanker | SequentialRanker) and ranker.tells_moments
-
-
 def load_sequential_ranker(
     path: Path, corpus: Corpus | StoredCorpus, corpus_path: str | os.PathLike[str] | None
 ) -> SequentialRanker:
@@ -233,6 +224,6 @@ def make_ranker(dotted: str, corpus: Corpus) -> Ranker:
     if not isinstance(made, Ranker):
         raise ConfigError(
             f"ranker is {dotted!r}, which gave a {type(made).__name__} without a method "
-            "rank(histories, k, allowed). See minionerec.recommend.rankers.protocol.Ranker."
+            "rank(queries, k, allowed). See minionerec.recommend.rankers.protocol.Ranker."
         )
     return made

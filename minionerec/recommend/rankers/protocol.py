@@ -1,20 +1,226 @@
-"""What a ranker is: histories in, ranked items with scores out. Whatever fulfils it is evaluated and served."""
+"""What a ranker is: queries in, ranked items with scores out. Whatever fulfils it is evaluated and served."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from minionerec.recommend.rankers.allowed import Allowed
+from minionerec.core.errors import DataError
+from minionerec.data.moments import UNKNOWN
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Queries:
+    """A batch of queries: the history of each, and whatever else is known about the request.
+
+    A ranker reads what it was trained with and ignores the rest. Whatever else becomes known of a request, such as its
+    hour or its device, is one further field here: an array of R values, or None where nothing is known.
+
+    Attributes:
+        histories: For each of R queries its item indices, int32, oldest first; may be empty.
+        session_context: int8 (R,), whether the next item is wanted in the same session as the history's newest item or
+            later, positions in `minionerec.data.moments.MOMENTS`; None: unknown for all. Behind an empty history it is
+            unknown whatever is given.
+
+    Example:
+        >>> queries = Queries([np.array([3, 1]), np.array([])], np.array([1, 2], np.int8))
+        >>> queries.session_context.tolist(), len(queries.take([1, 0, 0]))
+        ([1, 0], 3)
+    """
+
+    histories: Sequence[np.ndarray]
+    session_context: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Check lengths.
+
+        Raises:
+            DataError: If a field has not one value for each history.
+        """
+        for name in CONTEXT:
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self):
+                raise DataError(f"{name} has {len(values)} values for {len(self)} histories; give one for each.")
+        if self.session_context is not None:
+            empty = [len(history) == 0 for history in self.histories]
+            object.__setattr__(self, "session_context", np.where(empty, UNKNOWN, self.session_context).astype(np.int8))
+
+    def __len__(self) -> int:
+        """Number of queries, R."""
+        return len(self.histories)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "Queries":
+        """Some of the queries, in the order of `rows`."""
+        return self.with_histories([self.histories[row] for row in rows], rows)
+
+    def with_histories(
+        self, histories: Sequence[np.ndarray], rows: Sequence[int] | np.ndarray | None = None
+    ) -> "Queries":
+        """Other histories with the context of these.
+
+        Args:
+            histories: The histories.
+            rows: For each the query whose context it has; the first one's if None.
+        """
+        chosen = np.zeros(len(histories), np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
+        context = {name: getattr(self, name) for name in CONTEXT}
+        return Queries(
+            histories, **{name: None if values is None else values[chosen] for name, values in context.items()}
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["Queries"]) -> "Queries":
+        """Several batches as one; what one of them does not know is unknown for all."""
+        joined: dict[str, Any] = {}
+        for name in CONTEXT:
+            values = [getattr(part, name) for part in parts]
+            joined[name] = np.concatenate(values) if values and all(each is not None for each in values) else None
+        return cls([history for part in parts for history in part.histories], **joined)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What is known of some of them beside the history, in words, such as "session context"."""
+        known = {name: getattr(self, name) for name in CONTEXT}
+        return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
+
+    def key(self, row: int) -> tuple[object, ...]:
+        """Equal for queries of which a ranker cannot tell one from the other."""
+        context = (getattr(self, name) for name in CONTEXT)
+        return tuple(self.histories[row].tolist()), *(None if values is None else values[row] for values in context)
+
+
+CONTEXT = tuple(field.name for field in fields(Queries) if field.name != "histories")
+"""What may be known of a query beside its history."""
+
+
+def context_used(ranker: object) -> frozenset[str]:
+    """Which names of `CONTEXT` a ranker makes use of; none where it does not declare any as its `context`."""
+    found: frozenset[str] = getattr(ranker, "context", frozenset())
+    return found
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which items may be listed, for each of R rows.
+
+    Attributes:
+        n_items: Number of items, N.
+        masks: bool (U, N), the masks that rows share.
+        which: int64 (R,), the mask of each row; -1 allows everything.
+        without: For each row int64 item indices, ascending, that must not be listed whatever its mask says.
+    """
+
+    n_items: int
+    masks: np.ndarray
+    which: np.ndarray
+    without: Sequence[np.ndarray]
+
+    def __post_init__(self) -> None:
+        """Check shapes and indices.
+
+        Raises:
+            DataError: If they do not fit one another.
+        """
+        if self.masks.shape != (len(self.masks), self.n_items) or len(self.which) != len(self.without):
+            raise DataError(
+                f"masks have shape {self.masks.shape} for {self.n_items} items; {len(self.which)} rows have a mask and "
+                f"{len(self.without)} have items left out."
+            )
+        if len(self.which) and not -1 <= self.which.min() <= self.which.max() < len(self.masks):
+            raise DataError(f"row {int(np.argmax(self.which))} names mask {self.which.max()} of {len(self.masks)}.")
+        for row, items in enumerate(self.without):
+            if len(items) and not 0 <= items[0] <= items[-1] < self.n_items:
+                raise DataError(f"row {row} leaves out items {items.tolist()}; items are 0 to {self.n_items - 1}.")
+
+    @classmethod
+    def leaving_out(cls, without: Sequence[Collection[int]], n_items: int) -> "Allowed":
+        """Everything but some items of each row.
+
+        Example:
+            >>> allowed = Allowed.leaving_out([[2, 0], []], 3)
+            >>> allowed.row(0).tolist(), allowed.row(1).tolist()
+            ([False, True, False], [True, True, True])
+        """
+        which = np.full(len(without), -1, dtype=np.int64)
+        return cls(n_items, np.zeros((0, n_items), dtype=bool), which, [_sorted(items) for items in without])
+
+    @classmethod
+    def of_masks(
+        cls, masks: Sequence[np.ndarray | None], without: Sequence[Collection[int]], n_items: int
+    ) -> "Allowed":
+        """One mask, or None for everything, and items left out, for each row; equal masks are kept once.
+
+        Args:
+            masks: R masks, bool (N,).
+            without: For each row item indices that must not be listed.
+            n_items: Number of items, N.
+        """
+        kept: dict[bytes, int] = {}
+        which = np.full(len(masks), -1, dtype=np.int64)
+        rows: list[np.ndarray] = []
+        for row, mask in enumerate(masks):
+            if mask is None:
+                continue
+            key = np.packbits(mask).tobytes()
+            if key not in kept:
+                kept[key] = len(rows)
+                rows.append(mask)
+            which[row] = kept[key]
+        stacked = np.stack(rows) if rows else np.zeros((0, n_items), dtype=bool)
+        return cls(n_items, stacked, which, [_sorted(items) for items in without])
+
+    def __len__(self) -> int:
+        """Number of rows, R."""
+        return len(self.which)
+
+    @cached_property
+    def unrestricted(self) -> bool:
+        """Whether every row allows everything."""
+        return bool((self.which < 0).all()) and not any(map(len, self.without))
+
+    def row(self, row: int) -> np.ndarray:
+        """What one row allows: bool (N,), a copy."""
+        if self.which[row] < 0:
+            mask = np.ones(self.n_items, dtype=bool)
+        else:
+            mask = self.masks[self.which[row]].copy()
+        mask[self.without[row]] = False
+        return mask
+
+    def rows(self, places: Sequence[int] | slice) -> np.ndarray:
+        """What some rows allow: bool (B, N)."""
+        chosen = range(len(self))[places] if isinstance(places, slice) else places
+        return np.stack([self.row(row) for row in chosen]) if len(chosen) else np.zeros((0, self.n_items), dtype=bool)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What is known of some of them beside the history, in words, such as "session context"."""
+        known = {name: getattr(self, name) for name in CONTEXT}
+        return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
+
+    def key(self, row: int) -> tuple[int, bytes]:
+        """Equal for rows that allow the same, by the same mask and the same items left out."""
+        return int(self.which[row]), self.without[row].tobytes()
+
+
+def _sorted(items: Collection[int]) -> np.ndarray:
+    return np.unique(np.fromiter(items, dtype=np.int64, count=len(items))) if len(items) else _NOTHING
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ranked items for some histories.
+    """Ranked items for some queries.
 
     Attributes:
-        items: For each history its item indices, best first, none twice.
+        items: For each query its item indices, best first, none twice.
         scores: Parallel to `items`, higher is better.
     """
 
@@ -26,19 +232,40 @@ class Ranking:
 class Ranker(Protocol):
     """Ranks the items of one corpus.
 
-    A user's own is named by the dotted path of a function that takes a `Corpus` and gives an object of this kind.
+    A user's own is named by the dotted path of a function that takes a `Corpus` and gives an object of this kind. One
+    that reads more of a query than its history declares so: `context`, a frozenset of names of `CONTEXT`.
     """
 
-    def rank(self, histories: Sequence[np.ndarray], k: int, allowed: Allowed | None = None) -> Ranking:
-        """The best items after each history.
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """The best items for each query.
 
         Args:
-            histories: For each row its item indices, int32, oldest first; may be empty.
+            queries: R queries.
             k: Candidates of each list: items, or distinct SIDs of a ranker that ranks SIDs, whose lists are longer
                 where items share one.
             allowed: What may be listed, row by row; everything if None.
 
         Returns:
             Lists of at most `k` candidates; shorter only where fewer are allowed.
+        """
+        ...
+
+
+class Assistant(Protocol):
+    """A second recommender in a search: the probabilities of all candidates for each query.
+
+    Attributes:
+        name: What tables call it.
+        context: See `Ranker`.
+    """
+
+    name: str
+    context: frozenset[str]
+
+    def log_probs(self, queries: Queries) -> "torch.Tensor":
+        """Log-probabilities of all candidates (SIDs, or titles) for each of B queries.
+
+        Returns:
+            float32 (B, S), by the candidates' numbers in the trie; each row's probabilities sum to 1.
         """
         ...

@@ -1,6 +1,5 @@
 """Trained sequential models as rankers."""
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -10,8 +9,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Samples
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import masked_scores, top_items
-from minionerec.recommend.rankers.allowed import Allowed
-from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranking
 
 
 class SequentialRanker:
@@ -39,59 +37,44 @@ class SequentialRanker:
         return next(self.model.parameters()).device
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether the model was told in training of what moment the next item is."""
-        return self.model.moment_states is not None
+    def context(self) -> frozenset[str]:
+        """What it reads of queries beside their histories: the session context, of models that were trained with it."""
+        return frozenset() if self.model.moment_states is None else frozenset({"session_context"})
 
     @torch.no_grad()
-    def scores(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None = None) -> torch.Tensor:
-        """Scores of all items after each history: float (B, N), on the model's device.
-
-        Args:
-            histories: As in `rank`.
-            moments: As in `rank`.
+    def scores(self, queries: Queries) -> torch.Tensor:
+        """Scores of all items for each query: float (B, N), on the model's device.
 
         Raises:
             ConfigError: If a score is not a number.
             DataError: If a history holds an item that the model does not know.
         """
         self.model.eval()
-        chunks = masked_scores(self.model, self._samples(histories, moments), "keep", self.device, "scoring")
+        chunks = masked_scores(self.model, self._samples(queries), "keep", self.device, "scoring")
         return torch.cat([scores[:, 1:] for _, scores in chunks])
 
-    def rank(
-        self,
-        histories: Sequence[np.ndarray],
-        k: int,
-        allowed: Allowed | None = None,
-        moments: Sequence[int] | None = None,
-    ) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first.
-
-        `moments` are places in `minionerec.data.moments.MOMENTS`, all unknown if None; a model that was not told them
-        in training makes nothing of them.
-        """
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
-        width = min(k, self.model.num_items)
-        found, scores = top_items(self.model, self._samples(histories, moments), "keep", self.device, width, masks)
+        cutoff = min(k, self.model.num_items)
+        found, scores = top_items(self.model, self._samples(queries), "keep", self.device, cutoff, masks)
         real = scores > -np.inf
         return Ranking(
             [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],
             [row[kept].tolist() for row, kept in zip(scores, real, strict=True)],
         )
 
-    def _samples(self, histories: Sequence[np.ndarray], moments: Sequence[int] | None) -> Samples:
-        """Histories as the model's rows; their targets are asked by nobody."""
-        ends = np.fromiter(accumulate(map(len, histories)), dtype=np.int64, count=len(histories))
-        flat = np.concatenate([np.zeros(0, np.int32), *histories]).astype(np.int32) + 1
-        rows = len(histories)
+    def _samples(self, queries: Queries) -> Samples:
+        """Queries as the model's rows; their targets are not read."""
+        histories, rows = queries.histories, len(queries)
+        ends = np.fromiter(accumulate(map(len, histories)), dtype=np.int64, count=rows)
         return Samples(
             users=np.zeros(rows, dtype=np.int64),
             targets=np.ones(rows, dtype=np.int64),
-            flat=flat,
+            flat=np.concatenate([np.zeros(0, np.int32), *histories]).astype(np.int32) + 1,
             begins=np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if rows else ends,
             ends=ends,
             max_len=self.model.max_len,
             padding=self.model.padding,
-            moments=None if moments is None else np.array(moments, dtype=np.int8),
+            moments=queries.session_context,
         )

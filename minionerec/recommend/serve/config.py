@@ -1,8 +1,8 @@
 """Settings of `minionerec serve`."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings, setting
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -87,21 +87,15 @@ class ServeConfig(Settings):
     log: str = setting("requests", "what is logged, one JSON line each", known=("requests", "errors"))
     log_histories: bool = setting(False, "whether the lines of requests hold the histories")
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read.
-
-        Raises:
-            ConfigError: If two settings contradict each other.
-        """
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if self.batch > self.queue:
-            raise ConfigError(f"batch is {self.batch}, but queue {self.queue}; let the queue hold a batch at least.")
+            yield f"batch is {self.batch}, but queue {self.queue}; let the queue hold a batch at least."
         if self.max_requests > self.queue:
-            raise ConfigError(
-                f"max_requests is {self.max_requests}, but queue {self.queue}; a full call would never be taken."
-            )
+            yield f"max_requests is {self.max_requests}, but queue {self.queue}; a full call would never be taken."
         if self.reload_root and self.reload == "off":
-            raise ConfigError("reload_root is given, but reload is off. Give --reload request, or leave it out.")
+            yield "reload_root is given, but reload is off. Give --reload request, or leave it out."
 
     def limits(self) -> Limits:
         """What one call may ask for."""

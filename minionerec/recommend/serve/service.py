@@ -103,7 +103,7 @@ class Service:
         """`GET /v1/model`."""
         served = self._served()
         told = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
-        moments = MOMENTS if served.recommender.tells_moments else MOMENTS[:1]
+        moments = MOMENTS if "session_context" in served.recommender.context else MOMENTS[:1]
         return 200, to_json({**told, "moments": moments, "limits": self.limits.shown()})
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import DataError
 from minionerec.core.places import find_path, name_or_copy
-from minionerec.core.settings import StageConfig, check_settings, setting
+from minionerec.core.settings import Settings, StageConfig, setting
 from minionerec.core.urls import is_remote
 from minionerec.sid.embed.hf import DTYPES, POOLINGS
 
@@ -16,7 +16,7 @@ _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
 @dataclass
-class EncoderSettings:
+class EncoderSettings(Settings):
     """Where item vectors come from."""
 
     encoder: str = setting(
@@ -50,24 +50,16 @@ class EncoderSettings:
     )
     seed: int = setting(42, "seed of everything random in this stage", least=0)
 
-    def __post_init__(self) -> None:
-        """Check the settings alone.
-
-        Raises:
-            ConfigError: Naming the setting, its value and what is allowed.
-        """
-        check_settings(self)
-
 
 @dataclass
 class EncoderConfig(EncoderSettings, StageConfig):
     """What every stage asks for that makes vectors of a corpus's items."""
 
-    corpus: str = setting("runs/demo/corpus", "directory of the corpus whose items are encoded", reads="corpus")
+    corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, reads="corpus")
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: what the settings name, and what the encoder reads."""
-        return StageConfig.inputs(self) | encoder_inputs(self.encoder)
+        return super().inputs() | encoder_inputs(self.encoder)
 
 
 @dataclass
@@ -76,9 +68,7 @@ class EmbedConfig(EncoderConfig):
 
     kind: ClassVar[str] = "vectors"
 
-    output: str = setting(
-        "runs/demo/vectors", "directory to write vectors.npy and manifest into", required=True, decides=False
-    )
+    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, decides=False)
 
 
 def encoder_inputs(encoder: str) -> dict[str, Path]:

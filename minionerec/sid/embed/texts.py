@@ -1,10 +1,65 @@
-"""One text per item, made of title and description, with the empty and the equal ones counted."""
+"""Texts of items: how they are read and put together, their TF-IDF vectors, and what these were fitted on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from minionerec.core.errors import DataError
-from minionerec.sid.embed.items import HasItems
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import open_artefact, read_json, unchanged_input, write_text_atomic
+from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.log import get_logger
+from minionerec.core.parquet import read_parquet
+from minionerec.data.corpus import ITEM_COLUMNS
+
+logger = get_logger(__name__)
+
+
+# The items of a corpus alone, for stages that have no use for its rows.
+
+
+class HasItems(Protocol):
+    """Whatever knows the items of a corpus: the corpus, or `ItemTexts`."""
+
+    @property
+    def items(self) -> pd.DataFrame:
+        """Columns `item_id`, `title`, `description`, row i = item index i."""
+
+
+@dataclass(frozen=True)
+class ItemTexts:
+    """The items of a corpus, row i = item index i.
+
+    Attributes:
+        items: Column `item_id`; `title` and `description` where texts were asked for.
+    """
+
+    items: pd.DataFrame
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], texts: bool = True) -> "ItemTexts":
+        """Read the items of a corpus artefact.
+
+        Args:
+            path: The artefact.
+            texts: Whether titles and descriptions are read, too.
+
+        Raises:
+            ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
+                its items cannot be read.
+        """
+        said = open_artefact(path, "corpus")["counts"].get("items")
+        columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
+        remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
+        file = Path(path) / "items.parquet"
+        items = read_parquet(file, columns, only=not texts, remedy=remedy)
+        if len(items) != said:
+            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {said}. {remedy}")
+        return cls(items)
 
 
 @dataclass(frozen=True)
@@ -55,3 +110,151 @@ def item_texts(corpus: HasItems) -> list[str]:
             "Give ready vectors instead (encoder: PATH.npy, one row per item)."
         )
     return texts
+
+
+# TF-IDF and truncated SVD: item vectors with no network and no accelerator.
+
+
+def l2_normalise(vectors: np.ndarray) -> np.ndarray:
+    """Scale each row to length 1; rows of zeros stay as they are.
+
+    Args:
+        vectors: float (N, D).
+
+    Returns:
+        float32 (N, D).
+
+    Example:
+        >>> l2_normalise(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:
+    """Latent semantic vectors of texts: TF-IDF over words and word pairs, truncated SVD, rows of length 1.
+
+    Term weights are (1 + log count) times the inverse document frequency. Words are runs of letters and digits of any
+    length, in lower case, since a catalogue's single characters (sizes, thread numbers) carry meaning. The linear
+    algebra runs on one thread, so that the same input and seed give the same bytes on one machine.
+
+    Args:
+        texts: N texts.
+        dimensions: Wished width D; clipped to what the fitted texts and their terms can fill, and said so.
+        seed: Seed of the randomised SVD.
+        fitted_on: M texts that decide which words count, how much each weighs, and the axes; `texts` themselves if
+            None. With the texts of an earlier call, in their order, those get their vectors again, bit by bit.
+
+    Returns:
+        float32 (N, D), row i of text i; zeros where a text holds no word (none that counts).
+
+    Raises:
+        DataError: If no text holds a word.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from threadpoolctl import threadpool_limits
+
+    vectoriser = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+    learned = texts if fitted_on is None else fitted_on
+    try:
+        weights = vectoriser.fit_transform(learned)  # sparse (M, terms)
+    except ValueError as error:
+        if "vocabulary" not in str(error):
+            raise
+        raise DataError(
+            f"none of the {len(learned)} texts holds a word, so TF-IDF has nothing to count. Give item titles, or "
+            "ready vectors (encoder: PATH.npy)."
+        ) from None
+    if weights.shape[1] < 2:
+        raise DataError(
+            f"the {len(learned)} texts hold one word between them, so TF-IDF cannot tell them apart. Give item titles, "
+            "or ready vectors (encoder: PATH.npy)."
+        )
+    fitting = min(dimensions, *weights.shape)
+    if fitting < dimensions:
+        logger.info(
+            "TF-IDF: %d texts with %d terms fill %d dimensions; %d were asked for.", *weights.shape, fitting, dimensions
+        )
+    with threadpool_limits(limits=1):
+        axes = TruncatedSVD(fitting, random_state=seed).fit(weights)
+        vectors = l2_normalise(axes.transform(weights))  # (M, D)
+        if fitted_on is None:
+            return vectors
+        # Transformed once more, a text's words may be summed in another order.
+        known = {text: row for row, text in enumerate(fitted_on)}
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            vectors = np.vstack([vectors, l2_normalise(axes.transform(vectoriser.transform(new)))])
+            known |= {text: len(fitted_on) + row for row, text in enumerate(new)}
+        return vectors[[known[text] for text in texts]]
+
+
+# The texts that TF-IDF was first fitted on, so that items which came later get vectors of the same space.
+
+FITTED_FILE = "fitted_items.json"
+
+
+@dataclass(frozen=True)
+class FittedTexts:
+    """Items that TF-IDF was fitted on, in the order in which it met them, as a later corpus shows them.
+
+    Attributes:
+        item_ids: M item ids.
+        texts: M texts.
+        gone: Text of each of them that the later corpus has no more.
+    """
+
+    item_ids: Sequence[str]
+    texts: Sequence[str]
+    gone: Mapping[str, str] = field(default_factory=dict)
+
+    def save(self, place: Path) -> None:
+        """Write the ids, and the texts of those that are gone, into an artefact."""
+        content = {"items": list(self.item_ids), "gone": dict(self.gone)}
+        write_text_atomic(place / FITTED_FILE, json.dumps(content) + "\n")
+
+    @classmethod
+    def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
+        """What the vectors behind an artefact were fitted on, found again.
+
+        An artefact that was itself extended says so in a file; any other was fitted on the items that it has. Texts
+        are those of `corpus`. An item that is not there any more has its text from that file, or from the corpus that
+        the artefact was made from, where that lies unchanged at its old place.
+
+        Args:
+            folder: SIDs, or a checkpoint.
+            own_items: Its items, in its order.
+            corpus: The later corpus.
+
+        Raises:
+            DataError: If the text of an item is lost.
+        """
+        said: dict[str, Any] = {"items": list(own_items), "gone": {}}
+        if (folder / FITTED_FILE).is_file():
+            said = read_json(folder / FITTED_FILE)
+        known = _texts(corpus)
+        lost = [item for item in said["items"] if item not in known and item not in said["gone"]]
+        before = _corpus_before(folder) if lost else None
+        earlier = {} if before is None else _texts(before)
+        missing = [item for item in lost if item not in earlier]
+        if missing:
+            raise DataError(
+                f"{folder}: TF-IDF was fitted on {len(said['items'])} items, and {len(missing)} of them, such as "
+                f"{missing[0]!r}, are neither in the new corpus nor found in the one of then. Keep them among the "
+                "items, put that corpus back to its place, or build all SIDs anew."
+            )
+        gone = {item: text for item, text in {**said["gone"], **earlier}.items() if item not in known}
+        gone = {item: gone[item] for item in said["items"] if item in gone}
+        return cls(said["items"], [known[item] if item in known else gone[item] for item in said["items"]], gone)
+
+
+def _texts(corpus: HasItems) -> dict[str, str]:
+    return dict(zip(corpus.items["item_id"].astype(str).tolist(), item_texts(corpus), strict=True))
+
+
+def _corpus_before(folder: Path) -> HasItems | None:
+    """The corpus that an artefact was made from; None where it is no more what it was."""
+    place = unchanged_input(folder, "corpus")
+    return None if place is None else ItemTexts.load(place)

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,29 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from minionerec.core.artefacts import file_sha256
+from minionerec.core.artefacts import file_sha256, to_plain, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
-from minionerec.sid.embed.config import EncoderSettings, encoder_inputs
+from minionerec.core.stage import Stage
+from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
-from minionerec.sid.embed.items import HasItems
-from minionerec.sid.embed.mapped import VectorRows, is_large
-from minionerec.sid.embed.ready import (
+from minionerec.sid.embed.stored import (
+    ITEMS_FILE,
     VECTORS_FILE,
+    VectorRows,
     check_vectors,
+    is_large,
     load_vector_artefact,
     load_vector_table,
     load_vectors,
     open_vector_artefact,
     open_vectors,
+    save_vectors,
 )
-from minionerec.sid.embed.texts import count_texts, item_texts
-from minionerec.sid.embed.tfidf import l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import HasItems, ItemTexts, count_texts, item_texts, l2_normalise, tfidf_svd
+
+logger = get_logger(__name__)
+
 
 # Vectors of texts, kept by the hash of their content, so that no text is encoded twice by the same encoder.
 
@@ -164,9 +170,6 @@ def _encode_parts(
         cache.write(part, model.encode(part))
 
 
-logger = get_logger(__name__)
-
-
 def make_vectors(
     corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
 ) -> np.ndarray:
@@ -231,7 +234,7 @@ def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[
         counts: As there.
 
     Returns:
-        An array, or a `minionerec.sid.embed.mapped.VectorFile` from `STREAMED_FROM` bytes on, whose values are checked
+        An array, or a `minionerec.sid.embed.stored.VectorFile` from `STREAMED_FROM` bytes on, whose values are checked
         when they are read.
 
     Raises:
@@ -283,3 +286,61 @@ def _encoder_key(settings: EncoderSettings) -> str:
     model = files or [settings.encoder, hub_commit(settings.encoder)]
     manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
     return hashlib.sha256(json.dumps(manner, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# The stage that turns item texts into vectors.
+
+
+@dataclass(frozen=True)
+class EmbedResult:
+    """What `run_embed` made.
+
+    Attributes:
+        output: The artefact's directory.
+        counts: Items, dimensions, and what the encoder counted (empty, duplicate and truncated texts...).
+        up_to_date: Whether the output already stood, made from the same settings and inputs.
+    """
+
+    output: Path
+    counts: Mapping[str, Any]
+    up_to_date: bool
+
+    def lines(self) -> list[str]:
+        """How many vectors, how wide, and where they lie."""
+        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} wide: {self.output}"]
+
+
+def run_embed(config: EmbedConfig) -> EmbedResult:
+    """Encode the items of a corpus: an artefact of kind "vectors" with `vectors.npy` and `items.json`.
+
+    `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
+    file of float16, see `minionerec.sid.embed.stored`); `items.json` lists the N item ids in that
+    order, so that a later stage can tell whether the vectors are of its items.
+
+    Args:
+        config: The stage's settings.
+
+    Returns:
+        Where the vectors lie and what was counted.
+
+    Raises:
+        ArtefactError: If the corpus is missing or the output cannot be written.
+        DataError: If there is no text, or ready vectors do not fit the corpus.
+        ConfigError: If the encoder is unknown.
+    """
+    stage = Stage(config)
+    if (manifest := stage.current()) is not None:
+        return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
+    with stage.work() as work:
+        with work.phase("load"):
+            items = ItemTexts.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+        counts: dict[str, Any] = {}
+        # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
+        cache = config.cache or f"{stage.output}.cache"
+        with work.phase("embed"):
+            vectors = vectors_in_blocks(items, replace(config, cache=cache), counts)
+        with work.finish(seed=config.seed, counts=counts) as place:
+            save_vectors(place / VECTORS_FILE, vectors)
+            write_text_atomic(place / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
+    logger.info("Vectors of %d items, %d wide, are in %s.", *vectors.shape, stage.output)
+    return EmbedResult(stage.output, to_plain(counts), up_to_date=False)

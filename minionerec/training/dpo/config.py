@@ -14,7 +14,7 @@ class DpoConfig(LanguageRunConfig):
     """Settings of softmax direct preference optimisation."""
 
     checkpoint: str = setting(
-        "runs/demo/sft",
+        "",
         "checkpoint to start from (minionerec sft); it also stays as it is, as the reference",
         required=True,
         reads="checkpoint",

@@ -21,9 +21,7 @@ _SOURCES = (
 class GrpoConfig(StreamedConfig):
     """Settings of GRPO."""
 
-    checkpoint: str = setting(
-        "runs/demo/sft", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint"
-    )
+    checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint")
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "

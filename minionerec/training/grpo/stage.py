@@ -33,7 +33,7 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.saved import load_sequential
-from minionerec.sid.embed.ready import load_vector_artefact
+from minionerec.sid.embed.stored import load_vector_artefact
 from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.grpo.config import GrpoConfig
 from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples

@@ -28,8 +28,8 @@ def ndcg_penalties(generations: int) -> list[float]:
 
     Rank i, from 0, has -(1 / log2(i + 2)) / sum over all ranks of 1 / log2(j + 2).
 
-    Example:
-        >>> [round(w, 4) for w in ndcg_penalties(16)][:3]
+    Examples:
+        >>> [round(weight, 4) for weight in ndcg_penalties(16)[:3]]
         [-0.1638, -0.1033, -0.0819]
     """
     discounts = [1 / math.log2(rank + 2) for rank in range(generations)]

@@ -13,7 +13,7 @@ OPTIMIZERS = ("adafactor", "adamw")
 class TigerTrainConfig(RunConfig):
     """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
 
-    sids: str = setting("runs/demo/sids", "SID directory (minionerec build-sids)", reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
     optimizer: str = setting(
         "adafactor",
         "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",

@@ -84,7 +84,7 @@ def test_a_case_of_one_seed_serves_all_and_a_step_may_be_run_once(tmp_path):
 
 def test_placeholders_are_filled_from_the_inside_out(tmp_path):
     steps = {"sft": {"corpus": "{data.corpus}", "sids": "{data.{case}}"}}
-    lists = {"test": {"stage": "eval-beam", "checkpoint": "{sft}"}}
+    lists = {"test": {"stage": "eval-beam", "checkpoint": "{sft}", "corpus": "{data.corpus}"}}
     _, jobs = read_and_plan(write_study(tmp_path, steps=steps | lists, cases={"sids": None, "corpus": None}))
     assert jobs[Key("shop", "sids", "sft", 1)].settings.sids.endswith("/prepared/sids")
     assert jobs[Key("shop", "corpus", "sft", 1)].settings.sids.endswith("runs/corpus")
@@ -196,7 +196,7 @@ def changed(**step):
         (a_case({"sids": {"data.sids": None}}), r'sids is a mapping; put the placeholder in quotes: "{data.sids}"'),
         (a_case({"once": True, "output": "x/{seed}"}), r"output names {seed}, which stands for nothing here"),
         (
-            a_case({"output": "x"}),
+            a_case({**STEP["sft"], "output": "x"}),
             r"shop/a/sft, seed 1 and shop/a/sft, seed 2 both write x; give each an output of its own",
         ),
         (a_case({"output": "x"}, "eval-beam"), r"predictions of cases are laid out by seed; leave output out"),
@@ -205,20 +205,25 @@ def changed(**step):
             {
                 "cases": {
                     "a": {"steps": STEP},
-                    "b": {"steps": {"grpo": {"once": True, "checkpoint": "{a.sft}"}}},
+                    "b": {"steps": {"grpo": {"once": True, "corpus": "c", "checkpoint": "{a.sft}"}}},
                 }
             },
             r"checkpoint reads a.sft, which is made for each seed; this step is run once",
         ),
         (
-            {"cases": {"a": {"steps": STEP, "seeds": [5, 6]}, "b": {"steps": {"grpo": {"checkpoint": "{a.sft}"}}}}},
+            {
+                "cases": {
+                    "a": {"steps": STEP, "seeds": [5, 6]},
+                    "b": {"steps": {"grpo": {"corpus": "c", "checkpoint": "{a.sft}"}}},
+                }
+            },
             r"checkpoint reads a.sft, which has no seed 1, but \[5, 6\]",
         ),
         (
             {
                 "cases": {
-                    "a": {"steps": {"grpo": {"checkpoint": "{b.grpo}"}}},
-                    "b": {"steps": {"grpo": {"checkpoint": "{a.grpo}"}}},
+                    "a": {"steps": {"grpo": {"corpus": "c", "checkpoint": "{b.grpo}"}}},
+                    "b": {"steps": {"grpo": {"corpus": "c", "checkpoint": "{a.grpo}"}}},
                 }
             },
             r"needs itself, by way of other steps",
@@ -237,12 +242,12 @@ def test_a_mistake_is_one_line_with_file_and_key(changes, message, tmp_path):
 
 
 def test_a_mistake_in_a_file_of_settings_names_that_file(tmp_path):
-    (tmp_path / "mine.yaml").write_text("epochs: 2\nlearning_rte: 1\n")
+    (tmp_path / "mine.yaml").write_text("corpus: c\nsids: s\nepochs: 2\nlearning_rte: 1\n")
     cases = {"a": {"steps": {"sft": {"config": "mine.yaml"}}}}
     path = write_study(tmp_path, cases=cases, compare={"test": None})
     with pytest.raises(ConfigError, match=r"mine.yaml: unknown key 'learning_rte'"):
         read_and_plan(path)
-    (tmp_path / "mine.yaml").write_text("epochs: 2\n")
+    (tmp_path / "mine.yaml").write_text("corpus: c\nsids: s\nepochs: 2\n")
     _, jobs = read_and_plan(path)
     assert jobs[Key("shop", "a", "sft", 1)].settings.epochs == 2
 

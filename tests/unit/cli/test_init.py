@@ -103,7 +103,7 @@ def test_larger_data_take_longer():
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["small", "demo", "steam", "games"])
 def test_every_setting_fits_its_stage(shape, tmp_path):
-    config = PrepareConfig(source="tables", items="items.csv", interactions="a: b.csv", user_column="who")
+    config = PrepareConfig(source="tables", items="items.csv", interactions="a: b.csv", user_column="who", output="x")
     file = tmp_path / "mine.yaml"
     file.write_text(recipe_text(config, shape, "mine", 40))
     jobs = {key.step: job.settings for key, job in plan_of(file).items()}
@@ -133,7 +133,7 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
 
 def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", item_column="sku")
+    config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", item_column="sku", output="x")
     (tmp_path / "mine.yaml").write_text(recipe_text(config, SMALL, "mine", 40))
     recipe = read_recipe("mine")
     assert serving(recipe, plan_of("mine")) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue"]
@@ -141,13 +141,16 @@ def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch
 
 def test_the_shipped_recipe_of_steam_is_what_init_writes():
     places = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
-    text = recipe_text(PrepareConfig(source="tables", **places), STEAM, "steam", 40)
+    text = recipe_text(PrepareConfig(source="tables", output="x", **places), STEAM, "steam", 40)
     assert (ROOT / "configs/steam/language.yaml").read_text() == text
 
 
 def test_the_demo_shop_has_its_own_shape():
     config = PrepareConfig(
-        source="tables", items=str(ROOT / "data/demo/items.csv"), interactions=str(ROOT / "data/demo/interactions.csv")
+        output="x",
+        source="tables",
+        items=str(ROOT / "data/demo/items.csv"),
+        interactions=str(ROOT / "data/demo/interactions.csv"),
     )
     shape = shape_of(config)
     assert (shape.items, shape.interactions, shape.users, shape.listed) == (600, 17_283, 2_200, False)

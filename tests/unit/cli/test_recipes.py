@@ -135,7 +135,10 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step that it changes has this name"),
         ("steps:\n  sft: {no_such: 1}", r"line 2: steps.sft: unknown key 'no_such'. Known keys: output, "),
         ("steps:\n  sft: {epochs: many, output: x}", r"line 2: steps.sft: epochs is 'many'; expected a number"),
-        ("steps:\n  sft: {epochs: 0, output: x}", r"line 2: steps.sft: epochs is 0.0; it must be above 0"),
+        (
+            "steps:\n  sft: {epochs: 0, corpus: c, sids: s, output: x}",
+            r"line 2: steps.sft: epochs is 0.0; it must be above 0",
+        ),
         ("steps:\n  sft: {corpus: c}", r"line 2: steps.sft: has no output; give it one, or the recipe an `output`"),
         ("steps:\n  sft:\n    config: missing.yaml", r"missing\.yaml: no such file"),
         ("steps:\n  sft: {config: demo#grpo}", r"line 2: steps.sft.config: demo#grpo: is a step of minionerec grpo"),
@@ -175,7 +178,10 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
             "output: x\nsteps:\n  levels: {stage: calc-level, predictions: a}\n  sft: {corpus: '{levels}'}",
             r"line 4: steps.sft: corpus names {levels}, but that step only prints, and writes nothing",
         ),
-        ("output: x\nsteps:\n  sft: {output: y}\n  grpo: {output: y}", r"sft and grpo both write y; give each an out"),
+        (
+            "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",
+            r"sft and grpo both write y; give each an out",
+        ),
     ],
 )
 def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
@@ -189,14 +195,14 @@ def test_a_base_is_changed_step_by_step(tmp_path):
     """New steps stand after the one that they follow in the file; variables keep types; `output` moves outputs."""
     (tmp_path / "first.yaml").write_text(
         "output: runs/first\nvariables: {size: 32, name: small, sizes: [8, '{size}']}\nsteps:\n"
-        "  data: {stage: prepare-data, output: runs/corpus}\n"
+        "  data: {stage: prepare-data, source: demo, output: runs/corpus}\n"
         "  sids: {stage: build-sids, corpus: '{data}', codebook_sizes: '{sizes}'}\n"
         "  sft: {corpus: '{data}', sids: '{sids}', hidden_size: '{size}', model: 'x/{name}'}\n"
         "  report: {corpus: '{data}', predictions: {SFT: '{sft}'}}\n"
     )
     (tmp_path / "second.yaml").write_text(
         "base: first\noutput: runs/second\nvariables: {size: 64, name: large}\nwithout: [report]\nsteps:\n"
-        "  sft: {epochs: 3}\n  eval: {stage: eval-beam, checkpoint: '{sft}'}\n"
+        "  sft: {epochs: 3}\n  eval: {stage: eval-beam, checkpoint: '{sft}', corpus: '{data}'}\n"
         "  again: {config: '#sft', epochs: 4}\n"
     )
     first, second = (plan_of(tmp_path / f"{name}.yaml") for name in ("first", "second"))
@@ -267,7 +273,7 @@ def test_steps_before_are_those_that_are_read():
     def names(config):
         return [key.step for key in jobs_before(jobs, config)]
 
-    assert names(settings("eval-beam", checkpoint="runs/demo/grpo", output="x")) == [
+    assert names(settings("eval-beam", checkpoint="runs/demo/grpo", corpus="runs/demo/corpus", output="x")) == [
         "data",
         "sids",
         "catalogue",
@@ -278,7 +284,7 @@ def test_steps_before_are_those_that_are_read():
     assert names(settings("build-sids", corpus="elsewhere", output="runs/demo/sft")) == []
     report = settings("report", predictions={"X": "runs/demo/eval_sft"}, corpus="runs/demo/corpus", output="x")
     assert names(report) == ["data", "sids", "catalogue", "sft", "eval_sft"]
-    assert names(settings("eval-beam", checkpoint="runs/demo/sft/below/it", output="x")) == [
+    assert names(settings("eval-beam", checkpoint="runs/demo/sft/below/it", corpus="runs/demo/corpus", output="x")) == [
         "data",
         "sids",
         "catalogue",
@@ -321,14 +327,14 @@ def runs(monkeypatch):
 
 
 def test_what_a_stage_needs_is_made_first(runs):
-    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", corpus="runs/demo/corpus", output="x"))
     assert runs == ["data", "catalogue", "sft", "grpo"]
 
 
 def test_a_failing_stage_before_ends_the_command_with_its_status(runs):
     runs.status = {"sft": 3}
     with pytest.raises(SystemExit) as ended:
-        ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+        ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", corpus="runs/demo/corpus", output="x"))
     assert ended.value.code == 3
     assert runs == ["data", "catalogue", "sft"]
 
@@ -338,7 +344,7 @@ def test_the_other_processes_of_a_launch_make_nothing(runs, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(run, "join_for_training", lambda: waited.append("join"))
     monkeypatch.setattr(run, "wait_for_everyone", lambda: waited.append("wait"))
-    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", output="x"))
+    ensure_before(DEMO, settings("eval-beam", checkpoint="runs/demo/grpo", corpus="runs/demo/corpus", output="x"))
     assert runs == []
     assert waited == ["join", "wait"]
 
@@ -347,7 +353,7 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "output: out\nseeds: [3, 5]\nsteps:\n"
-        "  data: {stage: prepare-data}\n"
+        "  data: {stage: prepare-data, source: demo}\n"
         "  sids: {stage: build-sids, corpus: '{data}', seed: 1}\n"
         "  one: {stage: train-sequential, model: sasrec, corpus: '{data}', protocol: rows, output: '{runs}/one'}\n"
         "  other: {config: '#one', stage: train-sequential, model: gru4rec, output: '{runs}/other'}\n"

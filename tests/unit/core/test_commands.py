@@ -6,6 +6,7 @@ import sys
 import pytest
 from support.paths import ROOT
 
+SEVERAL = "raise ConfigError('this is wrong', 'and that')"
 GOOD, BAD = "print('said')", "raise ConfigError('a setting is wrong')"
 RUN = "from minionerec.core.commands import run_command\nfrom minionerec.core.errors import ConfigError\n"
 OPENS = "import os; assert open(os.devnull, 'rb').fileno() > 2"
@@ -15,6 +16,7 @@ OPENS = "import os; assert open(os.devnull, 'rb').fileno() > 2"
     ("does", "closed", "status", "out", "err"),
     [
         (GOOD, ">&-", 0, "", ""),
+        (SEVERAL, "", 2, "", "error: this is wrong\nerror: and that\n"),
         (BAD, ">&-", 2, "", "error: a setting is wrong\n"),
         (GOOD, "2>&-", 0, "said\n", ""),
         (BAD, "2>&-", 2, "", ""),

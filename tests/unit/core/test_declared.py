@@ -13,6 +13,7 @@ from minionerec.recommend.serve.config import ServeConfig
 
 CONFIGS = {**{name: spec.config_class() for name, spec in STAGES.items()}, "serve": ServeConfig}
 LEAST = {
+    "prepare-data": {"source": "demo"},
     "sid-report": {"tables": {"a": "sids"}},
     "calc-level": {"predictions": "predictions"},
     "compare": {"runs": {"a": "run"}},

@@ -118,6 +118,53 @@ def test_bad_settings_name_place_value_and_remedy(tmp_path, text, words, message
     assert "\n" not in str(error.value)
 
 
+def problems(tmp_path, text, *words):
+    with pytest.raises(ConfigError) as error:
+        parse_settings(Cups, ["--config", yaml(tmp_path, text), *words])
+    return [line.removeprefix(f"{tmp_path}/") for line in error.value.lines()]
+
+
+def test_all_problems_of_a_file_or_of_flags_are_named_at_once(tmp_path):
+    known = "Known keys: output, restart, shop, others, steps, share, ks, weights, free, glaze, stamp, flag."
+    assert problems(tmp_path, "stepz: 5\nsteps: five\nshare: 2\nks: [0, 3, -1]\n") == [
+        f"c.yaml: unknown key 'stepz'. {known} Did you mean steps?",
+        "c.yaml: steps is 'five'; expected a whole number.",
+        "share is 2.0; it must be above 0 and at most 1.",
+        "ks is 0; it must be at least 1.",
+        "ks is -1; it must be at least 1.",
+    ]
+    assert problems(tmp_path, "glaze: red\noutput: '~nobodys'\n", "--share", "2") == [
+        "output is '~nobodys', but there is no such user. Mend the name, or write ./~nobodys",
+        "share is 2.0; it must be above 0 and at most 1.",
+        "unknown glaze 'red'; known: blue, white.",
+    ]
+    assert problems(tmp_path, "flag: true\n", "--flag", "3", "--steps", "x") == [
+        "--flag is '3'; expected true or false.",
+        "--steps is 'x'; expected a whole number.",
+    ]
+
+
+@dataclass
+class Sets(Cups):
+    saucers: int = setting(0, "beside the cups", least=0)
+
+    def contradictions(self):
+        yield from super().contradictions()
+        if self.saucers > self.steps:
+            yield f"saucers is {self.saucers}, but steps {self.steps}; give fewer saucers."
+        if self.stamp and not self.flag:
+            raise ConfigError(f"stamp is {self.stamp!r}, but flag is false; leave stamp out.")
+
+
+def test_all_contradictions_are_named_at_once_where_every_value_is_right():
+    said = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
+    with pytest.raises(ConfigError) as error:
+        Sets(saucers=5, stamp="x", flag=False)
+    assert error.value.lines() == said and str(error.value) == " ".join(said)
+    with pytest.raises(ConfigError, match=r"^steps is 0; it must be at least 1\.$"):
+        Sets(saucers=5, steps=0)
+
+
 def test_missing_config_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file"):
         parse_settings(Cups, ["--config", "nowhere.yaml"])

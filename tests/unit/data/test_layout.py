@@ -85,7 +85,7 @@ def test_bad_indices(tmp_path):
 
 def test_settings_and_places(tmp_path, settings):
     with pytest.raises(ConfigError, match="layout_index is 'x', but layout is not given"):
-        PrepareConfig(layout_index="x")
+        PrepareConfig(source="demo", layout_index="x", output="y")
     with pytest.raises(DataError, match=r"no\.json: no such file\. Give --layout_index"):
         run_prepare(PrepareConfig(**settings, layout_index=str(tmp_path / "no.json")))
     (tmp_path / "file").write_text("")

@@ -12,6 +12,7 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.preference import models
+from minionerec.preference.config import COMPAT, PreferenceConfig
 from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, split_rows
 from minionerec.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
 from minionerec.preference.models import (
@@ -19,7 +20,6 @@ from minionerec.preference.models import (
     EarlyStopping,
     Lookup,
     MlpModel,
-    MlpSettings,
     PairNetwork,
     agreeing_user,
     fit_bradley_terry,
@@ -111,31 +111,44 @@ def data():
 
 def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
     world, folds = data
-    chosen = MlpSettings(siamese=False, max_epochs=40, patience=5, batch_size=32)
-    model, again = (train_mlp(world, folds, 3, chosen) for _ in range(2))
+    config = PreferenceConfig(seed=3, max_epochs=40, patience=5, batch_size=32)
+    model, again = (train_mlp(world, folds, config, "mlp_concat") for _ in range(2))
     np.testing.assert_array_equal(every_row(model, world), every_row(again, world))
     valid = np.flatnonzero(folds == VALID)
     assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
     best, last = (cross_entropy(world.y, every_row(of, world))[valid].mean() for of in (model, model.last))
     assert best == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
     assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - best) > 1e-4
-    other = train_mlp(world, folds, 4, MlpSettings(siamese=False, max_epochs=2))
+    other = train_mlp(world, folds, PreferenceConfig(seed=4, max_epochs=2), "mlp_concat")
     assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
 
 
 @pytest.mark.parametrize("scale", ["none", "standardize", "l2"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_network_options_train(data, scale, activation):
-    chosen = MlpSettings(True, activation, scale=scale, max_epochs=2, full_batch=True, monitor="macro_target")
-    model = train_mlp(*data, 0, chosen)
+    model = train_mlp(*data, PreferenceConfig(activation=activation, scale=scale, max_epochs=2), "mlp_siamese")
     assert len(model.history["val_loss"]) == 2
     norms = model.table(data[0].features).norm(dim=1)
     assert (scale == "l2") == bool(torch.allclose(norms, torch.ones_like(norms), atol=1e-5))
 
 
+def test_compat_trains_the_published_network_as_published(data):
+    config = PreferenceConfig(compat=COMPAT, scale="l2", max_epochs=2)
+    model, ours = (train_mlp(*data, config, name) for name in ("mlp_concat", "mlp_siamese"))
+    published = {"scale": "none", "embedding_std": 1.0, "full_batch": True, "monitor": "macro_target"}
+    assert {name: model.settings[name] for name in published} == published
+    assert (ours.settings["scale"], ours.settings["full_batch"], ours.settings["monitor"]) == ("l2", False, "pooled")
+    np.testing.assert_array_equal(model.table(data[0].features), data[0].features)
+    rows = np.flatnonzero(data[1] == VALID)
+    losses = cross_entropy(data[0].y[rows], model.last.predict(data[0], rows, data[0].user[rows]))
+    groups = [losses[data[0].target[rows] == target].mean() for target in range(3)]
+    assert model.history["val_loss"][-1] == pytest.approx(np.mean(groups))
+
+
 def test_score_models_are_antisymmetric(data):
     world, folds = data
-    found = [train_mlp(world, folds, 0, MlpSettings(True, max_epochs=20, batch_size=32, position_bias=False))]
+    config = PreferenceConfig(seed=0, max_epochs=20, batch_size=32, position_bias=False)
+    found = [train_mlp(world, folds, config, "mlp_siamese")]
     kinds = ("bt_global", "bt_user", "bt_hier", "bt_lowrank")
     found += [fit_bradley_terry(world, folds, kind, position_bias=False) for kind in kinds]
     for model in found:

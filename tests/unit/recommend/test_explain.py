@@ -18,6 +18,7 @@ from minionerec.recommend.explain import SOURCES, explain
 from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.sid.table import SidTable
@@ -81,7 +82,7 @@ def by_kind(explanation, item_id, kind):
 
 def stock_probability(ranker, history, sid):
     """Of the codes of a text behind a prompt, by the model's own logits of the whole text."""
-    prompt = ranker.prompts([history]).ids[0]
+    prompt = ranker.prompts(Queries([history])).ids[0]
     codes = ranker.bundle.tokenizer.convert_tokens_to_ids([f"{part}>" for part in sid.split(">")[:-1]])
     with torch.no_grad():
         logits = ranker.bundle.model(input_ids=torch.tensor([[*prompt, *codes]])).logits[0].log_softmax(-1)

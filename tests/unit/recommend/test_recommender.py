@@ -17,6 +17,7 @@ from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.training.catalogue import run_catalogue
@@ -68,7 +69,7 @@ def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
     recommender = recommenders["language"]
     corpus = Corpus.load(made / "corpus")
     ranker = load_ranker(made / "checkpoint", corpus)
-    ranking = ranker.rank([np.array([1, 4])], 5)
+    ranking = ranker.rank(Queries([np.array([1, 4])]), 5)
     answer = recommender.recommend(["v", "y"], 5)
     assert [item.item_id for item in answer.items] == ["uvwxyz"[item] for item in ranking.items[0][:5]]
     for item, index, score in zip(answer.items, ranking.items[0], ranking.scores[0], strict=False):
@@ -154,7 +155,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"k": True}, "k: is True; expected a whole number"),
         ({"k": 2.5}, "k: is 2.5; expected a whole number"),
         ({"history": "uv"}, "history: is 'uv'; expected a list of item ids"),
-        ({"history": ["u", 3]}, r"history\[1\]: is 3; expected an item id: a text"),
+        ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
         ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),

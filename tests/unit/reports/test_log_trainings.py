@@ -64,9 +64,13 @@ def test_a_teacher_is_a_training_too(shop):
 @pytest.mark.parametrize(
     ("config", "stage", "title"),
     [
-        (CatalogueTrainConfig(loss="sampled", max_grad_norm=0, output="made/it"), "train-catalogue", "catalogue model"),
-        (TigerTrainConfig(output="made/it"), "train-tiger", "train-tiger"),
-        (DpoConfig(checkpoint="x", output="made/it"), "dpo", "S-DPO"),
+        (
+            CatalogueTrainConfig(corpus="c", sids="s", loss="sampled", max_grad_norm=0, output="made/it"),
+            "train-catalogue",
+            "catalogue model",
+        ),
+        (TigerTrainConfig(corpus="c", sids="s", output="made/it"), "train-tiger", "train-tiger"),
+        (DpoConfig(corpus="c", checkpoint="x", output="made/it"), "dpo", "S-DPO"),
     ],
 )
 def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, title):

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
-from minionerec.sid import balanced, relocate
-from minionerec.sid import methods as assigning
-from minionerec.sid.balanced import balanced_assign, balanced_stream
+from minionerec.sid import build as assigning
+from minionerec.sid import collisions as resolving
+from minionerec.sid import kmeans
+from minionerec.sid.build import assign
 from minionerec.sid.collisions import resolve_collisions
-from minionerec.sid.embed.mapped import VectorFile
-from minionerec.sid.methods import assign
+from minionerec.sid.embed.stored import VectorFile
+from minionerec.sid.kmeans import balanced_assign, balanced_stream, encode, fit_residual, reconstruct, residual_kmeans
 from minionerec.sid.quantiser import EncodedVectors, Encoder, Quantiser
 from minionerec.sid.report import level_use, sid_report
-from minionerec.sid.residual_kmeans import encode, fit_residual, reconstruct, residual_kmeans
 
 
 def clustered(rows=900, width=6, seed=0):
@@ -86,7 +86,7 @@ def test_balanced_without_all_costs_is_balanced(seed, size, more, at_once):
     prices = 0.3 * rng.normal(size=size)
     parts = [(slice(i, min(i + 50, len(costs))), costs[i : i + 50]) for i in range(0, len(costs), 50)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(balanced, "COSTS_BYTES", 4 * size * at_once)
+        patch.setattr(kmeans, "COSTS_BYTES", 4 * size * at_once)
         codes = balanced_stream(len(costs), parts, lambda items: costs[items], prices)
     counts = np.bincount(codes, minlength=size)
     assert codes.dtype == np.int32 and set(counts) <= {len(costs) // size, -(-len(costs) // size)}
@@ -103,10 +103,10 @@ def test_balanced_without_all_costs_costs_little_more(monkeypatch):
 
 def test_balanced_levels_of_many_items_are_balanced(stored, monkeypatch):
     vectors, file = stored
-    from minionerec.sid import residual_kmeans as module
+    from minionerec.sid import kmeans as module
 
     monkeypatch.setattr(module, "COSTS_BYTES", 1000)
-    monkeypatch.setattr(balanced, "COSTS_BYTES", 1000)
+    monkeypatch.setattr(kmeans, "COSTS_BYTES", 1000)
     codes, codebooks = residual_kmeans(file, (8, 8), 0, 5, balanced=True)
     assert all(set(np.bincount(column)) <= {112, 113} for column in codes.T)
     left = ((vectors - reconstruct(codes, codebooks)) ** 2).sum()
@@ -125,9 +125,9 @@ def test_collisions_of_a_file_are_resolved_as_those_of_the_array(stored, collisi
     assert ours.codes.tobytes() == whole.codes.tobytes() and ours.distance_paid == whole.distance_paid
     if collisions == "relocate":
         assert whole.moved > 50 and whole.after.unique == 900
-        monkeypatch.setattr(relocate, "FEW", 0)  # distances by products
-        monkeypatch.setattr(relocate, "ORDERS_BYTES", 200)
-        monkeypatch.setattr(relocate, "_ROWS", 7)
+        monkeypatch.setattr(resolving, "FEW", 0)  # distances by products
+        monkeypatch.setattr(resolving, "ORDERS_BYTES", 200)
+        monkeypatch.setattr(resolving, "_ROWS", 7)
         many = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
         assert many.codes.tobytes() == whole.codes.tobytes()
 

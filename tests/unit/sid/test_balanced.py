@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from minionerec.core.errors import DataError
-from minionerec.sid.balanced import balanced_assign
-from minionerec.sid.residual_kmeans import reconstruct, residual_kmeans
+from minionerec.sid.kmeans import balanced_assign, reconstruct, residual_kmeans
 
 
 @settings(max_examples=100, deadline=None)

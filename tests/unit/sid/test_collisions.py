@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.collisions import count_collisions, resolve_collisions
-from minionerec.sid.residual_kmeans import reconstruct, residual_kmeans
+from minionerec.sid.kmeans import reconstruct, residual_kmeans
 
 INDUSTRIAL = Path(os.environ.get("MINIONEREC_DATA") or "data") / "Amazon"
 
@@ -184,7 +184,7 @@ def test_relocate_on_industrial_tfidf_vectors():
     if not (INDUSTRIAL / "index").is_dir():
         pytest.skip(f"needs the published files under {INDUSTRIAL} (set MINIONEREC_DATA)")
     from minionerec.core.artefacts import read_json
-    from minionerec.sid.embed.tfidf import tfidf_svd
+    from minionerec.sid.embed.texts import tfidf_svd
 
     items = read_json(INDUSTRIAL / "index" / "Industrial_and_Scientific.item.json")
     vectors = tfidf_svd([f"{item['title']} {item['description']}" for item in items.values()], 32, 42)

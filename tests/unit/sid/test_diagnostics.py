@@ -3,7 +3,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
-from minionerec.sid.diagnostics import (
+from minionerec.sid.report import (
     FOLDS,
     HITS,
     STRENGTH,

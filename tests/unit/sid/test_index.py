@@ -9,17 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.sid import index, table
-from minionerec.sid.index import ItemIds, LazySequence
-from minionerec.sid.table import SidTable
+from minionerec.sid import table
+from minionerec.sid.table import ItemIds, LazySequence, SidTable
 
 
 @pytest.fixture
 def few(monkeypatch):
-    for module in (index, table):
-        monkeypatch.setattr(module, "LARGE", 3)
-    for module in (index, table):
-        monkeypatch.setattr(module, "_BLOCK", 2)
+    monkeypatch.setattr(table, "LARGE", 3)
+    monkeypatch.setattr(table, "_BLOCK", 2)
 
 
 CODES = np.array([[3, 1, 0], [3, 2, -1], [3, 1, 1], [3, 2, -1], [0, 2, 5], [3, 1, 0]])
@@ -31,9 +28,8 @@ def both(monkeypatch):
     for name in ("token_tuples", "sids"):
         getattr(small, name)
     fingerprint = small.fingerprint
-    for module in (index, table):
-        monkeypatch.setattr(module, "LARGE", 3)
-        monkeypatch.setattr(module, "_BLOCK", 2)
+    monkeypatch.setattr(table, "LARGE", 3)
+    monkeypatch.setattr(table, "_BLOCK", 2)
     return small, SidTable(CODES, IDS), fingerprint
 
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minionerec.sid.order import SortedRows, group_sizes, row_keys
+from minionerec.sid.table import SortedRows, group_sizes, row_keys
 
 SHAPES = st.tuples(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3, 2**20 - 1]))
 

@@ -6,9 +6,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from minionerec.core.errors import DataError
-from minionerec.sid.product import product_kmeans
+from minionerec.sid.kmeans import product_kmeans, reconstruct
 from minionerec.sid.quantiser import Quantiser
-from minionerec.sid.residual_kmeans import reconstruct
 
 
 def correlated(n=600, width=12, seed=0):

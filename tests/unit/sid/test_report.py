@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import entropy
 
 from minionerec.sid.collisions import resolve_collisions
+from minionerec.sid.kmeans import reconstruct, residual_kmeans
 from minionerec.sid.report import level_use, report_lines, sid_report
-from minionerec.sid.residual_kmeans import reconstruct, residual_kmeans
 
 
 @pytest.fixture(scope="module")

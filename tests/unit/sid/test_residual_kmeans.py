@@ -5,7 +5,7 @@ import pytest
 
 from minionerec.core.errors import DataError
 from minionerec.sid import on_device
-from minionerec.sid.residual_kmeans import fit_codebook_sizes, reconstruct, residual_kmeans, training_rows
+from minionerec.sid.kmeans import fit_codebook_sizes, reconstruct, residual_kmeans, training_rows
 
 
 def planted(rng, sizes=(5, 4, 3), per_leaf=6, width=12):

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.sid.kmeans import encode, reconstruct, residual_kmeans
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 from minionerec.sid.report import level_use
-from minionerec.sid.residual_kmeans import encode, reconstruct, residual_kmeans
 from minionerec.sid.rq_vae import _RqVae, fit_rq_vae
 
 

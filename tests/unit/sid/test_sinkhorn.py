@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minionerec.sid import collisions
 from minionerec.sid.collisions import count_collisions, encode_together, resolve_collisions, transport_plan
-from minionerec.sid.residual_kmeans import encode, reconstruct
+from minionerec.sid.kmeans import encode, reconstruct
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (40, 8), (5, 16)])

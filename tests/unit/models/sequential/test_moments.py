@@ -14,6 +14,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import SequentialAssistant
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.rankers.sequential import SequentialRanker
 
 ITEMS, LENGTH = 20, 10
@@ -143,21 +144,21 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
     for part in model.moment_states.parameters():
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()
-    asked = [int(moment) for moment in split.test.moments]
+    asked = split.test.moments
     told, untold = split.test, replace(split.test, moments=None)
     ranker = SequentialRanker(model, "sasrec")
-    assert ranker.tells_moments
+    assert ranker.context == {"session_context"}
     for rows, moments in ((told, asked), (untold, None)):
         items, values = top_items(model, rows, "keep", cpu, split.num_items)
         ranks = rank_rows(model, rows, "keep", cpu)["item"]
         assert ranks.tolist() == [row.tolist().index(want) + 1 for row, want in zip(items, rows.targets, strict=True)]
-        ranking = ranker.rank(histories, split.num_items, None, moments)
+        ranking = ranker.rank(Queries(histories, moments), split.num_items)
         assert ranking.items == (items - 1).tolist()
         assert np.allclose(ranking.scores, values, atol=1e-5)
     assert (rank_rows(model, told, "keep", cpu)["item"] != rank_rows(model, untold, "keep", cpu)["item"]).any()
     every = np.arange(split.num_items)
     assistant = SequentialAssistant(ranker, every, np.ones(split.num_items))
-    assert assistant.tells_moments
-    wanted = ranker.scores(histories, asked).log_softmax(-1)
-    assert torch.allclose(assistant.log_probs(histories, asked), wanted, atol=1e-5)
-    assert not torch.allclose(assistant.log_probs(histories), wanted, atol=1e-2)
+    assert assistant.context == ranker.context
+    wanted = ranker.scores(Queries(histories, asked)).log_softmax(-1)
+    assert torch.allclose(assistant.log_probs(Queries(histories, asked)), wanted, atol=1e-5)
+    assert not torch.allclose(assistant.log_probs(Queries(histories)), wanted, atol=1e-2)

@@ -7,9 +7,9 @@ from support.telling import save_telling
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
-from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search
 from minionerec.recommend.rankers.load import load_assistant, load_ranker
-from minionerec.recommend.rankers.mixture import Mixing
+from minionerec.recommend.rankers.protocol import Queries
 
 SHARE = 0.3
 HISTORY = np.array([3, 9], np.int32)
@@ -37,11 +37,13 @@ def test_an_assistant_is_told_moments_where_it_knows_them(shop, searched, combin
     other = "untold" if searched == "told" else "told"
     ranker = load_ranker(checkpoints[searched], corpus, search=Search("exact"))
     helper = load_ranker(checkpoints[other], corpus)
-    assert ranker.tells_moments is (searched == "told")
+    assert ("session_context" in ranker.context) is (searched == "told")
     ranker.mixing = Mixing(load_assistant(checkpoints[other], ranker, corpus), SHARE, combine)
-    assert ranker.tells_moments and ranker.mixing.assistant.tells_moments is (other == "told")
+    assert ranker.context and bool(ranker.mixing.assistant.context) is (other == "told")
     moments = [UNKNOWN, SAME, LATER, SAME]
-    found = ranker.rank([HISTORY] * 4, 24, moments=moments)  # prompts that are equal where only the assistant is told
+    found = ranker.rank(
+        Queries([HISTORY] * 4, np.array(moments)), 24
+    )  # prompts that are equal where only the assistant is told
     for moment, items, scores in zip(moments, found.items, found.scores, strict=True):
         said = {"told": moment, "untold": UNKNOWN}
         wanted = SHARE * of_model(ranker, said[searched]) + (1 - SHARE) * of_model(helper, said[other])

@@ -17,7 +17,6 @@ from minionerec.data.sequences import Sequences
 from minionerec.data.times import RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.recommend.rankers import baselines
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.baselines import (
     EASE,
     POPULARITY,
@@ -29,7 +28,7 @@ from minionerec.recommend.rankers.baselines import (
     make_baselines,
 )
 from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
-from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 from minionerec.sid.table import SidTable
 
 
@@ -194,7 +193,7 @@ def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
         monkeypatch.setattr(baselines, "_PART", size)
         ranker = make_baselines(corpus, None, Chosen())[TRANSITIONS]
         assert (ranker.counts is None) == (size == part)
-        found[size] = ranker.rank(corpus.test.histories.tolist(), 12)
+        found[size] = ranker.rank(Queries(corpus.test.histories.tolist()), 12)
     assert found[part] == found[1 << 18]
 
 
@@ -232,7 +231,7 @@ def chain():
 
 def ndcg_of(ranker, corpus, split):
     kept = corpus.rows(split)
-    lists = ranker.rank(kept.histories.tolist(), 10).items
+    lists = ranker.rank(Queries(kept.histories.tolist()), 10).items
     places = [row.index(target) if target in row else None for row, target in zip(lists, kept.targets, strict=True)]
     return float(np.mean([0.0 if place is None else 1 / np.log2(place + 2) for place in places]))
 
@@ -241,7 +240,7 @@ def test_counts_reach_the_ceiling_of_a_markov_chain(chain):
     """Held on the expected NDCG@10 of the lists, so that the draw of the test targets plays no part."""
     corpus, transition = chain
     chosen = choose(corpus)
-    lists = make_baselines(corpus, None, chosen)[TRANSITIONS].rank(corpus.test.histories.tolist(), 10).items
+    lists = make_baselines(corpus, None, chosen)[TRANSITIONS].rank(Queries(corpus.test.histories.tolist()), 10).items
     gains, of_last = 1 / np.log2(np.arange(2, 12)), transition[corpus.test.newest]
     ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
     reached = np.mean([of_last[row, items] @ gains for row, items in enumerate(lists)])
@@ -317,7 +316,7 @@ def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
         wanted[others, item] = np.linalg.solve(gram, sets[:, others].T @ sets[:, item])
     ease = baselines.Ease(baselines.TrainingRows.of(corpus), 30.0)
     np.testing.assert_allclose(ease.weights, wanted, atol=2e-5)
-    lists = ease.rank(corpus.test.histories.tolist(), 5).items
+    lists = ease.rank(Queries(corpus.test.histories.tolist()), 5).items
     for history, items in zip(corpus.test.histories, lists, strict=True):
         scores = np.isin(np.arange(40), history) @ wanted
         np.testing.assert_allclose(scores[items], -np.sort(-scores)[:5], atol=1e-4)
@@ -358,7 +357,9 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chain):
         made = make_baselines(once, groups, chosen)
         numbers = baselines.TrainingRows.of(once, groups).numbers
         for name in (POPULARITY, TRANSITIONS, EASE):
-            for history, items in zip(once.test.histories, made[name].rank(once.test.histories, 5).items, strict=True):
+            for history, items in zip(
+                once.test.histories, made[name].rank(Queries(once.test.histories), 5).items, strict=True
+            ):
                 assert not set(numbers[items]) & set(numbers[history])
     repeating = choose(chain[0])
     assert not repeating.popularity_exclude_seen and not repeating.transitions.exclude_seen

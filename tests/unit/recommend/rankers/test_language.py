@@ -8,10 +8,9 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.decoder import decode_prompts
-from minionerec.recommend.rankers.allowed import Allowed
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 
 __all__ = ["made"]
 
@@ -26,8 +25,8 @@ def corpus(made):
 def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(made, corpus):
     ranker = load_ranker(made / "checkpoint", corpus)
     assert isinstance(ranker, Ranker) and isinstance(ranker, LanguageRanker)
-    found = ranker.rank(HISTORIES, 3)
-    prompts = ranker.prompts(HISTORIES)
+    found = ranker.rank(Queries(HISTORIES), 3)
+    prompts = ranker.prompts(Queries(HISTORIES))
     sids, scores = decode_prompts(ranker.bundle.model, prompts.ids, ranker.trie, 3, batch_size=4)
     for row, numbers in enumerate(sids.tolist()):
         assert list(found.items[row]) == [item for number in numbers for item in ranker.behind[number]]
@@ -39,9 +38,9 @@ def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(m
 
 def test_items_left_out_make_room(made, corpus):
     ranker = load_ranker(made / "checkpoint", corpus, search=Search(beams=50))
-    everything = ranker.rank(HISTORIES, 5).items
+    everything = ranker.rank(Queries(HISTORIES), 5).items
     without = [[1], [0, 2, 5], [], np.array([4, 1], np.int32)]
-    found = ranker.rank(HISTORIES, 2, Allowed.leaving_out(without, corpus.n_items))
+    found = ranker.rank(Queries(HISTORIES), 2, Allowed.leaving_out(without, corpus.n_items))
     for row, gone in enumerate(without):
         left = [item for item in everything[row] if item not in gone]
         distinct = list(dict.fromkeys(ranker.table.sids[item] for item in left))[:2]
@@ -51,9 +50,9 @@ def test_items_left_out_make_room(made, corpus):
 def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
     ranker = load_ranker(made / "checkpoint", corpus, search=Search(beams=2))
     without = [[1], [0, 2, 5], [], [4, 1]]
-    together = ranker.rank(HISTORIES, 2, Allowed.leaving_out(without, corpus.n_items))
+    together = ranker.rank(Queries(HISTORIES), 2, Allowed.leaving_out(without, corpus.n_items))
     for row, (history, gone) in enumerate(zip(HISTORIES, without, strict=True)):
-        alone = ranker.rank([history], 2, Allowed.leaving_out([gone], corpus.n_items))
+        alone = ranker.rank(Queries([history]), 2, Allowed.leaving_out([gone], corpus.n_items))
         assert alone.items[0] == together.items[row]
     assert [ranker.width(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.width(9, 0) == 5
 
@@ -61,23 +60,23 @@ def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
 @pytest.mark.parametrize("batch_size", [0, 1, 7])
 @pytest.mark.parametrize("method", ["beam", "exact", "stock"])
 def test_neither_search_nor_batch_size_changes_the_lists(made, corpus, method, batch_size):
-    wanted = load_ranker(made / "checkpoint", corpus).rank(HISTORIES, 5)
+    wanted = load_ranker(made / "checkpoint", corpus).rank(Queries(HISTORIES), 5)
     search = Search(method, batch_size=batch_size)
-    found = load_ranker(made / "checkpoint", corpus, search=search).rank(HISTORIES, 5)
+    found = load_ranker(made / "checkpoint", corpus, search=search).rank(Queries(HISTORIES), 5)
     assert found.items == wanted.items
     for ours, theirs in zip(found.scores, wanted.scores, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
 def test_more_candidates_than_the_catalogue_has_give_all_of_it(made, corpus):
-    found = load_ranker(made / "checkpoint", corpus).rank(HISTORIES, 50)
+    found = load_ranker(made / "checkpoint", corpus).rank(Queries(HISTORIES), 50)
     assert [sorted(row) for row in found.items] == [list(range(6))] * 4
 
 
 def test_the_model_is_left_in_the_mode_it_was_in(made, corpus):
     bundle = load_bundle(made / "checkpoint")
     bundle.model.train()
-    LanguageRanker(bundle, corpus).rank(HISTORIES, 2)
+    LanguageRanker(bundle, corpus).rank(Queries(HISTORIES), 2)
     assert bundle.model.training
 
 

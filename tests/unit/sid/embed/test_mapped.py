@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
-from minionerec.sid.embed import mapped
-from minionerec.sid.embed.mapped import VectorFile, blocks, is_large, save_vectors
+from minionerec.sid.embed import stored
+from minionerec.sid.embed.stored import VectorFile, blocks, is_large, save_vectors
 
 
 def saved(folder, table, name="v.npy"):
@@ -26,9 +26,9 @@ def test_rows_are_those_of_the_array(tmp_path_factory, kind, rows, width, seed):
     path = saved(tmp_path_factory.mktemp("v"), table)
     wanted = table.astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "_ROWS", int(rng.integers(1, 50)))
-        patch.setattr(mapped, "_GAP", int(rng.integers(1, 100)))
-        patch.setattr(mapped, "_RUN", int(rng.integers(1, 200)))
+        patch.setattr(stored, "_ROWS", int(rng.integers(1, 50)))
+        patch.setattr(stored, "_GAP", int(rng.integers(1, 100)))
+        patch.setattr(stored, "_RUN", int(rng.integers(1, 200)))
         vectors = VectorFile(path)
         assert vectors.shape == (rows, width) and len(vectors) == rows
         assert vectors[:].dtype == np.float32 and (vectors[:] == wanted).all()
@@ -115,9 +115,9 @@ def test_rows_that_are_not_there(tmp_path):
 def test_large_files_stay_files(tmp_path, monkeypatch):
     path = saved(tmp_path, np.zeros((10, 4), np.float16))
     assert not is_large(path)
-    monkeypatch.setattr(mapped, "STREAMED_FROM", 4 * 10 * 4)
+    monkeypatch.setattr(stored, "STREAMED_FROM", 4 * 10 * 4)
     assert is_large(path)
-    monkeypatch.setattr(mapped, "STREAMED_FROM", 4 * 10 * 4 + 1)
+    monkeypatch.setattr(stored, "STREAMED_FROM", 4 * 10 * 4 + 1)
     assert not is_large(path)
 
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from minionerec.core.errors import DataError
-from minionerec.sid.embed.ready import load_vector_table, load_vectors
+from minionerec.sid.embed.stored import load_vector_table, load_vectors
 
 
 def test_load_vectors_gives_float32(tmp_path):

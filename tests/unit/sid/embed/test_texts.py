@@ -3,8 +3,7 @@ import pytest
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.sid.embed.texts import TextCounts, count_texts, item_texts
-from minionerec.sid.embed.tfidf import tfidf_svd
+from minionerec.sid.embed.texts import TextCounts, count_texts, item_texts, tfidf_svd
 
 
 def test_text_is_title_and_description_with_clean_white_space():

@@ -1,0 +1,140 @@
+"""The site of the documentation (`make docs`): pages of other folders, the reference, and the order of pages.
+
+MkDocs reads `docs` alone. This hook adds the pages that lie beside it (README, CONTRIBUTING, ...), with links between
+them and the others mended, and makes the reference from the code: the public modules by mkdocstrings, the settings of
+every stage from the one description that `--help` prints too.
+"""
+
+import posixpath
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from minionerec.core.settings import description
+from minionerec.core.stages import STAGES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+OUTSIDE = {
+    "README.md": "project.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
+    "data/README.md": "data.md",
+    "data/demo/README.md": "demo-shop.md",
+}
+"""Pages of the repository that lie outside of `docs`, and what they are called on the site."""
+
+MODULES = {
+    "Python interface": ["minionerec.api"],
+    "Recommending": [
+        "minionerec.recommend.recommender",
+        "minionerec.recommend.requests",
+        "minionerec.recommend.rankers.protocol",
+    ],
+    "Data and semantic IDs": ["minionerec.data.corpus", "minionerec.sid.table"],
+    "Search": [
+        "minionerec.models.decoding.beam",
+        "minionerec.models.decoding.trie",
+        "minionerec.models.decoding.branches",
+    ],
+    "Training": ["minionerec.training.rewards.rollouts", "minionerec.training.rewards.ranking"],
+    "Measuring": ["minionerec.metrics.ranking", "minionerec.metrics.statistics", "minionerec.metrics.predictions"],
+    "Stages and settings": ["minionerec.core.settings", "minionerec.core.stage"],
+}
+"""The public modules, by page of the reference."""
+
+_LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in `docs`."""
+    for path, name in OUTSIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
+    for title, modules in MODULES.items():
+        text = "\n\n".join([f"# {title}", *(f"::: {module}" for module in modules)])
+        files.append(File.generated(config, _page_of(title), content=text + "\n"))
+    for name in STAGES:
+        files.append(File.generated(config, f"reference/settings/{name}.md", content=settings_page(name)))
+    return files
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The order of the pages: tutorial, guides, reference, results, decisions."""
+    docs = ROOT / "docs"
+    guides = [
+        "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
+        "preference", "full-size", "recipes", "studies", "experiment-log", "refit", "serving-engines", "scale", "city",
+    ]  # fmt: skip
+    known = {path.stem for path in docs.glob("*.md")} - {"README"}
+    first = [name for name in ("tutorial", "python", "glossary", "architecture") if name in known]
+    listed = [name for name in guides if name in known]
+    others = sorted(known - {*first, *listed})
+    pages = {folder: sorted(path.name for path in (docs / folder).glob("*.md")) for folder in ("results", "decisions")}
+    start = ["README.md", "project.md", *(f"{name}.md" for name in ("tutorial", "python") if name in known)]
+    reference = [_page_of(title) for title in MODULES]
+    config.nav = [
+        {"Start": start},
+        {"Guides": [f"{name}.md" for name in (*listed, *others)] + ["data.md", "demo-shop.md"]},
+        {
+            "Reference": [
+                *(f"{name}.md" for name in ("glossary", "architecture") if name in known),
+                {"Python": reference},
+                {"Settings": [f"reference/settings/{name}.md" for name in STAGES]},
+            ]
+        },
+        {"Results": [f"results/{name}" for name in pages["results"]]},
+        {"Decisions": [f"decisions/{name}" for name in pages["decisions"]]},
+        {"Project": ["contributing.md", "security.md", "releasing.md", "changelog.md"]},
+    ]
+    return config
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to where pages lie on the site."""
+    source = {name: path for path, name in OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    return _LINK.sub(lambda found: _mended(found, source, page.file.src_uri), markdown)
+
+
+def _mended(found: re.Match[str], source: str, page: str) -> str:
+    """One link of a page, from where the page lies in the repository to where the target lies on the site."""
+    label, target, anchor = found.groups()
+    if re.match(r"[a-z]+:", target):
+        return found.group()
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    name = OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+    if name is None:
+        return label  # a file of the repository that is no page
+    return f"[{label}]({posixpath.relpath(name, posixpath.dirname(page) or '.')}{anchor or ''})"
+
+
+def _page_of(title: str) -> str:
+    return f"reference/{title.lower().replace(' ', '-')}.md"
+
+
+def settings_page(name: str) -> str:
+    """The settings of a stage as Markdown: name, type, default, what each does and what it may be."""
+    spec = STAGES[name]
+    lines = [f"# {name}", "", spec.summary, "", "| setting | type | default | |", "|---|---|---|---|"]
+    for each in fields(spec.config_class()):  # type: ignore[arg-type]
+        said = description(each)
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        kind = each.type if isinstance(each.type, str) else getattr(each.type, "__name__", str(each.type))
+        choices = "" if not said.known else "; one of " + ", ".join(f"`{word}`" for word in said.known if word)
+        shown = "" if default in ("", None, [], {}) else f"`{_shown(default)}`"
+        lines.append(f"| `{each.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(said.help + choices)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,253 @@
+"""The Python interface: every stage as a function of data frames, finished outputs and keyword arguments.
+
+    import minionerec
+
+    corpus = minionerec.prepare_data(items=items, interactions=interactions, output="runs/shop/corpus")
+    sids = minionerec.build_sids(corpus, output="runs/shop/sids")
+    model = minionerec.train_catalogue(corpus, sids, output="runs/shop/catalogue", epochs=4)
+    print(minionerec.evaluate(model, corpus, output="runs/shop/test").metrics)
+    recommender = minionerec.Recommender.load(model.output)
+
+Each function runs the stage of the same name: it takes the same settings with the same defaults (`help` of a function
+lists them), writes the same folder, does nothing where that is up to date, and resumes a run that was interrupted. An
+input is a path, or the result of the function that made it. `import minionerec` alone imports nothing heavy.
+"""
+
+import inspect
+import os
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from minionerec.core.settings import description, typed_values
+from minionerec.core.stages import stage_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from minionerec.data.prepare import PrepareResult
+    from minionerec.sid.build import SidResult
+    from minionerec.training.finish import TrainingResult
+
+F = TypeVar("F", bound=Callable[..., Any])
+Input = Any
+"""A path (str, os.PathLike), or the result of the function that made the folder (its `output` is taken)."""
+
+
+def _path(given: Input) -> str:
+    """The path of an input."""
+    path: Any = getattr(given, "output", given)
+    return str(os.fspath(path))
+
+
+def _run(stage: str, settings: Mapping[str, Any]) -> Any:
+    """Run a stage with settings given as Python values.
+
+    Raises:
+        ConfigError: On an unknown setting, or a value that does not fit.
+    """
+    spec = stage_spec(stage)
+    plain = {name: _plain(value) for name, value in settings.items()}
+    return spec.function()(spec.config_class()(**typed_values(spec.config_class(), plain, f"{stage}()")))
+
+
+def _plain(value: Any) -> Any:
+    """A value as a settings file would give it: paths as texts, tuples as lists, results as their folders."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, os.PathLike) or hasattr(value, "output"):
+        return _path(value)
+    return value
+
+
+def _stage(name: str) -> Callable[[F], F]:
+    """Give a function the signature and the documentation of a stage's settings."""
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function).parameters
+        config = stage_spec(name).config_class()
+        hints = typing.get_type_hints(config)
+        settings = [each for each in fields(config) if each.name not in own]
+        kept = [each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.default_factory() if each.default_factory is not MISSING else each.default,
+                annotation=hints[each.name],
+            )
+            for each in settings
+        ]
+        lines = [f"        {each.name}: {description(each).help}." for each in settings]
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        returned = inspect.signature(function).return_annotation
+        run.__signature__ = inspect.Signature([*kept, *added], return_annotation=returned)  # type: ignore[attr-defined]
+        run.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOther settings, as of `minionerec {name}`:\n" + (
+            "\n".join(line[4:] for line in lines)
+        )
+        return typing.cast(F, run)
+
+    return decorate
+
+
+@_stage("prepare-data")
+def prepare_data(
+    items: "pd.DataFrame | Input" = None,
+    interactions: "pd.DataFrame | Input" = None,
+    *,
+    output: str | os.PathLike[str],
+    **settings: Any,
+) -> "PrepareResult":
+    """Check, index and split items and interactions: the corpus that every later stage reads.
+
+    Args:
+        items: A data frame, or the path of a table, with the columns `item_id`, `title` and perhaps `description`.
+        interactions: The same, with `user_id`, `item_id` and `timestamp`, one row an interaction. Ids may be numbers.
+        output: Folder to write. Data frames are kept beside it, as `OUTPUT.items.parquet` and
+            `OUTPUT.interactions.parquet`.
+        settings: Settings of the stage.
+
+    Raises:
+        ConfigError: If settings contradict each other.
+        DataError: If a table cannot be used; the message names the row.
+    """
+    named = {"items": items, "interactions": interactions}
+    tables = {name: _table(table, f"{os.fspath(output)}.{name}.parquet") for name, table in named.items()}
+    given = {name: table for name, table in tables.items() if table is not None}
+    result: PrepareResult = _run("prepare-data", {**given, "output": output, **settings})
+    return result
+
+
+def _table(table: Any, file: str) -> str | None:
+    """The path of a table; of a data frame the file that it is written to, which is left where it holds the same."""
+    import pandas as pd
+
+    if table is None or not isinstance(table, pd.DataFrame):
+        return None if table is None else _path(table)
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writing = path.with_suffix(".writing")
+    table.reset_index(drop=True).to_parquet(writing, index=False)
+    if path.exists() and path.read_bytes() == writing.read_bytes():
+        writing.unlink()
+    else:
+        writing.replace(path)
+    return file
+
+
+@_stage("build-sids")
+def build_sids(corpus: Input, *, output: str | os.PathLike[str], **settings: Any) -> "SidResult":
+    """Give every item of a corpus a semantic ID.
+
+    Args:
+        corpus: A corpus.
+        output: Folder to write.
+        settings: Settings of the stage.
+
+    Returns:
+        The table of semantic IDs (`table`), a report of collisions and balance (`report`), and the folder.
+    """
+    result: SidResult = _run("build-sids", {"corpus": corpus, "output": output, **settings})
+    return result
+
+
+@_stage("train-catalogue")
+def train_catalogue(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+    """Train the catalogue model: a small generative model with one distribution over all semantic IDs.
+
+    Args:
+        corpus: A corpus.
+        sids: Its semantic IDs.
+        output: Checkpoint folder to write.
+        settings: Settings of the stage.
+    """
+    given = {"corpus": corpus, "sids": sids, "output": output, **settings}
+    result: TrainingResult = _run("train-catalogue", given)
+    return result
+
+
+@_stage("sft")
+def sft(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+    """Fine-tune a language model to generate the semantic ID of the next item.
+
+    Args:
+        corpus: A corpus.
+        sids: Its semantic IDs.
+        output: Checkpoint folder to write.
+        settings: Settings of the stage; `teacher` may be a result of `train_catalogue`.
+    """
+    result: TrainingResult = _run("sft", {"corpus": corpus, "sids": sids, "output": output, **settings})
+    return result
+
+
+@_stage("grpo")
+def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+    """Improve a checkpoint by reinforcement learning (GRPO) with ranking rewards.
+
+    Args:
+        corpus: A corpus.
+        checkpoint: The checkpoint to start from.
+        output: Checkpoint folder to write.
+        settings: Settings of the stage.
+    """
+    given = {"corpus": corpus, "checkpoint": checkpoint, "output": output, **settings}
+    result: TrainingResult = _run("grpo", given)
+    return result
+
+
+@dataclass(frozen=True)
+class EvaluatedLists:
+    """What recommenders reach on the examples of a split.
+
+    Attributes:
+        output: The folder of the predictions.
+        metrics: One row a recommender (the model, then the baselines beside it), reading of a hit and metric:
+            `recommender`, `reading` ("sid" or "item"), `metric` ("NDCG@10", ...), `mean`, and the bounds `low` and
+            `high` of its 95 % bootstrap interval.
+        examples: One row an example, in the order of the split: `user`, `target` (item index), and by reading
+            `item_rank` and `sid_rank`, the position of the target in the model's list from 1, 0 where it is not in it.
+    """
+
+    output: Path
+    metrics: "pd.DataFrame"
+    examples: "pd.DataFrame"
+
+
+@_stage("eval-beam")
+def evaluate(
+    checkpoint: Input, corpus: Input, *, output: str | os.PathLike[str], split: str = "test", **settings: Any
+) -> EvaluatedLists:
+    """Recommend for the examples of a split, by constrained beam search, and measure.
+
+    Args:
+        checkpoint: What recommends: a checkpoint, or a sequential model.
+        corpus: The corpus whose examples are measured.
+        output: Folder of predictions to write.
+        split: "test", "valid" or "train".
+        settings: Settings of the stage.
+    """
+    import pandas as pd
+
+    from minionerec.metrics.ranked import Ranked
+
+    given = {"checkpoint": checkpoint, "corpus": corpus, "output": output, "split": split, **settings}
+    result = _run("eval-beam", given)
+    rows = [
+        {"recommender": name, "reading": reading, "metric": metric, "mean": mean, "low": low, "high": high}
+        for name, found in result.metrics["recommenders"].items()
+        for reading in ("sid", "item")
+        for metric, (mean, low, high) in (found[reading] or {}).items()
+    ]
+    ranked = Ranked.load(result.output, split)
+    ranks = {f"{reading}_rank": values for reading, values in ranked.ranks.items()}
+    examples = pd.DataFrame({"user": list(ranked.users), "target": ranked.targets, **ranks})
+    return EvaluatedLists(result.output, pd.DataFrame(rows), examples)

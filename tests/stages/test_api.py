@@ -1,0 +1,103 @@
+"""The Python interface: data frames in, the artefacts and figures of the stages out."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import minionerec
+from minionerec.core.artefacts import read_manifest
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.stages import STAGES
+
+SMALL = {"hidden_size": 16, "layers": 1, "epochs": 1, "batch_size": 32, "device_batch_size": 32, "eval_rows": 20}
+
+
+def frames():
+    """A shop whose ids are numbers: customers go on to the next item, mostly."""
+    rng = np.random.default_rng(0)
+    items = pd.DataFrame({"item_id": range(100, 130), "title": [f"{n % 5} thing {n}" for n in range(30)]})
+    rows = []
+    for user in range(60):
+        item = int(rng.integers(30))
+        for day in range(6):
+            rows.append((user, 100 + item, 86_400 * (10_000 + 7 * user + day)))
+            item = (item + 1) % 30 if rng.random() < 0.8 else int(rng.integers(30))
+    return items, pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"])
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shop")
+    items, interactions = frames()
+    corpus = minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus")
+    sids = minionerec.build_sids(corpus, output=folder / "sids", codebook_sizes=(4, 4, 4), dimensions=8)
+    model = minionerec.train_catalogue(corpus, sids, output=folder / "catalogue", **SMALL)
+    return folder, corpus, sids, model
+
+
+def test_data_frames_become_measured_recommendations(shop):
+    folder, corpus, sids, model = shop
+    assert len(sids.table) == 30
+    found = minionerec.evaluate(model, corpus, output=folder / "test", beams=20, ks=[1, 10], resamples=20)
+    assert set(found.metrics["recommender"]) > {"popularity"}
+    model_name = found.metrics["recommender"].iloc[0]
+    assert model_name not in ("popularity", "transition counts")
+    ours = found.metrics.query("recommender == @model_name and metric == 'NDCG@10' and reading == 'item'")
+    assert len(ours) == 1 and (ours["low"] <= ours["mean"]).all() and (ours["mean"] <= ours["high"]).all()
+    gains = np.where(found.examples["item_rank"].between(1, 10), 1 / np.log2(found.examples["item_rank"] + 1), 0.0)
+    assert gains.mean() == pytest.approx(float(ours["mean"].iloc[0]), abs=1e-9)
+    recommender = minionerec.Recommender.load(model.output)
+    assert len(recommender.recommend([100, 101], k=5).items) == 5
+
+
+def test_what_is_up_to_date_is_left_and_settings_are_those_of_the_stage(shop):
+    folder, corpus, sids, _ = shop
+    items, interactions = frames()
+    again = minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus")
+    assert again.up_to_date and not corpus.up_to_date
+    assert not minionerec.train_catalogue(corpus, sids, output=folder / "catalogue", **SMALL).fresh
+    said = read_manifest(folder / "catalogue", "checkpoint")
+    assert said["stage"] == "train-catalogue"
+    assert said["config"]["hidden_size"] == 16
+    interactions.loc[0, "item_id"] = 129
+    assert not minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus2").up_to_date
+
+
+def test_mistakes_are_named(shop, tmp_path):
+    _, corpus, sids, _ = shop
+    with pytest.raises(ConfigError, match=r"train-catalogue\(\): unknown key 'hiden_size'.*hidden_size"):
+        minionerec.train_catalogue(corpus, sids, output=tmp_path / "x", hiden_size=8)
+    with pytest.raises(ConfigError, match="epochs is -1"):
+        minionerec.sft(corpus, sids, output=tmp_path / "x", epochs=-1)
+    items, interactions = frames()
+    with pytest.raises(DataError, match="timestamp"):
+        minionerec.prepare_data(items=items, interactions=interactions.drop(columns="timestamp"), output=tmp_path / "y")
+
+
+@pytest.mark.parametrize(
+    ("function", "stage"),
+    [
+        ("prepare_data", "prepare-data"),
+        ("build_sids", "build-sids"),
+        ("train_catalogue", "train-catalogue"),
+        ("sft", "sft"),
+        ("grpo", "grpo"),
+        ("evaluate", "eval-beam"),
+    ],
+)
+def test_signature_and_help_name_every_setting(function, stage):
+    names = {each.name for each in fields(STAGES[stage].config_class())}
+    signature = inspect.signature(getattr(minionerec, function))
+    assert names <= set(signature.parameters)
+    assert all(f"{name}: " in getattr(minionerec, function).__doc__ for name in names)
+
+
+def test_importing_the_package_alone_is_light():
+    code = "import sys, minionerec; print(sorted({'torch', 'pandas', 'numpy', 'yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
