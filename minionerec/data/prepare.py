@@ -57,9 +57,7 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
     if _layout_stands(stage, config) and (manifest := stage.current()) is not None:
         return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
-        audit = (
-            _take_published(config, stage.inputs, work) if config.source == "published" else _build(config, stage, work)
-        )
+        audit = (_take_published if config.source == "published" else _build)(config, stage, work)
     counts = read_manifest(stage.output, "corpus")["counts"]
     _say(stage.output, counts, audit)
     return PrepareResult(stage.output, counts, up_to_date=False)

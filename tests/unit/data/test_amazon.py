@@ -73,7 +73,7 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     assert run_prepare(config).up_to_date
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), min_size=20, max_size=60),
     st.integers(1, 4),
