@@ -131,7 +131,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from transformers.trainer_callback import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from minionerec.core.memory import keep_freed_memory
+    from minionerec.core.machine import keep_freed_memory
     from minionerec.models.decoding.stock import TrieLogitsProcessor
     from minionerec.models.decoding.trie import Trie
     from minionerec.sid.table import SidTable

@@ -66,7 +66,7 @@ def run(name: str, settings: Mapping[str, Any], size: int) -> dict[str, Any]:
     output = Path(settings["output"])
     stage, file = name.partition(",")[0], output.with_name(f"{output.name}.yaml")
     write_text_atomic(file, yaml.safe_dump(dict(settings), sort_keys=False))
-    subprocess.run([sys.executable, "-m", "minionerec.cli", stage, "--config", str(file)], check=True)
+    subprocess.run([sys.executable, "-m", "minionerec", stage, "--config", str(file)], check=True)
     record = json.loads(record_path(output).read_text(encoding="utf-8"))
     if record["parts"] != 1:
         raise DataError(f"{output}: was made in {record['parts']} parts, so its seconds are not one run's. Remove it.")

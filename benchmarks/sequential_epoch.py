@@ -313,7 +313,7 @@ def main() -> None:
 
     import torch
 
-    from minionerec.core.memory import keep_freed_memory
+    from minionerec.core.machine import keep_freed_memory
 
     torch.set_num_threads(1)
     timed = Measurement(args)

@@ -121,7 +121,7 @@ def serve_words(args: argparse.Namespace, more: list[str]) -> list[str]:
     """The words that start our server."""
     corpus = ["--corpus", args.corpus] if args.corpus else []
     given = ["--checkpoint", args.checkpoint, *corpus, "--port", "0", "--log", "errors", *more]
-    return ["-m", "minionerec.cli", "serve", *given]
+    return ["-m", "minionerec", "serve", *given]
 
 
 def histories_of(args: argparse.Namespace) -> list[list[str]]:

@@ -262,7 +262,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Check that both ways agree, then time them in turns."""
     import torch
 
-    from minionerec.core.memory import keep_freed_memory
+    from minionerec.core.machine import keep_freed_memory
 
     keep_freed_memory()
     if args.threads:

@@ -25,7 +25,7 @@ import torch
 from card import card_figures, clock, forget_peak, peak_gib, used_share
 
 from minionerec.core.commands import run_command
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.machine import keep_freed_memory
 from minionerec.data.corpus import Corpus
 from minionerec.data.windows import user_windows
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer

@@ -17,7 +17,7 @@ import torch
 
 from minionerec.core.commands import run_command
 from minionerec.core.log import progress
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import row_times
 from minionerec.metrics.statistics import paired_bootstrap

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from minionerec.core.places import find_path, shown_path
+from minionerec.core.paths import find_path, shown_path
 from minionerec.core.processes import environment_of_a_new_launch
 from minionerec.core.settings import read_yaml
 
 _LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
-_COMMAND = ["-m", "minionerec.cli"]
+_COMMAND = ["-m", "minionerec"]
 
 
 def default_launch_file() -> Path | None:

@@ -33,7 +33,7 @@ from minionerec.cli.recipes import (
 )
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, MinioneRecError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.settings import Settings, StageConfig, file_values, read_yaml, typed_values
 from minionerec.core.stages import StageSpec
 from minionerec.core.urls import is_remote

@@ -24,7 +24,7 @@ import yaml
 
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
-from minionerec.core.places import find_path, shipped_root
+from minionerec.core.paths import find_path, shipped_root
 from minionerec.core.settings import Settings, StageConfig, convert, setting, typed_values
 from minionerec.core.stages import STAGES, StageSpec
 from minionerec.core.values import yaml_with_lines

@@ -35,7 +35,7 @@ from minionerec.cli.search import check_search, search_settings, with_winner
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.places import shown_path
+from minionerec.core.paths import shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings, typed_values
 from minionerec.core.stages import STAGES

@@ -14,7 +14,7 @@ from types import FrameType
 from minionerec.cli.launch import shown_command, started_words
 from minionerec.cli.plan import Job, Key
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import find_path, shown_path
+from minionerec.core.paths import find_path, shown_path
 from minionerec.core.records import duration
 from minionerec.core.settings import read_yaml
 

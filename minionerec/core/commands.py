@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from minionerec.core.errors import ConfigError, MinioneRecError
-from minionerec.core.faults import fault
+from minionerec.core.errors import ConfigError, MinioneRecError, fault
 from minionerec.core.log import setup_logging
 
 

@@ -1,21 +1,59 @@
-"""What a run record says of the machine and the checkout: cheap to ask, and never an error.
+"""The machine and the checkout as a run record has them (cheap to ask, never an error), and the process's memory.
 
 torch is asked only where a stage has loaded it, so that stages without it stay as quick as they are.
 """
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from minionerec.core.records import Gpu, Machine
+from annotated_types import Ge, Lt
+
 from minionerec.core.urls import without_query
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = 10  # seconds for git
+
+
+Count = Annotated[int, Ge(0), Lt(2**63)]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator.
+
+    Attributes:
+        name: As its driver says it.
+        memory_bytes: All of its memory.
+    """
+
+    name: str
+    memory_bytes: Count
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run was made.
+
+    Attributes:
+        processor: Name of the processor; that of its architecture where the system tells no other.
+        cores: Logical cores that the process may use.
+        threads: Threads that it computes with.
+        memory_bytes: All memory of the machine; None where the system does not tell.
+        gpus: Accelerators that the process sees and has used one of; empty for a run on the CPU.
+    """
+
+    processor: str
+    cores: Count
+    threads: Count
+    memory_bytes: Count | None
+    gpus: tuple[Gpu, ...]
 
 
 def this_machine() -> Machine:
@@ -135,3 +173,26 @@ def source_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
+
+
+# Parameters of glibc's mallopt(3).
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_LARGEST = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Let the process use freed memory again instead of giving it back to the system and asking anew.
+
+    By default glibc maps every large block freshly, and each of its pages is a fault when first written. A training
+    step on a CPU allocates the same large tensors again and again, and those faults can cost more than its arithmetic.
+
+    Returns:
+        Whether the C library took the setting; False where it is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _LARGEST))

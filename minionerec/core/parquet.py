@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from minionerec.core.errors import ArtefactError, MinioneRecError
-from minionerec.core.faults import fault
+from minionerec.core.errors import ArtefactError, MinioneRecError, fault
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,50 +5,33 @@ what, by which command. It is not hashed, no input, and no part of freshness, an
 """
 
 import contextlib
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Protocol
 
-from minionerec.core.artefacts import read_json, read_manifest, real_place
+from annotated_types import Ge, Lt, Predicate
+
+from minionerec.core.artefacts import DIGEST, read_json, read_manifest, real_place, write_text_atomic
 from minionerec.core.errors import ArtefactError
-from minionerec.core.manifests import DIGEST
+from minionerec.core.log import get_logger
+from minionerec.core.machine import (
+    Count,
+    Machine,
+    command_words,
+    peak_gpu_memory,
+    peak_memory,
+    source_commit,
+    this_machine,
+)
+from minionerec.core.processes import is_main_process, world_size
 
-_MOST = 2**63
-_BATCH = ("per_device", "accumulation", "global")
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One accelerator.
-
-    Attributes:
-        name: As its driver says it.
-        memory_bytes: All of its memory.
-    """
-
-    name: str
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a run was made.
-
-    Attributes:
-        processor: Name of the processor; that of its architecture where the system tells no other.
-        cores: Logical cores that the process may use.
-        threads: Threads that it computes with.
-        memory_bytes: All memory of the machine; None where the system does not tell.
-        gpus: Accelerators that the process sees and has used one of; empty for a run on the CPU.
-    """
-
-    processor: str
-    cores: int
-    threads: int
-    memory_bytes: int | None
-    gpus: tuple[Gpu, ...]
+Seconds = Annotated[float, Ge(0), Lt(math.inf)]
 
 
 @dataclass(frozen=True)
@@ -61,9 +44,9 @@ class Batch:
         total: Those of a step, over all processes ("global" in the file).
     """
 
-    per_device: int
-    accumulation: int
-    total: int
+    per_device: Count
+    accumulation: Count
+    total: Count
 
 
 @dataclass(frozen=True)
@@ -94,14 +77,14 @@ class RunRecord:
     commit: str | None
     started: str
     ended: str
-    seconds: Mapping[str, float]
-    parts: int
-    resumed_from: int | None
+    seconds: Annotated[Mapping[str, Seconds], Predicate(lambda seconds: "all" in seconds)]
+    resumed_from: Count | None
     machine: Machine
-    processes: int
+    processes: Count
+    parts: Count = 1
     batch: Batch | None = None
-    peak_memory_bytes: int | None = None
-    peak_gpu_memory_bytes: int | None = None
+    peak_memory_bytes: Count | None = None
+    peak_gpu_memory_bytes: Count | None = None
 
 
 def record_path(output: Path) -> Path:
@@ -135,25 +118,15 @@ def read_run_record(output: Path) -> RunRecord | None:
     return parse_record(given)
 
 
-def parse_record(given: Mapping[str, Any]) -> RunRecord | None:
+def parse_record(given: Any) -> RunRecord | None:
     """A record as its file says it; None where a field is missing or of another form."""
+    from pydantic import TypeAdapter, ValidationError  # a tenth of a second, which runs that read no record save
+
+    if isinstance(given, dict) and isinstance(batch := given.get("batch"), dict):
+        given = {**given, "batch": {"total" if name == "global" else name: value for name, value in batch.items()}}
     try:
-        batch = given.get("batch")
-        return RunRecord(
-            command=tuple(_text(word) for word in _list(given["command"])),
-            commit=None if given["commit"] is None else _text(given["commit"]),
-            started=_text(given["started"]),
-            ended=_text(given["ended"]),
-            seconds={_text(name): _seconds(value) for name, value in {"all": None, **given["seconds"]}.items()},
-            parts=_count(given.get("parts", 1)),
-            resumed_from=_maybe(given["resumed_from"]),
-            machine=_machine(given["machine"]),
-            processes=_count(given["processes"]),
-            batch=None if batch is None else Batch(*(_count(batch[name]) for name in _BATCH)),
-            peak_memory_bytes=_maybe(given.get("peak_memory_bytes")),
-            peak_gpu_memory_bytes=_maybe(given.get("peak_gpu_memory_bytes")),
-        )
-    except (KeyError, TypeError, ValueError):
+        return TypeAdapter(RunRecord).validate_json(json.dumps(given), strict=True)
+    except ValidationError:
         return None
 
 
@@ -161,47 +134,9 @@ def to_json(record: RunRecord) -> dict[str, Any]:
     """A record as its file says it; what is not known of batches and memory is left out."""
     said = asdict(record)
     if record.batch is not None:
-        said["batch"] = dict(zip(_BATCH, astuple(record.batch), strict=True))
+        said["batch"]["global"] = said["batch"].pop("total")
     optional = ("batch", "peak_memory_bytes", "peak_gpu_memory_bytes")
     return {name: value for name, value in said.items() if name not in optional or value is not None}
-
-
-def _machine(given: Any) -> Machine:
-    return Machine(
-        processor=_text(given["processor"]),
-        cores=_count(given["cores"]),
-        threads=_count(given["threads"]),
-        memory_bytes=_maybe(given["memory_bytes"]),
-        gpus=tuple(Gpu(_text(card["name"]), _count(card["memory_bytes"])) for card in _list(given["gpus"])),
-    )
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
-        raise ValueError
-    return value
-
-
-def _maybe(value: Any) -> int | None:
-    return None if value is None else _count(value)
-
-
-def _seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise ValueError
-    return float(value)
 
 
 def duration(seconds: float) -> str:
@@ -215,3 +150,164 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+# The clock of a stage at work: phases, what earlier parts of an interrupted run took, and the record at the end.
+
+logger = get_logger(__name__)
+
+KEPT_FILE = "record.json"
+"""What an unfinished run had recorded, in its folder."""
+
+
+class Clock(Protocol):
+    """Who wants to know what a long computation is at: a stage at work (`minionerec.core.stage.Work`), or nobody."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count what is done inside for a phase."""
+
+    def reached(self, step: int) -> None:
+        """Hear how much is safe from a kill: at the beginning, and whenever it is more."""
+
+
+class NoClock:
+    """Nobody wants to know."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Count nothing."""
+        return nullcontext()
+
+    def reached(self, step: int) -> None:
+        """Hear nothing."""
+
+
+NO_CLOCK = NoClock()
+
+
+class Recorder:
+    """Counts what a run takes; only that of the first process of a launch writes.
+
+    Args:
+        output: The artefact's directory.
+        folder: Folder of the unfinished run. What lies there was recorded by the parts before this one.
+    """
+
+    def __init__(self, output: Path, folder: Path):
+        self._output, self._folder = output, folder
+        self._began = self._turned = time.monotonic()
+        self._started = _now()
+        self._seconds: dict[str, float] = {}
+        self._phases: list[str] = []
+        self._done = not is_main_process()
+        self._commit = source_commit() if is_main_process() else None
+        self._before = _kept(folder) if is_main_process() else None
+        self._resumed_from = None if self._before is None else 0
+        self._reached = self._warned = False
+        self.batch: Batch | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is done inside for a phase; one within another stops the outer one's clock."""
+        self._turn()
+        self._phases.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._phases.pop()
+
+    def reached(self, step: int) -> None:
+        """Hear how much is safe from a kill; what is told first is what the run went on from."""
+        if not self._reached and (step or self._before is not None):
+            self._resumed_from = step
+        self._reached = True
+        self.keep()
+
+    def _turn(self) -> None:
+        """Give the time since the last turn to the innermost phase."""
+        now = time.monotonic()
+        if self._phases:
+            name = self._phases[-1]
+            self._seconds[name] = self._seconds.get(name, 0.0) + now - self._turned
+        self._turned = now
+
+    def now(self) -> RunRecord:
+        """The record as it is now, with what earlier parts of the run had recorded."""
+        self._turn()
+        seconds = {"all": time.monotonic() - self._began, **self._seconds}
+        found = RunRecord(
+            command=command_words(),
+            commit=self._commit,
+            started=self._started,
+            ended=_now(),
+            seconds=seconds,
+            parts=1,
+            resumed_from=self._resumed_from,
+            machine=this_machine(),
+            processes=world_size(),
+            batch=self.batch,
+            peak_memory_bytes=peak_memory(),
+            peak_gpu_memory_bytes=peak_gpu_memory(),
+        )
+        found = found if self._before is None else _together(self._before, found)
+        return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
+
+    def keep(self) -> None:
+        """Write what is recorded so far into the folder of the unfinished run, where there is one."""
+        if not self._done and self._folder.is_dir():
+            self._write(self._folder / KEPT_FILE, None)
+
+    def finish(self) -> None:
+        """Write the record beside the finished artefact."""
+        if self._done:
+            return
+        path = record_path(self._output)
+        if path.is_symlink() or (path.exists() and _kept(path.parent, path.name) is None):
+            logger.warning("%s: is no run record, so that of this run is not written. Move it away.", path)
+        else:
+            self._write(path, self._output)
+        self.keep()
+        self._done = True
+
+    def _write(self, path: Path, artefact: Path | None) -> None:
+        """Write a record; nothing that goes wrong here may cost a run."""
+        try:
+            said = to_json(self.now())
+            if artefact is not None:
+                said["artefact"] = read_manifest(artefact)[DIGEST]
+            write_text_atomic(path, json.dumps(said, indent=1) + "\n")
+        except Exception as error:
+            if not self._warned:
+                logger.warning("The run goes on without its record: %s", error)
+            self._warned = True
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _kept(folder: Path, name: str = KEPT_FILE) -> RunRecord | None:
+    """The record in a file; None where there is none."""
+    try:
+        given = read_json(folder / name)
+    except ArtefactError:
+        return None
+    return parse_record(given)
+
+
+def _together(before: RunRecord, last: RunRecord) -> RunRecord:
+    """The record of a run in parts: times add up, the largest peak stays, of the rest the last part speaks."""
+    names = [*before.seconds, *(name for name in last.seconds if name not in before.seconds)]
+    return replace(
+        last,
+        started=before.started,
+        seconds={name: before.seconds.get(name, 0.0) + last.seconds.get(name, 0.0) for name in names},
+        parts=before.parts + last.parts,
+        batch=last.batch or before.batch,
+        peak_memory_bytes=_largest(before.peak_memory_bytes, last.peak_memory_bytes),
+        peak_gpu_memory_bytes=_largest(before.peak_gpu_memory_bytes, last.peak_gpu_memory_bytes),
+    )
+
+
+def _largest(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -2,8 +2,8 @@
 
 A URL stands wherever a path to read may stand. An artefact is copied, file by file as its manifest lists them, into a
 cache, each file held against its hash; a plain file is copied whole, and a folder of plain files file by file where a
-setting reads such (`local_parts`). What is read then is the copy, so that everything else in this package deals with
-local paths alone.
+setting reads such (`local_parts`): as Spark, a warehouse or `split` writes the parts of one table. What is read then is
+the copy, so that everything else in this package deals with local paths alone.
 
     $MINIONEREC_CACHE (~/.cache/minionerec)
         artefacts/DIGEST OF THE MANIFEST/NAME/...
@@ -17,18 +17,25 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from minionerec.core.artefacts import MANIFEST, changed_file, file_sha256, is_artefact, parse_json
+from minionerec.core.artefacts import (
+    MANIFEST,
+    changed_file,
+    digest_of,
+    file_sha256,
+    flaw,
+    is_artefact,
+    is_edited,
+    parse_json,
+)
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
-from minionerec.core.manifests import digest_of, flaw, is_edited
-from minionerec.core.parts import part_names, parts_of
 from minionerec.core.processes import local_rank
 from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking, without_query
 from minionerec.core.web import BLOCK
@@ -92,13 +99,54 @@ def local_parts(url: str) -> list[Path] | None:
     Every file is a copy of its own, so that of a folder that has grown only what is new is fetched.
 
     Raises:
-        ArtefactError: As `fetched`, or if there is no file in it (`minionerec.core.parts`).
+        ArtefactError: As `fetched`, or if there is no file in it (`part_names`).
         ConfigError: As `fetched`.
     """
     known = _seen_parts.get(url)
     if url not in _seen_parts or (known is not None and not all(path.exists() for path in known)):
         known = _seen_parts[url] = _fetched_parts(Place.at(url))
     return known
+
+
+def part_names(entries: Mapping[str, bool], where: str) -> list[str]:
+    """The parts among what lies in a folder, in order.
+
+    Args:
+        entries: Name → whether it is a folder itself.
+        where: The folder, for messages.
+
+    Raises:
+        ArtefactError: If there is none, or another folder.
+
+    Example:
+        >>> part_names({"part-1.csv": False, "part-0.csv": False, "_SUCCESS": False, ".crc": True}, "visits")
+        ['part-0.csv', 'part-1.csv']
+    """
+    names = sorted(name for name in entries if not name.startswith((".", "_")))
+    inner = next((name for name in names if entries[name]), None)
+    if inner is not None:
+        raise ArtefactError(
+            f"{where}: holds the folder {inner!r}, but only the files of a folder are read, no folders in it. Put the "
+            "files into one folder, or name the folder that holds them."
+        )
+    if not names:
+        raise ArtefactError(
+            f"{where}: is a folder without files to read (names that begin with . or _ do not count). Mend its path."
+        )
+    return names
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """The parts of a folder here.
+
+    Raises:
+        ArtefactError: As `part_names`, or if the folder cannot be read.
+    """
+    try:
+        entries = {each.name: each.is_dir() for each in folder.iterdir()}
+    except OSError as error:
+        raise ArtefactError(f"{folder}: cannot be read ({error.strerror}). Mend its permissions.") from None
+    return [folder / name for name in part_names(entries, str(folder))]
 
 
 def _fetched_parts(place: Place) -> list[Path] | None:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar, get_origin
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_parts, find_path
+from minionerec.core.paths import find_parts, find_path
 from minionerec.core.urls import is_remote
 from minionerec.core.values import convert as convert
 from minionerec.core.values import read_yaml as read_yaml

@@ -54,8 +54,7 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process, wait_for_everyone
-from minionerec.core.recorder import Recorder
-from minionerec.core.records import Batch, tidy_record
+from minionerec.core.records import Batch, Recorder, tidy_record
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
 from minionerec.core.stages import stage_name

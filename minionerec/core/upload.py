@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import MANIFEST, open_artefact, parse_json
+from minionerec.core.artefacts import MANIFEST, digest_of, flaw, open_artefact, parse_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
-from minionerec.core.manifests import digest_of, flaw
 from minionerec.core.remote import is_odd, look_again
 from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
 

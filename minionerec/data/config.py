@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.data.engines.engine import parse_size
 from minionerec.data.files import check_file

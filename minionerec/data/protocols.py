@@ -8,7 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
 from minionerec.data.moments import UNKNOWN, row_moments

@@ -18,7 +18,7 @@ import pandas as pd
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import DataError
 from minionerec.core.log import progress
-from minionerec.core.places import DATA_VARIABLE, find_path
+from minionerec.core.paths import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import read_text

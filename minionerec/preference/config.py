@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 
 SPLITS = ("pair", "row", "item", "user", "time")

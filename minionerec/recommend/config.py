@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args, get_type_hints
 
 from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ArtefactError
-from minionerec.core.places import function_file
+from minionerec.core.paths import function_file
 from minionerec.core.settings import StageConfig, setting
 from minionerec.recommend.evaluation.config import DTYPES
 from minionerec.recommend.requests import Request

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
-from minionerec.core.recorder import NOBODY, Clock
+from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
@@ -205,7 +205,7 @@ def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recomme
     )
 
 
-def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NOBODY) -> int:
+def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NO_CLOCK) -> int:
     """Answer this process's parts that are missing, and say how many there are of all."""
     kept = len(list(folder.glob("part-*.parquet")))
     clock.reached(kept)

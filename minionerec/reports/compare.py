@@ -10,7 +10,7 @@ import numpy as np
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds

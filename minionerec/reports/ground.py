@@ -6,7 +6,7 @@ from html import unescape
 
 import pandas as pd
 
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
 from minionerec.data.sequences import Split

@@ -10,7 +10,7 @@ import numpy as np
 from minionerec.core.artefacts import is_artefact, read_manifest, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.refit import require_held_out
 from minionerec.data.kinds import read_kinds
 from minionerec.data.stored import read_corpus

@@ -10,7 +10,7 @@ import numpy as np
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.kinds import read_kinds
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.levels import LevelAnalysis, level_analysis

@@ -11,7 +11,7 @@ import numpy as np
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.kinds import LATER
 from minionerec.data.protocols import ROWS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minionerec.core.artefacts import read_json, to_plain
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.tables import MISSING

@@ -13,7 +13,7 @@ import numpy as np
 from minionerec.core.artefacts import read_json, read_manifest, write_text_atomic
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
-from minionerec.core.recorder import Clock
+from minionerec.core.records import Clock
 from minionerec.core.stage import Stage
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig

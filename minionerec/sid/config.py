@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.settings import declared_inputs, setting
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import name_or_copy
+from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import encoder_inputs
@@ -298,6 +298,12 @@ class CatalogueTrainConfig(RefittableConfig):
     )
     negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1, of="loss")
     siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0, of="loss")
+    unseen_negatives: bool = setting(
+        True,
+        "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
+        "training loss, so that their scores follow from text and codes, as those of items that come later should",
+        came_later=True,
+    )
     loss_rows: int = setting(
         -1,
         "validation rows whose loss is measured, a seeded sample; -1: all",
@@ -335,7 +341,13 @@ class CatalogueTrainConfig(RefittableConfig):
         )
 
     def _check_loss(self) -> None:
-        """Check that the sampled loss can work."""
+        """Check that the sampled loss can work, and that what is left out of a loss is left out of an exact one."""
+        exact = self.objective == "likelihood" and self.loss == "exact"
+        _check(
+            self.unseen_negatives or exact,
+            f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
+            "out of the loss; set it to true, or give objective likelihood and loss exact.",
+        )
         if self.loss == "exact":
             return
         _check(

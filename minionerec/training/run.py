@@ -30,7 +30,7 @@ from transformers.trainer_callback import TrainerState
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
     is_main_process,
     join_for_training,

@@ -16,7 +16,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path, name_or_copy
+from minionerec.core.paths import find_path, name_or_copy
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import warn_untold

@@ -13,7 +13,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.recorder import NOBODY, Clock
+from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.training.config import RunConfig
 from minionerec.training.lora import plain_model
 from minionerec.training.refit import StopAt
@@ -36,7 +36,7 @@ class RankingEvaluation(Trainer):
 
     validation: ValidationSet | None = None
     measures_loss = True
-    clock: Clock = NOBODY
+    clock: Clock = NO_CLOCK
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None

@@ -116,7 +116,7 @@ def check_python(words):
         if words[1] == "pytest":
             return check_pytest(words[2:])
         assert importlib.util.find_spec(words[1]) is not None, f"no module {words[1]}"
-        if words[1] == "minionerec.cli":
+        if words[1] == "minionerec":
             check_minionerec(words[2:])
     elif words[:1] == ["-c"]:
         ast.parse(words[1])
@@ -227,7 +227,7 @@ def environment(project):
     (project / ".venv" / "bin" / "activate").write_text("")  # pages begin by sourcing it; the PATH below does its work
     # A console command may have been installed before this version of the package, or not at all.
     command = project / ".venv" / "bin" / "minionerec"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(python())} -m minionerec.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(python())} -m minionerec "$@"\n')
     command.chmod(0o755)
     return os.environ | {
         "PATH": os.pathsep.join([str(command.parent), str(binaries), os.environ["PATH"]]),
@@ -363,7 +363,7 @@ def test_indented_commands_fit_their_stages(page, monkeypatch):
         "python scripts/eval_beam.py --config demo#no_such",
         "accelerate launch --config_file ds_configs/no_such.yaml scripts/sft.py",
         "accelerate launch scripts/grpo.py --config demo#grpo --generations 1",
-        "accelerate launch -m minionerec.cli sft --no_such_flag 1",
+        "accelerate launch -m minionerec sft --no_such_flag 1",
         "minionerec build-sids --config demo#sids --method nothing",
         "minionerec no_such-stage --config demo#sids",
         "python studies/memory.py --no_such_flag 1",
@@ -372,7 +372,7 @@ def test_indented_commands_fit_their_stages(page, monkeypatch):
         "minionerec recipes copy nowhere here",
         "minionerec run studies/nowhere",
         "minionerec run studies/demo --only nothing",
-        "python -m minionerec.cli sft --no_such_flag 1",
+        "python -m minionerec sft --no_such_flag 1",
         "ls && no_such_program",
         "pytest tests/no_such_test.py",
     ],

@@ -21,7 +21,7 @@ from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
-COMMAND = [python, "-m", "minionerec.cli"]
+COMMAND = [python, "-m", "minionerec"]
 pytestmark = pytest.mark.end_to_end
 
 TRAINING = {"corpus": "runs/corpus", "eval_rows": 40, "eval_beams": 10, "seed": 1}

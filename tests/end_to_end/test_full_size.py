@@ -27,7 +27,7 @@ from minionerec.core.records import Batch, read_run_record
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-COMMAND = [sys.executable, "-m", "minionerec.cli"]
+COMMAND = [sys.executable, "-m", "minionerec"]
 CATEGORY = "Industrial_and_Scientific"
 EXAMPLES = {"train": 400, "valid": 50, "test": 50}
 ITEMS = 100

@@ -47,7 +47,7 @@ class Server:
 
     def start(self, key=None):
         environment = {**os.environ, **({"MINIONEREC_API_KEY": key} if key else {})}
-        words = [python(), "-m", "minionerec.cli", "serve", *map(str, self.words), "--port", self.port]
+        words = [python(), "-m", "minionerec", "serve", *map(str, self.words), "--port", self.port]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=ROOT

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 from hostile.artefact_groups import GROUPS
 from hostile.groups import Broken
 
-from minionerec.core.errors import MinioneRecError
-from minionerec.core.faults import fault
+from minionerec.core.errors import MinioneRecError, fault
 
 SECONDS, BYTES, LONGEST = 10.0, 2 << 30, 2_300
 PLACE = Path("runs/hostile/broken.jsonl")

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.small_shop import STAGES, bytes_of, command, copied, sign, spoil_manifest, stage
 
-from minionerec.core.artefacts import read_manifest, require_writable
+from minionerec.core.artefacts import maker, read_manifest, require_writable
 from minionerec.core.errors import ArtefactError, MinioneRecError
-from minionerec.core.manifests import maker
 from minionerec.core.stages import STAGES as REGISTRY
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions

@@ -166,7 +166,7 @@ compare: {lists: {of: eval-beam, metrics: [HR@5, NDCG@5], resamples: 20}}
 
 
 def _study(place):
-    words = [sys.executable, "-m", "minionerec.cli", "study", "study.yaml"]
+    words = [sys.executable, "-m", "minionerec", "study", "study.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(words, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 

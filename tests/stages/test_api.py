@@ -1,6 +1,8 @@
 """The Python interface: data frames in, the artefacts and figures of the stages out."""
 
 import inspect
+import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -8,6 +10,7 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 import pytest
+from support.paths import ROOT
 
 import minionerec
 from minionerec.core.artefacts import read_manifest
@@ -101,3 +104,16 @@ def test_importing_the_package_alone_is_light():
     code = "import sys, minionerec; print(sorted({'torch', 'pandas', 'numpy', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_notebooks_run(tmp_path):
+    """Both, one after the other in one process, as their texts say."""
+    cells = [
+        "".join(cell["source"])
+        for name in ("own_data", "reading_results")
+        for cell in json.loads((ROOT / "docs/notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(cells)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"[+-]\.?\d\.\d{4} \[", done.stdout)

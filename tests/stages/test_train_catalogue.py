@@ -416,6 +416,23 @@ def test_every_switch_decides_what_is_trained(trained, tmp_path, changes, words)
     assert torch.equal(again.leaf_log_probs(seen), bundle.model.leaf_log_probs(seen))
 
 
+def test_items_that_training_never_saw_need_not_be_wrong_answers(tmp_path):
+    """Left out of the loss they keep the bias that they began with; otherwise every step lowers it."""
+    make_inputs(tmp_path, users=5)
+    corpus = Corpus.load(tmp_path / "corpus")
+    table = SidTable.load_index(tmp_path / "sids", corpus.items["item_id"].tolist())
+    met = np.concatenate([corpus.train.targets, *corpus.train.histories])
+    unseen = ~np.isin(table.sid_numbers, table.sid_numbers[met])
+    assert 3 < unseen.sum() < N_ITEMS - 3
+    biases = []
+    for negatives in (True, False):
+        config = catalogue_config(tmp_path, output=str(tmp_path / str(negatives)), unseen_negatives=negatives)
+        run_catalogue(config)
+        (one,) = load_bundle(config.output).model.each_tower()
+        biases.append(one.bias.detach()[table.sid_numbers[unseen]])
+    assert (biases[0] < 0).all() and (biases[1] == 0).all()
+
+
 def test_the_same_settings_give_the_same_weights_and_other_seeds_others(trained, tmp_path):
     folder, _ = trained
     run_catalogue(catalogue_config(folder, output=str(tmp_path / "same")))
@@ -479,6 +496,10 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
         ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
         ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows"),
         ({"vectors": "", "learned_vectors": False, "code_vectors": False}, "SIDs have no vector: give vectors"),
+        (
+            {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
+            "unseen_negatives is false, but with objective expected and loss exact nothing can be left",
+        ),
         ({"dtype": "bfloat16"}, "dtype is bfloat16, in which counts cannot leave .* set float32 and mixed_bf16"),
         ({"heads": 3}, "hidden_size is 16, which is no multiple of num_heads 3"),
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
@@ -649,6 +670,7 @@ def test_the_loss_of_fewer_validation_rows_changes_nothing_else(trained, tmp_pat
         ({"max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
         ({"beta2": 0.8}, r"beta2 is 0\.8; .* above 0\.81"),
         ({"objective": "expected", "checkpoint": "x"}, "objective expected needs the probability of every SID"),
+        ({"unseen_negatives": False}, "objective likelihood and loss sampled nothing can be left out"),
     ],
 )
 def test_a_sampled_loss_that_cannot_work_is_refused(tmp_path, changes, words):

@@ -203,7 +203,7 @@ def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path):
     cases = {"pair": {"steps": step}, "row": {"base": "pair", "steps": {"test": {"split": "row"}}}}
     plan = {"output": "out", "seeds": [3, 4], "threads": 1, "data": {"synthetic": {}}, "cases": cases}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**plan, "compare": {"test": {}}}))
-    words = [python(), "-m", "minionerec.cli", "run", "study.yaml"]
+    words = [python(), "-m", "minionerec", "run", "study.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr

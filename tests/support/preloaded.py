@@ -1,11 +1,11 @@
-"""An interpreter for `-m minionerec.cli` and the project's scripts that starts in no time: Python for tests.
+"""An interpreter for `-m minionerec` and the project's scripts that starts in no time: Python for tests.
 
 A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
 that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
 the words, environment, folder, streams, status and signals of the one that was asked for. All other words are the
 interpreter's own. Everything here but `python` runs outside of pytest:
 
-    PATH -m minionerec.cli sft --config sft.yaml     a client, which imports nothing
+    PATH -m minionerec sft --config sft.yaml     a client, which imports nothing
     preloaded.py --serve SOCKET                       the server; it ends when its standard input does
 """
 
@@ -57,7 +57,7 @@ def _start() -> str:
 def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     """Let the server run the words, as if this process were the one that does."""
     script = words[0] if words and words[0].endswith(".py") else ""
-    ours = words[:2] == ["-m", "minionerec.cli"] or "scripts/" in script or script.endswith("calc_level.py")
+    ours = words[:2] == ["-m", "minionerec"] or "scripts/" in script or script.endswith("calc_level.py")
     if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:
         os.execv(python, [python, *words])
     import json

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from minionerec.core.artefacts import MANIFEST, file_sha256
-from minionerec.core.manifests import DIGEST, digest_of
+from minionerec.core.artefacts import DIGEST, MANIFEST, digest_of, file_sha256
 from support.commands import Outcome, command
 
 LENGTHS = {

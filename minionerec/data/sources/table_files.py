@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from minionerec.core.errors import DataError
-from minionerec.core.parts import parts_of
+from minionerec.core.remote import parts_of
 from minionerec.data.files import check_file
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -31,7 +31,7 @@ class TableFiles:
 
     @classmethod
     def at(cls, path: "str | os.PathLike[str] | TableFiles") -> "TableFiles":
-        """A path as a table: of a folder the files in it (`minionerec.core.parts`).
+        """A path as a table: of a folder the files in it (`minionerec.core.remote`).
 
         Raises:
             ArtefactError: If a folder holds no file, or a folder.

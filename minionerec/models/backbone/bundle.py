@@ -18,8 +18,8 @@ from transformers import (
 
 from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.pretrained import load_model, load_tokenizer
 from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.pretrained import load_model, load_tokenizer
 from minionerec.models.backbone.quiet import quiet_libraries
 from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.places import function_file
+from minionerec.core.paths import function_file
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.decoding.names import (
     COMBINATIONS,

@@ -19,7 +19,7 @@ from minionerec.core.artefacts import package_versions, read_json, write_text_at
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
-from minionerec.core.recorder import NOBODY, Clock
+from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.models.decoding.decoder import Decode, length_batches
 
 logger = get_logger(__name__)
@@ -36,7 +36,7 @@ def decode_in_shards(
     decode: Decode,
     device: torch.device,
     description: str = "recommending",
-    clock: Clock = NOBODY,
+    clock: Clock = NO_CLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Decode prompts, each process its share, and merge the shards of all.
 

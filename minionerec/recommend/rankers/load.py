@@ -8,7 +8,7 @@ import torch
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.places import function_at
+from minionerec.core.paths import function_at
 from minionerec.core.refit import refitted_behind
 from minionerec.data.corpus import Corpus
 from minionerec.data.stored import StoredCorpus, in_memory

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path, name_or_copy
+from minionerec.core.paths import find_path, name_or_copy
 from minionerec.recommend.serve.batching import Batcher
 from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, Limits, ServeConfig
 from minionerec.recommend.serve.guard import GONE, Guard

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, shown
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.reports.config import PROTOCOLS, RESAMPLE, RESAMPLED, SPLITS, USERS, nested
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.levels import LevelAnalysis
 from minionerec.metrics.ranking import Estimate

@@ -11,7 +11,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.metrics.predictions import FILE, labelled
 from minionerec.metrics.ranking import Estimate
 from minionerec.metrics.seeds import estimate_seeds, seed_differences

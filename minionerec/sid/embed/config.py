@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import DataError
-from minionerec.core.places import find_path, name_or_copy
+from minionerec.core.paths import find_path, name_or_copy
 from minionerec.core.settings import Settings, StageConfig, setting
 from minionerec.core.urls import is_remote
 from minionerec.sid.embed.hf import DTYPES, POOLINGS

@@ -87,6 +87,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
         sampler: What draws the SIDs of a step of the sampled likelihood; None where all are scored.
+        candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 
     objective: str = "likelihood"
@@ -95,6 +96,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
     beta: float = 0.0
     reference: CatalogueModel | None = None
     sampler: Sampler | None = None
+    candidates: torch.Tensor | None = None
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The trainer's own; of the sampled loss one that leaves rows alone that a step does not read."""
@@ -128,6 +130,8 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         inputs = {**inputs, "leave_out": model.training}
         if self.sampler is not None and model.training:
             inputs["sample"] = self._sampled(inputs)
+        if self.candidates is not None and model.training:
+            inputs["candidates"] = self.candidates.to(inputs["labels"].device)
         if model.training and "moments" in inputs:  # before the reference is asked, which is told the same
             inputs["moments"] = hidden(inputs["moments"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:

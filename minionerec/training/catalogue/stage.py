@@ -36,6 +36,7 @@ from minionerec.training.catalogue.shards import (
     parts_of,
     read_windows,
     rows_held_out,
+    seen_sids,
     target_counts,
     write_windows,
 )
@@ -317,6 +318,8 @@ def _trainer(
         targets = target_counts(windows, bundle.table.n_unique)
         trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
         keep_from_torch(model)
+    if not config.unseen_negatives:
+        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
     if config.beta:
         trainer.beta = config.beta
         reference: Any = copy.deepcopy(model)

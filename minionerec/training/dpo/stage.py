@@ -21,7 +21,7 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle

@@ -13,7 +13,7 @@ from trl import GRPOConfig
 from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.processes import world_size
 from minionerec.data.columns import ColumnWriter
 from minionerec.data.corpus import Corpus

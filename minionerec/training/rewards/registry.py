@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.places import function_at, function_file
+from minionerec.core.paths import function_at, function_file
 from minionerec.sid.table import SidTable
 from minionerec.training.rewards.items import Scorer, make_collaborative, make_semantic
 from minionerec.training.rewards.ranking import ndcg, position, rule

@@ -11,7 +11,7 @@ import torch
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import warn_untold
 from minionerec.data.protocols import ROWS, Protocol, read_split

@@ -20,7 +20,7 @@ import torch
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.machine import keep_freed_memory
 from minionerec.data.moments import UNKNOWN
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split

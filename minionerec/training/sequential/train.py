@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
-from minionerec.core.recorder import NOBODY, Clock
+from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
 from minionerec.data.sequences import Split
@@ -185,7 +185,7 @@ def fit(
     settings: TrainSettings,
     place: Path,
     device: torch.device,
-    clock: Clock = NOBODY,
+    clock: Clock = NO_CLOCK,
 ) -> Progress:
     """Train until the protocol says stop; the model ends with the weights of its best epoch.
 

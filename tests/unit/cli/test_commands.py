@@ -42,7 +42,7 @@ def test_help_of_every_command_imports_nothing_heavy():
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], *([path] for path in SCRIPTS)])
+@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], *([path] for path in SCRIPTS)])
 def test_help_answers_within_two_seconds(words):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = run(*words, "--help")
@@ -92,7 +92,7 @@ def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
     assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.err)
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec.cli", "sft"], ["scripts/sft.py"]])
+@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], ["scripts/sft.py"]])
 def test_an_unknown_flag_is_one_line_and_status_2(words):
     done = run(*words, "--no_such_flag", "1", "--config", "demo#sft")
     assert done.returncode == 2

@@ -26,7 +26,7 @@ def test_commands_are_shown_as_one_would_type_them(monkeypatch, gpu):
     shown = {key.step: shown_command(job.words()) for key, job in plan_of("demo").items()}
     assert shown["levels"] == "minionerec calc-level --config demo/language#levels"
     launcher = (
-        "accelerate launch --config_file ds_configs/single_gpu.yaml --num_cpu_threads_per_process 3 -m minionerec.cli"
+        "accelerate launch --config_file ds_configs/single_gpu.yaml --num_cpu_threads_per_process 3 -m minionerec"
     )
     assert shown["sft"] == f"{launcher if gpu else 'minionerec'} sft --config demo/language#sft"
 
@@ -50,7 +50,7 @@ def test_the_launchers_own_parser_takes_the_words(name):
     assert words[:2] == ["-m", "accelerate.commands.launch"]
     parsed = launch_command_parser().parse_args(words[2:])
     assert parsed.module and parsed.quiet
-    assert parsed.training_script == "minionerec.cli"
+    assert parsed.training_script == "minionerec"
     assert parsed.training_script_args == ["sft", "--config", "a/sft.yaml"]
     assert Path(parsed.config_file) == file
 
@@ -58,7 +58,7 @@ def test_the_launchers_own_parser_takes_the_words(name):
 def test_a_recipe_says_threads_and_launch_file_and_the_environment_wins(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     file = tmp_path / "mine.yaml"
-    file.write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nsteps: {sft: {output: x}}\n")
+    file.write_text("threads: 7\nlaunch: ds_configs/zero2_cpu.yaml\nsteps: {sft: {corpus: c, sids: s, output: x}}\n")
     (step,) = plan_of(file).values()
     assert step.words()[-2:] == ["--config", f"{file}#sft"]
     words = step.words()
@@ -114,7 +114,7 @@ def test_a_launch_file_is_taken_as_it_is_where_its_files_are(launched, monkeypat
         assert launched[-1][0] == [sys.executable, *words]
     plain = stage_words("report", Path("report.yaml"), launched=False)
     run_words(plain, None)
-    assert launched[-1][0] == [sys.executable, "-m", "minionerec.cli", "report", "--config", "report.yaml"]
+    assert launched[-1][0] == [sys.executable, "-m", "minionerec", "report", "--config", "report.yaml"]
     monkeypatch.chdir(tmp_path)
     run_words(stage_words("sft", Path("sft.yaml"), launched=True, launch=ROOT / "ds_configs" / "cpu.yaml"), None)
     assert launched[-1][0][1:3] == ["-m", "accelerate.commands.launch"]

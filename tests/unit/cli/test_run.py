@@ -17,7 +17,7 @@ from minionerec.core.errors import ConfigError
 
 def run(*words, cwd=ROOT):
     return subprocess.run(
-        [python(), "-m", "minionerec.cli", *map(str, words)],
+        [python(), "-m", "minionerec", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,

@@ -316,7 +316,7 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
         compare={"test": {"metrics": ["HR@10"], "level": "sid", "resamples": 10}},
         log={"of": "test", "corpus": "{data.corpus}", "sids": "{data.sids}", "title": "Of a study", "resamples": 10},
     )
-    words = [python(), "-m", "minionerec.cli", "run", str(path)]
+    words = [python(), "-m", "minionerec", "run", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     assert table(path)["small"]["metrics"]["HR@10"][0] > 0.01

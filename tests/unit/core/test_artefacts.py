@@ -6,6 +6,8 @@ import time
 import pytest
 
 from minionerec.core.artefacts import (
+    DIGEST,
+    digest_of,
     fingerprint,
     open_artefact,
     read_json,
@@ -17,7 +19,6 @@ from minionerec.core.artefacts import (
 )
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.core.manifests import DIGEST, digest_of
 
 
 def test_user_errors_are_one_line_and_status_2(capsys):

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from minionerec.core import recorder
+from minionerec.core import records
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.core.records import Batch, Gpu, Machine, RunRecord, parse_record, read_run_record, record_path, to_json
+from minionerec.core.machine import Gpu, Machine
+from minionerec.core.records import Batch, RunRecord, parse_record, read_run_record, record_path, to_json
 from minionerec.core.settings import StageConfig, setting
 from minionerec.core.stage import Stage
 
@@ -53,7 +54,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch):
     found = Time()
-    monkeypatch.setattr(recorder, "time", found)
+    monkeypatch.setattr(records, "time", found)
     return found
 
 
@@ -124,7 +125,7 @@ def test_a_kill_leaves_what_was_kept_at_the_last_safe_point(config, time, monkey
         work.folder.joinpath("steps").write_text("1")
         work.reached(0)
         time.now += 5.0
-        killing.setattr(recorder.Recorder, "keep", lambda self: None)  # the system gives no time for a last word
+        killing.setattr(records.Recorder, "keep", lambda self: None)  # the system gives no time for a last word
         raise Killed
     climb(config, time)
     found = record_of(config)
@@ -209,7 +210,7 @@ def test_facts_that_cannot_be_had_cost_nothing(config, time, caplog, monkeypatch
     def broken():
         raise RuntimeError("the driver is gone")
 
-    monkeypatch.setattr(recorder, "this_machine", broken)
+    monkeypatch.setattr(records, "this_machine", broken)
     climb(config, time)
     assert (Path(config.output) / "top.txt").read_text() == "4"
     assert caplog.text.count("The run goes on without its record: the driver is gone") == 1

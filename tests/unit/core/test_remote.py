@@ -15,10 +15,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 from support.paths import ROOT
 
 from minionerec.core import remote, urls
-from minionerec.core.artefacts import MANIFEST, file_sha256, read_manifest, verify_files, write_artefact
+from minionerec.core.artefacts import (
+    DIGEST,
+    MANIFEST,
+    digest_of,
+    file_sha256,
+    read_manifest,
+    verify_files,
+    write_artefact,
+)
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.manifests import DIGEST, digest_of
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.remote import fetched, is_remote, local_path, look_again
 from minionerec.core.settings import StageConfig, declared_inputs, setting
 from minionerec.core.upload import UNFINISHED, put

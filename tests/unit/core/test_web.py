@@ -13,7 +13,7 @@ from minionerec.core.artefacts import to_plain
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.machine import command_words
-from minionerec.core.places import find_path
+from minionerec.core.paths import find_path
 from minionerec.core.remote import fetched, look_again
 from minionerec.core.urls import Place, without_query
 from minionerec.data.sources.tables import read_tables

@@ -221,6 +221,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         num_items_in_batch: torch.Tensor | int | None = None,
         sample: Sample | None = None,
         moments: torch.Tensor | None = None,
+        candidates: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput | CatalogueOutput:
         """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
@@ -239,6 +240,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
             moments: int64 (B, T), with `histories`: of what moment the SID after each position is. Nothing is told if
                 None.
+            candidates: bool (N,), with labels and no sample: the SIDs that the loss is normalised over, every label
+                among them; all if None.
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
@@ -262,7 +265,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if distribution:
             places = self._places(histories, row, slot, counted, told)
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
-        losses = self._losses(histories, Places(row, slot, moments=told), wanted, counted, sample)
+        losses = self._losses(histories, Places(row, slot, moments=told), wanted, counted, sample, candidates)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
 
@@ -273,6 +276,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         wanted: torch.Tensor,
         counted: torch.Tensor | None,
         sample: Sample | None,
+        candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
         row, slot, told = at.row, at.slot, at.moments
@@ -286,6 +290,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if self.by_blocks and not torch.is_grad_enabled() and counted is None:
             return Blocks(self, histories, row, slot, told).losses(wanted)
         scores = self._scores(histories, self._places(histories, row, slot, counted, told))
+        if candidates is not None:
+            scores = [each.masked_fill(~candidates, -torch.inf) for each in scores]
         losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
         return torch.stack(losses).mean(0)
 

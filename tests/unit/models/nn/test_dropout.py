@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from minionerec.core.memory import keep_freed_memory
+from minionerec.core.machine import keep_freed_memory
 from minionerec.models.nn.dropout import Dropout, dropout_mask
 
 

@@ -56,7 +56,7 @@ def process(made, models, tmp_path_factory):
     words += ["--reload", "watch", "--reload_root", models[0], "--watch_s", "0.1"]
     with log.open("w") as errors:
         started = subprocess.Popen(
-            [python(), "-m", "minionerec.cli", *map(str, words)],
+            [python(), "-m", "minionerec", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -1,4 +1,4 @@
-"""`python -m minionerec.cli` is the `minionerec` command."""
+"""`python -m minionerec` is the `minionerec` command."""
 
 from minionerec.cli.main import main
 

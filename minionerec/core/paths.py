@@ -1,4 +1,4 @@
-"""Where files lie: what the package ships, the user's data, and functions that a user names.
+"""Paths: what the package ships, the user's data, and functions that a user names.
 
 In a checkout recipes, launch files and the demo shop lie in `configs`, `ds_configs` and `data/demo`; an installed wheel
 holds the same folders in `minionerec/shipped`. A relative path that does not exist where the user stands is looked for
@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.parts import parts_of
-from minionerec.core.remote import local_parts, local_path
+from minionerec.core.remote import local_parts, local_path, parts_of
 from minionerec.core.urls import is_remote
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -55,7 +54,7 @@ def find_parts(path: str) -> list[Path] | None:
         path: As of `find_path`; of a URL the copies of its files here.
 
     Raises:
-        ArtefactError: As `find_path`, or if no file is in the folder, or another folder (`minionerec.core.parts`).
+        ArtefactError: As `find_path`, or if no file is in the folder, or another folder (see `part_names`).
         ConfigError: As `find_path`.
     """
     if is_remote(path):
