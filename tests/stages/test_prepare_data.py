@@ -35,7 +35,7 @@ def files_of(path):
 
 
 def test_the_artefact_comes_back_as_it_was_read(tmp_path):
-    result = run_prepare(PrepareConfig(output=str(tmp_path / "out")))
+    result = run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out")))
     verify_files(tmp_path / "out")
     corpus = Corpus.load(result.output)
     assert not result.up_to_date
@@ -124,7 +124,7 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
 )
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=message):
-        PrepareConfig(**settings)
+        PrepareConfig(**{"source": "demo", "output": "x", **settings})
 
 
 def test_filters_and_bad_rows_are_counted(tmp_path, tables):

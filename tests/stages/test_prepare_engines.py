@@ -53,7 +53,7 @@ def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
         table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")
         table.to_parquet(tmp_path / "bought.parquet", index=False)
         tables["interactions"] = str(tmp_path / "bought.parquet")
-    settings = {"demo": {}, "lines": _lines(tmp_path)}.get(form, {**tables, **chosen})
+    settings = {"demo": {"source": "demo"}, "lines": _lines(tmp_path)}.get(form, {**tables, **chosen})
     found = prepared(tmp_path, "spark", **settings)
     assert found == prepared(tmp_path, **settings)
     if form == "csv":
@@ -96,13 +96,13 @@ def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
 )
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        PrepareConfig(**settings)
+        PrepareConfig(source="demo", output="x", **settings)
 
 
 def test_an_engine_that_is_not_there_is_said(tmp_path, monkeypatch):
     for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = command(ROOT, "prepare-data", "--engine", "spark", "--output", str(tmp_path / "out"))
+    done = command(ROOT, "prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out"))
     assert "is not installed. Install it: pip install 'minionerec[spark]'" in done.said
 
 
@@ -110,7 +110,7 @@ def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert submitted()
     with pytest.raises(ConfigError, match=r"spark-submit has started Spark already\. Give it"):
-        run_prepare(PrepareConfig(output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
+        run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
 
 
 def folder_of_visits(tables, place, kind="parquet", parts=3):

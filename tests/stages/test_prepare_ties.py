@@ -55,7 +55,7 @@ def require_equal(rows, others):
 
 
 def test_the_demo_shop_has_no_ties_and_is_the_same_with_every_setting(tmp_path):
-    corpora = {ties: prepared(tmp_path, {}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
+    corpora = {ties: prepared(tmp_path, {"source": "demo"}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
     for corpus in corpora.values():
         assert corpus.counts["order"]["ties"] == 0 and corpus.counts["order"]["pairs"] == 15_083
         for split in SPLITS:
