@@ -205,7 +205,7 @@ class Measurement:
         import numpy as np
         import torch
 
-        from minionerec.core.settings import convert
+        from minionerec.core.values import convert
         from minionerec.data.protocols import PROTOCOLS, read_split
         from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
         from minionerec.training.sequential.train import TrainSettings

@@ -13,7 +13,7 @@ import yaml
 
 from minionerec.core.paths import find_path, shown_path
 from minionerec.core.processes import environment_of_a_new_launch
-from minionerec.core.settings import read_yaml
+from minionerec.core.values import read_yaml
 
 _LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
 _COMMAND = ["-m", "minionerec"]

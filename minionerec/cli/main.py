@@ -1,24 +1,26 @@
 """The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from minionerec import __version__
 from minionerec.cli.command import run_stage
-from minionerec.cli.doctor import run_doctor
+from minionerec.cli.doctor import doctor_arguments, run_doctor
 from minionerec.cli.init import SUMMARY as INIT
-from minionerec.cli.init import run_init
+from minionerec.cli.init import init_arguments, run_init
 from minionerec.cli.plan import config_values, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, shipped_recipes
 from minionerec.cli.run import SUMMARY as RUN
-from minionerec.cli.run import ensure_before, run_recipe
+from minionerec.cli.run import ensure_before, run_arguments, run_recipe
 from minionerec.core.commands import CommandParser, run_command
 from minionerec.core.errors import ConfigError, did_you_mean
 from minionerec.core.log import get_logger
-from minionerec.core.settings import convert, parse_settings
+from minionerec.core.settings import parse_settings, settings_parser
 from minionerec.core.stages import STAGES
 from minionerec.core.upload import put
+from minionerec.core.values import convert
 from minionerec.recommend.serve.config import ServeConfig
 
 logger = get_logger(__name__)
@@ -33,6 +35,7 @@ _OWN = {
     "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
     "put": f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
+    "completion": 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"',
 }
 
 
@@ -44,6 +47,43 @@ def recipe_arguments(program: str) -> CommandParser:
     copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")
     copy.add_argument("file", help="file to make, e.g. here.yaml, or a folder for it")
     return parser
+
+
+def completion_arguments(program: str) -> CommandParser:
+    """The options of `minionerec completion`."""
+    parser = CommandParser(prog=program, description=f"{_OWN['completion']}.")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell that is to run the script")
+    return parser
+
+
+def _completion(program: str) -> None:
+    """Print the script.
+
+    Raises:
+        ConfigError: If the package that writes it is not installed.
+    """
+    shell = completion_arguments(program).parse_args().shell
+    try:
+        import shtab
+    except ImportError:
+        raise ConfigError("shtab is not installed. Install it: pip install 'minionerec[completion]'") from None
+    whole = argparse.ArgumentParser(prog="minionerec")
+    commands = whole.add_subparsers()
+    own = {
+        "init": init_arguments,
+        "run": run_arguments,
+        "recipes": recipe_arguments,
+        "doctor": doctor_arguments,
+        "put": put_arguments,
+        "serve": lambda program: settings_parser(ServeConfig, program),
+        "completion": completion_arguments,
+    }
+    for name, arguments in own.items():
+        commands.add_parser(name, help=_OWN[name], parents=[arguments(name)], conflict_handler="resolve")
+    for name, spec in STAGES.items():
+        parent = settings_parser(spec.config_class())
+        commands.add_parser(name, help=spec.summary, parents=[parent], conflict_handler="resolve")
+    print(shtab.complete(whole, shell=shell))
 
 
 def put_arguments(program: str) -> CommandParser:
@@ -154,7 +194,7 @@ def dispatch() -> None:
         known = [*_OWN, *STAGES]
         raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")
     sys.argv = [f"minionerec {name}", *words[1:]]
-    own = {"init": run_init, "recipes": _recipes, "doctor": run_doctor, "put": _put}
+    own = {"init": run_init, "recipes": _recipes, "doctor": run_doctor, "put": _put, "completion": _completion}
     if name == "run":
         run_recipe(sys.argv[0], words[1:])
     elif name == "serve":

@@ -34,9 +34,10 @@ from minionerec.cli.recipes import (
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.paths import find_path
-from minionerec.core.settings import Settings, StageConfig, file_values, read_yaml, typed_values
+from minionerec.core.settings import Settings, StageConfig, file_values, typed_values
 from minionerec.core.stages import StageSpec
 from minionerec.core.urls import is_remote
+from minionerec.core.values import read_yaml
 
 PREPARED = "prepared"
 MEASURED = ("predictions", "preference")
@@ -176,13 +177,7 @@ class Plan:
 
     def repeats(self, step: RecipeStep) -> bool:
         """Whether a recipe without cases runs a step with each of its seeds: a training that names no seed itself."""
-        return (
-            bool(self.recipe.settings.seeds)
-            and not step.once
-            and "seed" not in step.values
-            and getattr(step.kind, "kind", "") in _SEEDED
-            and "seed" in {each.name for each in fields(step.kind)}
-        )
+        return bool(self.recipe.settings.seeds) and not step.once and "seed" not in step.values and _takes_seed(step)
 
     def job(self, data: str, case: Case | None, name: str, seed: int | None) -> Job:
         """The job of a step of a case (None: of a data set), made where it is not there yet."""
@@ -211,7 +206,8 @@ class Plan:
         for name, value in step.values.items():
             where = step.places[name]
             values |= typed_values(kind, {name: text.of(value, f"{where}: {name}")}, where)
-        values |= self._seeds(key, case, step)
+        if key.seed is not None and "seed" not in step.values and _takes_seed(step):
+            values["seed"] = key.seed
         base = self.recipe.place / key.data / key.case / key.step
         base = base if key.seed is None else base / f"seed-{key.seed}"
         if not cases and key.seed is not None and "output" in step.values:
@@ -245,15 +241,6 @@ class Plan:
         if "#" in config:
             return at(where, lambda: recipe_values(kind, config, beside, self.behind))
         return file_values(kind, str(settings_file(config, beside)))
-
-    def _seeds(self, key: Key, case: Case | None, step: RecipeStep) -> dict[str, Any]:
-        """What a step is told of seeds."""
-        names = {each.name for each in fields(step.kind)}
-        if case is None or "seed" in step.values:
-            return {}
-        if key.seed is not None and "seed" in names and getattr(step.kind, "kind", "") in _SEEDED:
-            return {"seed": key.seed}
-        return {}
 
 
 def recipe_values(
@@ -458,6 +445,11 @@ def between(jobs: Mapping[Key, Job], first: str | None, last: str | None, recipe
 def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
     """Those jobs whose output is read with these settings, directly or through others, in order."""
     return chosen(jobs, _read_of(settings, _by_output(jobs)))
+
+
+def _takes_seed(step: RecipeStep) -> bool:
+    """Whether what a step makes follows from a case's seed."""
+    return getattr(step.kind, "kind", "") in _SEEDED and "seed" in {each.name for each in fields(step.kind)}
 
 
 def _check_predictions(key: Key, step: RecipeStep) -> None:

@@ -25,9 +25,9 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.paths import find_path, shipped_root
-from minionerec.core.settings import Settings, StageConfig, convert, setting, typed_values
+from minionerec.core.settings import Settings, StageConfig, setting, typed_values
 from minionerec.core.stages import STAGES, StageSpec
-from minionerec.core.values import yaml_with_lines
+from minionerec.core.values import convert, yaml_with_lines
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
@@ -554,7 +554,7 @@ class _Layer:
                     f"{file}: has {given[0]}, but no {key}; a recipe with cases needs output, seeds, data and cases."
                 )
         data = {name: _complete(steps, name) for name, steps in self.data.items()}
-        cases = _Cases(self, settings).read()
+        cases = _cases(self, settings)
         compare = self._named("compare", {"test": {}})
         log = None if self.said.get("log", (None,))[0] is None else _mapping(*self.said["log"])
         search, over = _search(*self.said.get("search", (None, "")), cases, data)
@@ -601,51 +601,42 @@ class _Layer:
             )
 
 
-@dataclass
-class _Cases:
-    """Makes cases, each after the one that it is based on."""
+def _cases(layer: _Layer, settings: RecipeSettings) -> dict[str, Case]:
+    """The cases in the order of the file, each made after the one that it is based on."""
+    found: dict[str, Case] = {}
 
-    layer: _Layer
-    settings: RecipeSettings
-    found: dict[str, Case] = field(default_factory=dict)
-
-    def read(self) -> dict[str, Case]:
-        """All cases, in the order of the file."""
-        for key in self.layer.cases:
-            self._add(key, [])
-        return {key: self.found[key] for key in self.layer.cases}
-
-    def _add(self, key: str, waiting: list[str]) -> Case:
-        if key in self.found:
-            return self.found[key]
-        raw, known = self.layer.cases[key], self.layer.cases
+    def add(key: str, waiting: list[str]) -> Case:
+        if key in found:
+            return found[key]
+        raw, known = layer.cases[key], layer.cases
         if key in waiting:
             raise ConfigError(f"{raw.where}: is based on itself, by way of {', '.join(waiting)}. Give it own steps.")
         own = _settings(CaseSettings, raw.values, raw.where)
-        unknown = [name for name in own.data if name not in self.layer.data]
+        unknown = [name for name in own.data if name not in layer.data]
         if unknown:
-            raise ConfigError(f"{raw.where}: data names {unknown[0]!r}; known: {', '.join(self.layer.data)}.")
-        base = None
-        if own.base:
-            if own.base not in known:
-                raise ConfigError(f"{raw.where}: base is {own.base!r}; known cases: {', '.join(known)}.")
-            base = self._add(own.base, [*waiting, key])
-            steps = changed_steps(all_steps(base, self.found), raw.steps, raw.where)
+            raise ConfigError(f"{raw.where}: data names {unknown[0]!r}; known: {', '.join(layer.data)}.")
+        if own.base and own.base not in known:
+            raise ConfigError(f"{raw.where}: base is {own.base!r}; known cases: {', '.join(known)}.")
+        base = add(own.base, [*waiting, key]) if own.base else None
+        if base is not None:
+            steps = changed_steps(all_steps(base, found), raw.steps, raw.where)
         else:
-            steps = _complete(_merged(self.layer.steps, raw.steps), key)
+            steps = _complete(_merged(layer.steps, raw.steps), key)
         if not steps:
             raise ConfigError(f"{raw.where}: has no steps; give it `steps`, or a `base` and what is changed.")
-        self.found[key] = Case(
+        found[key] = Case(
             key,
             own.label or key,
-            tuple(own.data or (base.data if base else self.layer.data)),
-            tuple(own.seeds or (base.seeds if base else self.settings.seeds)),
+            tuple(own.data or (base.data if base else layer.data)),
+            tuple(own.seeds or (base.seeds if base else settings.seeds)),
             steps,
             own.base or None,
             raw.where,
             bool(own.seeds) or bool(base and base.own_seeds),
         )
-        return self.found[key]
+        return found[key]
+
+    return {key: add(key, []) for key in layer.cases}
 
 
 def all_steps(case: Case, cases: Mapping[str, Case]) -> list[RecipeStep]:

@@ -54,34 +54,31 @@ def check_tables(recipe: Recipe) -> None:
     Raises:
         ConfigError: If a table is about a step without predictions, or its settings do not fit.
     """
-    for name, said in recipe.compare.items():
-        where = f"{recipe.file}: compare.{name}"
-        _check_of(recipe, str(said.get("of", name)), f"{where}.of")
-        for data in recipe.data:
-            stage = _stage(recipe, str(said.get("of", name)))
-            typed = _typed(stage, _filled(recipe, data, _settings(said), where), where)
-            at(where, partial(STAGES[stage].config_class(), **{**typed, "runs": {"a": "a"}, "output": "a"}))
+    for data in recipe.data:
+        for name in recipe.compare:
+            _, stage, values = _table(recipe, data, name)
+            where = f"{recipe.file}: compare.{name}"
+            at(where, partial(STAGES[stage].config_class(), **{**values, "runs": {"a": "a"}, "output": "a"}))
     if recipe.log is not None:
-        where = f"{recipe.file}: log"
-        _check_of(recipe, str(recipe.log.get("of", "test")), f"{where}.of")
         _log_settings(recipe, {data: {"a": "a"} for data in recipe.data})
 
 
-def _kinds(recipe: Recipe) -> dict[str, str]:
-    """Name of each step of a case to the kind of artefact that it makes, "" for none."""
+def _table(recipe: Recipe, data: str, name: str) -> tuple[str, str, dict[str, Any]]:
+    """The step whose outputs a table compares, the stage that makes it, and what its settings say of the rest."""
+    said, where = dict(recipe.compare[name]), f"{recipe.file}: compare.{name}"
+    of = str(said.pop("of", name))
+    stage = PREFERENCE if _measured(recipe, of, where) == "preference" else COMPARE
+    return of, stage, _typed(stage, _filled(recipe, data, said, where), where)
+
+
+def _measured(recipe: Recipe, of: str, where: str) -> str:
+    """The kind of artefact that a step of the cases makes, of those that tables compare."""
     steps = [step for case in recipe.cases.values() for step in all_steps(case, recipe.cases)]
-    return {step.name: getattr(step.kind, "kind", "") for step in steps}
-
-
-def _stage(recipe: Recipe, of: str) -> str:
-    """The stage that makes a table of a step's outputs."""
-    return PREFERENCE if _kinds(recipe).get(of) == "preference" else COMPARE
-
-
-def _check_of(recipe: Recipe, of: str, where: str) -> None:
-    names = [name for name, kind in _kinds(recipe).items() if kind in (*MEASURED, *TRAINED)]
+    kinds = {step.name: getattr(step.kind, "kind", "") for step in steps}
+    names = [name for name, kind in kinds.items() if kind in (*MEASURED, *TRAINED)]
     if of not in names:
-        raise ConfigError(f"{where} is {of!r}; steps with predictions: {', '.join(sorted(names)) or 'none'}.")
+        raise ConfigError(f"{where}.of is {of!r}; steps with predictions: {', '.join(sorted(names)) or 'none'}.")
+    return kinds[of]
 
 
 def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
@@ -93,24 +90,18 @@ def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
     """
     standing = _Standing(recipe, Plan(recipe).all())
     for data in recipe.data:
-        for name, said in recipe.compare.items():
-            where = f"{recipe.file}: compare.{name}"
-            runs = {
-                label: str(place)
-                for label, (place, stands) in standing.places(data, str(said.get("of", name)), say).items()
-                if stands
-            }
-            if runs:
-                stage = _stage(recipe, str(said.get("of", name)))
-                values = _typed(stage, _filled(recipe, data, _settings(said), where), where)
+        for name in recipe.compare:
+            of, stage, values = _table(recipe, data, name)
+            found = standing.places(data, of, say)
+            if runs := {label: str(place) for label, (place, stands) in found.items() if stands}:
                 values |= {"runs": runs, "output": str(recipe.place / data / COMPARE / name)}
                 yield _job(recipe, Key(data, COMPARE, name, None), stage, values)
     if recipe.log is not None:
         of = str(recipe.log.get("of", "test"))
-        found = {data: standing.places(data, of, lambda line: None) for data in recipe.data}
-        stages = {data: {label: str(place) for label, (place, _) in places.items()} for data, places in found.items()}
+        every = {data: standing.places(data, of, lambda line: None) for data in recipe.data}
+        stages = {data: {label: str(place) for label, (place, _) in found.items()} for data, found in every.items()}
         stages = {data: places for data, places in stages.items() if places}
-        if any(stands for places in found.values() for _, stands in places.values()):
+        if any(stands for found in every.values() for _, stands in found.values()):
             yield _job(recipe, Key("all", "log", LOG, None), LOG, _log_settings(recipe, stages))
 
 
@@ -127,10 +118,6 @@ def _job(recipe: Recipe, key: Key, stage: str, values: Mapping[str, Any]) -> Job
         threads=recipe.settings.threads,
         log=file.with_suffix(".log"),
     )
-
-
-def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in said.items() if key != "of"}
 
 
 def _typed(stage: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -153,9 +140,8 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
         recipe: The recipe.
         stages: Data set to label to the folder of predictions.
     """
-    where, said = f"{recipe.file}: log", _settings(recipe.log or {})
-    if LOG not in STAGES:
-        raise ConfigError(f"{where}: there is no stage {LOG!r}; leave log out.")
+    where, said = f"{recipe.file}: log", dict(recipe.log or {})
+    _measured(recipe, str(said.pop("of", "test")), where)
     entries: dict[str, Any] = {}
     for data, places in stages.items():
         own = {key: value for key, value in said.items() if key in _OF_ENTRY}

@@ -16,7 +16,7 @@ from minionerec.cli.plan import Job, Key
 from minionerec.core.errors import ConfigError
 from minionerec.core.paths import find_path, shown_path
 from minionerec.core.records import duration
-from minionerec.core.settings import read_yaml
+from minionerec.core.values import read_yaml
 
 _PAUSE = 0.05
 _PATIENCE = 20.0

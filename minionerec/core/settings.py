@@ -27,58 +27,17 @@ from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.log import get_logger
 from minionerec.core.paths import find_parts, find_path
 from minionerec.core.urls import is_remote
-from minionerec.core.values import convert as convert
-from minionerec.core.values import read_yaml as read_yaml
-from minionerec.core.values import without_none
+from minionerec.core.values import convert, read_yaml, without_none
 
 C = TypeVar("C")
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Description:
-    """What is known of a setting beside its type and default; see `setting`."""
+    """What is known of a setting beside its type and default.
 
-    help: str
-    known: tuple[Any, ...] = ()
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
-    required: bool = False
-    decides: bool = True
-    grows: bool = False
-    reads: str = ""
-    parts: bool = False
-    writes: bool = False
-    path: bool = False
-    came_later: bool = False
-    of: str = ""
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    known: Sequence[Any] = (),
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    required: bool = False,
-    decides: bool = True,
-    grows: bool = False,
-    reads: str = "",
-    parts: bool = False,
-    writes: bool = False,
-    path: bool = False,
-    came_later: bool = False,
-    of: str = "",
-) -> Any:
-    """A field of a configuration.
-
-    Args:
-        default: Its default; a list or mapping is copied for every configuration.
+    Attributes:
         help: What it does, with its unit.
         known: The values that it takes (of a list, each of its entries; of a mapping, its keys); any if empty.
         least: Smallest number allowed.
@@ -100,26 +59,36 @@ def setting(
         of: Name of the setting that it belongs to. Where that one has its default this one must have its own too, and
             decides nothing.
     """
-    described = Description(
-        help=help,
-        known=tuple(known),
-        least=least,
-        above=above,
-        most=most,
-        below=below,
-        required=required,
-        decides=decides and not reads,
-        grows=grows,
-        reads=reads,
-        parts=parts,
-        writes=writes,
-        path=path,
-        came_later=came_later,
-        of=of,
-    )
+
+    help: str
+    known: Sequence[Any] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    required: bool = False
+    decides: bool = True
+    grows: bool = False
+    reads: str = ""
+    parts: bool = False
+    writes: bool = False
+    path: bool = False
+    came_later: bool = False
+    of: str = ""
+
+
+def setting(default: Any, help: str, **described: Any) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: Its default; a list or mapping is copied for every configuration.
+        help: What it does, with its unit.
+        described: The other attributes of its `Description`, by name.
+    """
+    metadata = {"setting": Description(help=help, **described)}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata={"setting": described})
-    return field(default=default, metadata={"setting": described})
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def description(of: Field[Any]) -> Description:
@@ -247,7 +216,9 @@ def deciding_settings(config: Any) -> dict[str, Any]:
 
 def _decides(config: Any, of: Field[Any]) -> bool:
     said = description(of)
-    return said.decides and not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
+    if not said.decides or said.reads:  # of an input the content does
+        return False
+    return not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:
@@ -382,7 +353,7 @@ def parse_settings(
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
         SystemExit: After `--help`.
     """
-    given = vars(_parser(config_class, program, summary).parse_args(words))
+    given = vars(settings_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: taking the demo configuration, %s.", fallback)
@@ -436,7 +407,8 @@ def load_settings(config_class: type[C], path: str | Path) -> C:
     return parse_settings(config_class, ["--config", str(path)])
 
 
-def _parser(config_class: type[Any], program: str, summary: str) -> CommandParser:
+def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:
+    """The parser of a command's flags: `--config`, and one for each setting."""
     parser = CommandParser(
         prog=program or None,
         description=summary,

@@ -154,7 +154,7 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 def make_examples(
     bundle: Bundle, builder: ExampleBuilder, trie: Trie, behind: Sequence[Sequence[int]], config: ExportConfig
 ) -> dict[str, Any]:
-    """Some prompts with the lists that are to be expected; a model that is told moments is told each in turn."""
+    """Some prompts with the lists that are to be expected; a model that reads the session context gets each in turn."""
     histories = example_histories(builder.corpus, config.examples)
     tells = builder.prompt_tells("next_sid")
     moments = [place % len(MOMENTS) * tells for place in range(len(histories))]

@@ -236,7 +236,8 @@ class Recommender:
         if MOMENTS.index(said) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "moment",
-                f"is {said!r}, but this model was not told moments in training. Leave it out, or take one that was.",
+                f"is {said!r}, but this model was trained without session context. Leave it out, or take one trained "
+                "with it.",
             )
         return np.array([MOMENTS.index(said)], dtype=np.int8)
 

@@ -16,6 +16,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetPydanticSchema,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic.dataclasses import dataclass as model
@@ -193,9 +194,11 @@ class Recommended(NamedTuple):
 
     item_id: str
     title: str
-    sid: str | None
-    score: float
-    probability: float | None
+    sid: Annotated[str | None, Field(description="semantic ID, of models that generate them")]
+    score: Annotated[
+        float, WithJsonSchema({"type": ["number", "null"], "description": "what it was ranked by, higher is better"})
+    ]
+    probability: Annotated[float | None, Field(description="of the semantic ID, of models that know it")]
 
 
 @dataclass(frozen=True)

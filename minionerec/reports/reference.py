@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import read_yaml
+from minionerec.core.values import read_yaml
 
 # Figures of HR and NDCG that no ranking can have together.
 #

@@ -81,7 +81,7 @@ def finish_run(
         key: value
         for row in state.log_history
         if row["step"] == state.best_global_step
-        for key, value in row.items()
+        for key, value in sorted(row.items())  # a resumed run reads them in this order
         if key in _BEST
     }
     counts = {**counts, "steps": state.global_step, "best_step": state.best_global_step, "best": best}

@@ -2,9 +2,10 @@
 
 import pytest
 from support.small_shop import make_shop
+from support.store import shared
 
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory):
     """A folder with tables, settings and artefacts; a test that spoils something takes a copy."""
-    return make_shop(tmp_path_factory.mktemp("hostile") / "shop")
+    return shared(tmp_path_factory, make_shop)

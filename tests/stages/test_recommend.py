@@ -104,7 +104,7 @@ def test_a_moment_that_decides_nothing_leaves_finished_lists_as_they_are(made, h
     assert "moment" not in config(made, histories).deciding()
     assert config(made, histories, moment="same").deciding()["moment"] == "same"
     assert description(RecommendConfig.__dataclass_fields__["moment"]).known == MOMENTS
-    with pytest.raises(DataError, match=r"row 1: moment: is 'same', but this model was not told moments in training"):
+    with pytest.raises(DataError, match=r"row 1: moment: is 'same', but this model was trained without"):
         run_recommend(config(made, histories, moment="same"))
 
 
@@ -151,7 +151,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
         ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without, moment"),
         ('{"history": [], "moment": "now"}', "row 2: moment is 'now'; expected one of unknown, same, later"),
         ('{"history": [], "moment": 1}', "row 2: moment is '1'; expected one of unknown, same, later"),
-        ('{"history": ["u"], "moment": "later"}', "row 2: moment: is 'later', but this model was not told moments"),
+        ('{"history": ["u"], "moment": "later"}', "row 2: moment: is 'later', but this model was trained without"),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
         ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),

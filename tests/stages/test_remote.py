@@ -3,7 +3,8 @@
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from support.small_shop import command, make_shop, stage
+from support.small_shop import OUTPUTS, command, copied, make_shop, stage
+from support.store import shared
 
 from minionerec.core.artefacts import MANIFEST, fingerprint, read_manifest
 from minionerec.core.remote import look_again
@@ -30,7 +31,8 @@ BASELINE = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    folder = make_shop(tmp_path_factory.mktemp("shop"), ("prepare-data", "build-sids", "train-catalogue"))
+    others = tuple({*OUTPUTS} - {"corpus", "sids", "catalogue"})
+    folder = copied(shared(tmp_path_factory, make_shop), tmp_path_factory.mktemp("remote") / "shop", others)
     (folder / "remote_popular.py").write_text(POPULAR)
     (folder / "eval-beam.yaml").write_text(BASELINE)
     return folder

@@ -1,17 +1,15 @@
 """The preference stages as a user runs them, and their acceptance on synthetic raters with a known ceiling."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from support.paths import ROOT
-from support.preloaded import python
+from support.studies import Played, study
 
+from minionerec.cli import runner
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.preference import stage
@@ -197,17 +195,17 @@ def test_own_files_by_time(tmp_path):
     assert not config.up_to_date()
 
 
-def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path):
+def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatch, capsys):
     """`minionerec run` runs the stage by seed, and sets the cases side by side."""
     step = {"test": {"stage": "train-preference", "items": 60, "width": 8, "resamples": 20}}
     cases = {"pair": {"steps": step}, "row": {"base": "pair", "steps": {"test": {"split": "row"}}}}
     plan = {"output": "out", "seeds": [3, 4], "threads": 1, "data": {"synthetic": {}}, "cases": cases}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**plan, "compare": {"test": {}}}))
-    words = [python(), "-m", "minionerec", "run", "study.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "over seeds 3, 4" in done.stdout and "| row minus pair | bt_hier |" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "started_words", Played())
+    assert study(monkeypatch, "study.yaml") == 0
+    printed = capsys.readouterr().out
+    assert "over seeds 3, 4" in printed and "| row minus pair | bt_hier |" in printed
     manifest = read_manifest(tmp_path / "out/synthetic/row/test/seed-4/predictions", "preference")
     assert (manifest["seed"], manifest["settings"]["split"]) == (4, "row")
     assert (tmp_path / "out/synthetic/compare/test/pair.md").is_file()

@@ -149,7 +149,7 @@ def test_a_request_tells_the_moment(made, tmp_path):
     run_sequential(config_of(made, tmp_path / "plain", moments=False, epochs=1))
     plain = Recommender.load(model_of(tmp_path / "plain"), corpus=made / "corpus")
     assert not plain.context
-    with pytest.raises(RequestError, match="this model was not told moments in training"):
+    with pytest.raises(RequestError, match="this model was trained without session context"):
         plain.recommend(["i1"], 2, moment="later")
 
 

@@ -44,6 +44,8 @@ cases:
 compare:
   test: {{metrics: [HR@3, HR@5], resamples: 20}}
 """
+REAL = ("compare", "experiment-log", "train-sequential", "train-preference", "preference-report")
+"""Stages that are run themselves, in this process."""
 BROKEN = 0.66
 """A learning rate with which a played training fails."""
 
@@ -103,7 +105,7 @@ class Ended:
 
 def play(name, config, log):
     """Leave what a stage would; its exit status."""
-    if name in ("compare", "experiment-log", "train-sequential"):
+    if name in REAL:
         STAGES[name].function()(config)
         return 0
     if getattr(config, "learning_rate", 0) == BROKEN:

@@ -129,7 +129,17 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         itertools.chain(*PROJECT["optional-dependencies"].values())
     )
     extras = re.findall(r"^Provides-Extra: (.*)$", info, re.MULTILINE)
-    assert set(extras) == {"dev", "plots", "tensorboard", "peft", "search", "docs", "spark", "serve"}
+    assert set(extras) == {
+        "dev",
+        "plots",
+        "tensorboard",
+        "peft",
+        "search",
+        "completion",
+        "docs",
+        "spark",
+        "serve",
+    }
 
 
 def test_what_the_project_names_is_there():

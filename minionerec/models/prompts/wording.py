@@ -12,7 +12,7 @@ import yaml
 
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
-from minionerec.core.settings import read_yaml
+from minionerec.core.values import read_yaml
 from minionerec.data.moments import MOMENTS
 
 SPECIALS = ("bos", "eos")

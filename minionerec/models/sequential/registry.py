@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import convert
+from minionerec.core.values import convert
 from minionerec.models.sequential.bert4rec import BERT4Rec
 from minionerec.models.sequential.caser import Caser
 from minionerec.models.sequential.causal import Causal

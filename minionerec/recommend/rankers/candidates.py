@@ -35,7 +35,7 @@ class CandidateGroups(Protocol):
         ...
 
 
-class Behind(Sequence[list[int]]):
+class CandidateItems(Sequence[list[int]]):
     """Items of each candidate, best first, as two arrays: a list of a million lists would take a hundred times that.
 
     Args:
@@ -65,7 +65,7 @@ class Behind(Sequence[list[int]]):
         return found
 
 
-def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Behind:
+def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
     """Items behind each candidate, the more popular first, then the lower item index.
 
     Args:
@@ -81,7 +81,7 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Behind:
     """
     order = np.lexsort((np.arange(len(numbers)), -popularity, numbers))
     starts = np.append(0, np.cumsum(np.bincount(numbers)))
-    return Behind(order, starts)
+    return CandidateItems(order, starts)
 
 
 def list_items(

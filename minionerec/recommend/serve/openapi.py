@@ -7,11 +7,12 @@ examples from the model in service. The page is plain HTML: no script, and nothi
 import html
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
 from minionerec import __version__
+from minionerec.recommend.requests import Recommended
 from minionerec.recommend.serve.config import Limits
 from minionerec.recommend.serve.models import Served
 from minionerec.recommend.serve.reading import limited
@@ -84,13 +85,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     unknown = {**_list(_TEXT), "description": "ids asked with that are of no item"}
     lists = {"items": _list(_ref("Recommended")), "unknown": unknown}
     model = {"model": _ref("Model")}
-    recommended: dict[str, Schema] = {
-        "item_id": _TEXT,
-        "title": _TEXT,
-        "sid": {"type": ["string", "null"], "description": "semantic ID, of models that speak them"},
-        "score": {"type": ["number", "null"], "description": "what it was ranked by, higher is better"},
-        "probability": {"type": ["number", "null"], "description": "of the semantic ID, of models that know it"},
-    }
+    hints = get_type_hints(Recommended, include_extras=True)
+    recommended = {name: _untitled(TypeAdapter(hint).json_schema()) for name, hint in hints.items()}
     tree = "nodes of the tree of semantic IDs: code, probability, children, ids of the items at a leaf"
     found = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
     asked = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}

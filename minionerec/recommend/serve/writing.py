@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minionerec.recommend.items import CHOICE, NUMBER, CatalogueItems, Column
-from minionerec.recommend.requests import Answer, Recommended
+from minionerec.recommend.requests import Answer
 
 _MOST_CHOICES = 200
 
@@ -23,20 +23,13 @@ def number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def recommended(item: Recommended) -> dict[str, Any]:
-    """One item of a list."""
-    return {
-        "item_id": item.item_id,
-        "title": item.title,
-        "sid": item.sid,
-        "score": number(item.score),
-        "probability": number(item.probability),
-    }
-
-
 def answered(answer: Answer) -> dict[str, Any]:
     """The answer to one request."""
-    return {"items": [recommended(item) for item in answer.items], "unknown": list(answer.unknown)}
+    items = [
+        {**item._asdict(), "score": number(item.score), "probability": number(item.probability)}
+        for item in answer.items
+    ]
+    return {"items": items, "unknown": list(answer.unknown)}
 
 
 def described(items: CatalogueItems, indices: Sequence[int]) -> list[dict[str, Any]]:

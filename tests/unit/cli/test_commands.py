@@ -191,3 +191,20 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     cli.dispatch()
     assert capsys.readouterr().out == "16 steps in here.yaml; run them with: minionerec run here.yaml\n"
     assert (tmp_path / "here.yaml").is_file()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_shells_complete_commands_and_settings(shell, capsys, monkeypatch, tmp_path):
+    words(monkeypatch, "completion", shell)
+    cli.dispatch()
+    script = capsys.readouterr().out
+    assert all(name in script for name in STAGES)
+    assert "--learning_rate" in script and "--dry-run" in script
+    if shell == "bash":
+        file = tmp_path / "completion.sh"
+        file.write_text(
+            f"{script}\nCOMP_WORDS=(minionerec sft --learning_r)\nCOMP_CWORD=2\n"
+            "$(complete -p minionerec | sed 's/.*-F \\([^ ]*\\).*/\\1/')\necho ${COMPREPLY[@]}\n"
+        )
+        done = subprocess.run(["bash", str(file)], capture_output=True, text=True)
+        assert done.stdout.split() == ["--learning_rate"], done

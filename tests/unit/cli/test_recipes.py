@@ -148,7 +148,6 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ("stages: []", r"mine.yaml, line 1: stages: unknown key 'stages'. Known keys: output, seeds, jobs, threads"),
         (f"threads: 0\nsteps: {{{SFT}}}", r"line 1: threads is 0; it must be at least 1"),
         (f"threads: [1]\nsteps: {{{SFT}}}", r"line 1: threads is \[1\]; expected a whole number"),
-        (f"jobs: 0\nsteps: {{{SFT}}}", r"line 1: jobs is 0; it must be at least 1"),
         (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
         (
             f"cases: {{a: }}\nsteps: {{{SFT}}}",

@@ -17,8 +17,7 @@ from support.preloaded import python
 from support.studies import BROKEN, ROWS, TINY, study, write_study
 
 from minionerec.cli import runner
-from minionerec.cli.plan import Job, plan_of
-from minionerec.cli.runner import Runner, last_words
+from minionerec.cli.runner import last_words
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.ranking import ranking_metrics
 
@@ -240,41 +239,6 @@ def alive(group):
         if int(fields[2]) == group and fields[0] != "Z":
             return True
     return False
-
-
-def test_no_more_at_a_time_than_asked_for(tmp_path, monkeypatch):
-    """Processes that end when they are asked the third time; the numbers at work at once."""
-    monkeypatch.chdir(ROOT)
-    most, at_work = [], set()
-
-    class Slow:
-        def __init__(self, name):
-            self.name, self.asked = name, 0
-
-        def __enter__(self):
-            at_work.add(self.name)
-            most.append(len(at_work))
-            return self
-
-        def __exit__(self, *_):
-            at_work.discard(self.name)
-
-        def poll(self):
-            self.asked += 1
-            return 0 if self.asked == 3 else None
-
-    monkeypatch.setattr(runner, "started_words", lambda words, threads, log: Slow(words[-1]))
-    monkeypatch.setattr(runner, "_PAUSE", 0)
-    monkeypatch.setattr(Job, "is_current", lambda self: False)
-    jobs = plan_of(write_study(tmp_path))
-    for limit in (1, 3):
-        most.clear()
-        lines = []
-        outcomes = Runner(limit, lines.append).run(jobs)
-        assert all(outcome.word == "done" for outcome in outcomes.values()) and len(lines) == len(jobs) == 18
-        assert max(most) == limit
-        places = {key: place for place, key in enumerate(outcomes)}
-        assert all(places[need] < places[key] for key, job in jobs.items() for need in job.needs)
 
 
 def test_the_last_words_of_a_step_are_its_error_or_its_last_line(tmp_path):

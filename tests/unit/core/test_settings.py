@@ -8,7 +8,6 @@ import pytest
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
-    convert,
     deciding_settings,
     declared_inputs,
     description,
@@ -19,6 +18,7 @@ from minionerec.core.settings import (
     setting,
 )
 from minionerec.core.stages import STAGES
+from minionerec.core.values import convert
 
 
 @dataclass

@@ -238,7 +238,7 @@ def test_a_model_that_was_not_told_moments_says_so(recommenders, kind):
     recommender = recommenders[kind]
     assert recommender.recommend(["v"], 3, moment="unknown") == recommender.recommend(["v"], 3)
     for moment in MOMENTS[1:]:
-        message = f"^moment: is '{moment}', but this model was not told moments in training. Leave it out"
+        message = f"^moment: is '{moment}', but this model was trained without session context. Leave it out"
         with pytest.raises(RequestError, match=message) as raised:
             recommender.answer([Request(["v"]), Request(["v"], moment=moment)])
         assert raised.value.field == "moment"

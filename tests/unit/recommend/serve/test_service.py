@@ -118,7 +118,7 @@ def test_a_moment_of_a_model_that_knows_none_is_a_wrong_field(make):
     client = make()
     assert client.get("/v1/model").json()["moments"] == ["unknown"]
     assert ids(ask(client, history=["i1"], k=3, moment="unknown").json()) == expected(["i1"], 3)
-    said = "is 'same', but this model was not told moments in training. Leave it out, or take one that was."
+    said = "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
     assert error(ask(client, history=["i1"], moment="same")) == (422, "moment", said)
     assert error(client.post("/v1/explain", json={"history": ["i1"], "moment": "same"})) == (422, "moment", said)
     wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "moment": "same"}]}
