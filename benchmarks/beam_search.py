@@ -124,10 +124,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run all ways in turn and compare."""
     import numpy as np
     import torch
+    from stock import TrieLogitsProcessor
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
     from minionerec.models.decoding.beam import beam_search
-    from minionerec.models.decoding.stock import TrieLogitsProcessor
     from minionerec.models.decoding.trie import Trie
 
     if args.threads:

@@ -121,6 +121,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from datasets import Dataset
     from safetensors.torch import save_file
+    from stock import TrieLogitsProcessor
     from transformers import (
         AutoModelForCausalLM,
         GenerationConfig,
@@ -132,13 +133,11 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     from minionerec.core.machine import keep_freed_memory
-    from minionerec.models.decoding.stock import TrieLogitsProcessor
     from minionerec.models.decoding.trie import Trie
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller
     from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
-    from minionerec.training.rewards.combined import WeightedRewards
-    from minionerec.training.rewards.rollouts import Rollouts
+    from minionerec.training.rewards import Rollouts, WeightedRewards
 
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -372,7 +371,7 @@ def main() -> int:
     args.heads = args.heads or max(1, args.width // 64)
     args.kv_heads = min(args.kv_heads, args.heads)
     args.inner = args.inner or (4864 if args.width == 896 else 3 * args.width)
-    from minionerec.models.backbone.quiet import quiet_libraries
+    from minionerec.models.backbone.bundle import quiet_libraries
 
     quiet_libraries()
     if args.way:

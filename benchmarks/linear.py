@@ -1,4 +1,4 @@
-"""Products of linear layers on a CPU: torch's own against `minionerec.models.nn.linear`, in turn in one process.
+"""Products of linear layers on a CPU: torch's own against `minionerec.models.nn.layers`, in turn in one process.
 
 python benchmarks/linear.py
 python benchmarks/linear.py --threads 2 --json
@@ -41,7 +41,7 @@ def layers(repeats):
     import torch
     from torch.nn import functional
 
-    from minionerec.models.nn.linear import linear
+    from minionerec.models.nn.layers import linear
 
     figures = {}
     for name, (rows, width, out) in SHAPES.items():
@@ -66,7 +66,7 @@ def step(hidden_size, num_layers, repeats):
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from minionerec.models.nn.linear import replace_linear
+    from minionerec.models.nn.layers import replace_linear
 
     torch.manual_seed(0)
     config = Qwen2Config(

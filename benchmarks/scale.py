@@ -30,7 +30,7 @@ from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
 from minionerec.core.records import record_path
-from minionerec.reports.plots import growth_lines
+from minionerec.reports import plots
 
 BEGIN, END = "<!-- slopes: written by benchmarks/scale.py -->", "<!-- end of the slopes -->"
 MEAN, TARGETS_A_WINDOW = 50, 5
@@ -121,6 +121,41 @@ def page_of(found: list[dict[str, Any]]) -> tuple[str, dict[str, dict[float, flo
         row += ["—" if math.isnan(power) else f"{power:.2f}"]
         rows.append(row + [f"{memory[name][size]:.2f}" if size in points else "—" for size in sizes])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows), seconds
+
+
+def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: str) -> str:
+    """How something grows with something else: a line each, both axes in logarithmic steps, so that a slope is a power.
+
+    Args:
+        series: Name to size to value, all above 0.
+        across: What the horizontal axis shows.
+        up: What the vertical axis shows.
+
+    Returns:
+        An SVG image that stands by itself.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({**plots.STYLE, "axes.grid.axis": "both"}):
+        figure = plots.new_figure(7.2, 4.6)
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(series.items()):
+            sizes = sorted(points)
+            style = {
+                "color": plots.COLOURS[number % len(plots.COLOURS)],
+                "linestyle": ("-", "--", ":")[number // len(plots.COLOURS) % 3],
+            }
+            axes.plot(sizes, [points[size] for size in sizes], marker="o", markersize=4, label=name, **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e6 else f"{value / 1e6:,g} M")
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        figure.legend(loc="outside right upper")
+        text = plots.svg(figure, "growth")
+    return plots.alone(text)
 
 
 def main() -> None:

@@ -27,15 +27,16 @@ def main() -> None:
     from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import Route
+    from stock import StockRanker
 
     from minionerec.data.corpus import Corpus
+    from minionerec.models.backbone.bundle import load_bundle
     from minionerec.recommend.rankers.language import Search
-    from minionerec.recommend.rankers.load import load_ranker
     from minionerec.recommend.rankers.protocol import Queries
     from minionerec.recommend.serve.server import address_of, bind
 
     corpus = Corpus.load(args.corpus)
-    ranker = load_ranker(args.checkpoint, corpus, search=Search("stock", batch_size=1, beams=args.beams))
+    ranker = StockRanker(load_bundle(args.checkpoint), corpus, Search(batch_size=1, beams=args.beams))
     ids, titles = corpus.items["item_id"].astype(str).tolist(), corpus.items["title"].tolist()
     index = {item_id: place for place, item_id in enumerate(ids)}
     lock = threading.Lock()

@@ -77,7 +77,7 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from minionerec.data.corpus import Corpus
     from minionerec.data.prepare import run_prepare
     from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
-    from minionerec.models.backbone.quiet import quiet_libraries
+    from minionerec.models.backbone.bundle import quiet_libraries
     from minionerec.models.backbone.vocabulary import add_code_tokens
     from minionerec.sid.build import run_build_sids
     from minionerec.sid.config import SidConfig

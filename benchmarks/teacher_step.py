@@ -35,10 +35,9 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.packing import TreeCollator, good_row_length
+from minionerec.training.packing import TreeCollator, good_row_length, picked_logits
 from minionerec.training.rows import TokenizedExamples, tokenise_windows
 from minionerec.training.sft import Teacher, load_teacher, soften
-from minionerec.training.shared_prefix import picked_logits
 
 
 def options() -> argparse.Namespace:

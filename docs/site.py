@@ -44,7 +44,7 @@ MODULES = {
         "minionerec.models.decoding.trie",
         "minionerec.models.decoding.branches",
     ],
-    "Training": ["minionerec.training.rewards.rollouts", "minionerec.training.rewards.ranking"],
+    "Training": ["minionerec.training.rewards"],
     "Measuring": ["minionerec.metrics.ranking", "minionerec.metrics.statistics", "minionerec.metrics.predictions"],
     "Stages and settings": ["minionerec.core.settings", "minionerec.core.stage"],
 }

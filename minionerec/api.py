@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from minionerec.data.prepare import PrepareResult
     from minionerec.sid.build import SidResult
-    from minionerec.training.finish import TrainingResult
+    from minionerec.training.run import TrainingResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 Input = Any

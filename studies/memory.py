@@ -14,7 +14,7 @@ GB = 1e9
 ADAM = 8  # two float32 moments
 BUCKETS = 3  # DeepSpeed with overlap_comm: two buckets to reduce, one to gather
 BUCKET_SIZE = 500_000_000  # values, as in ds_configs/zero2.json
-LOGITS_AT_ONCE = 2**26  # minionerec.models.decoding.scoring, on a GPU
+LOGITS_AT_ONCE = 2**26  # minionerec.models.decoding.branches, on a GPU
 
 
 @dataclass(frozen=True)

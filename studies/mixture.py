@@ -25,7 +25,7 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
-from minionerec.training.shared_prefix import pack_groups, picked_logits
+from minionerec.training.packing import pack_groups, picked_logits
 
 WIDTH, AT_ONCE, ROW_TOKENS = 100, 16, 512
 

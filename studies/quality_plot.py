@@ -8,12 +8,13 @@ as they stand on a page of docs/results; docs/results/industrial_quality.md has 
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ConfigError
-from minionerec.reports.plots import quality_against_cost
+from minionerec.reports import plots
 
 METRIC = "NDCG@10"
 # Public replication log of MiniOneRec: four GPUs for 50 minutes of SFT, then 9.5 hours of RL. The papers give no cost.
@@ -39,6 +40,55 @@ def point(word: str) -> tuple[str, tuple[float, float, float, float]]:
     if not (hours > 0 and low <= value <= high):
         raise ConfigError(f"--points {word!r}: expected hours above 0, and a value within its interval.")
     return name, (hours, value, low, high)
+
+
+def quality_against_cost(
+    points: Mapping[str, tuple[float, float, float, float]],
+    published: Mapping[str, tuple[float, float]],
+    lines: Mapping[str, float],
+    cost: str,
+    quality: str,
+) -> str:
+    """One point for each system, the cheaper to the left, the better above.
+
+    Args:
+        points: Name to (cost, value, low, high) of our own systems, costs above 0.
+        published: Name to (cost, value) of others' systems.
+        lines: Name to value of systems whose cost is not known.
+        cost: What the horizontal axis shows, in logarithmic steps.
+        quality: What the vertical axis shows.
+
+    Returns:
+        An SVG image that stands by itself.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure = plots.new_figure(7.2, 4.2)
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda spent, _: f"{spent:g}")
+        for name, (spent, value, low, high) in points.items():
+            axes.errorbar(spent, value, [[value - low], [high - value]], fmt="o", capsize=4, color=plots.COLOURS[0])
+            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(8, 0), va="center")
+        for name, (spent, value) in published.items():
+            axes.scatter(spent, value, marker="s", color=plots.COLOURS[1])
+            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(0, -16), ha="center")
+        for name, value in lines.items():
+            axes.axhline(value, linestyle="--", color=plots.COLOURS[5])
+            axes.annotate(
+                name,
+                (1, value),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                xytext=(0, 3),
+                ha="right",
+            )
+        axes.margins(x=0.18, y=0.12)
+        axes.set_xlabel(cost)
+        axes.set_ylabel(quality)
+        text = plots.svg(figure, "cost")
+    return plots.alone(text)
 
 
 def main() -> None:

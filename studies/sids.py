@@ -124,20 +124,19 @@ def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -
     )
 
 
-def training_tables(measures: dict[str, Any], lines: list[dict[str, Any]]) -> str:
+def training_tables(measures: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
     """Test metrics by table, and how well each diagnostic ranks the tables."""
-    lines = sorted(lines, key=lambda line: -line["metrics"]["NDCG@10"][0])
-    names, ndcg = [line["name"] for line in lines], {line["name"]: line["metrics"]["NDCG@10"][0] for line in lines}
+    by_name = {name: line["metrics"]["item"] for name, line in found.items()}
+    ndcg = {name: metrics["NDCG@10"]["mean"] for name, metrics in by_name.items()}
+    names = sorted(ndcg, key=lambda name: -ndcg[name])
     rows = []
-    for line in lines:
-        mean, spread, low, high = line["metrics"]["NDCG@10"]
-        means = [f"{line['metrics'][key][0]:.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
-        cells = [
-            f"{mean:.4f} [{low:.4f}, {high:.4f}]",
-            f"{spread:.4f}" if line["seeds"] > 1 else "-",
-            str(line["seeds"]),
-        ]
-        rows.append([line["name"], *means, *cells, f"{measures[line['name']]['bits_per_item']:.3f}"])
+    for name in names:
+        metrics, seeds = by_name[name], found[name]["seeds"]
+        means = [f"{metrics[key]['mean']:.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
+        low, high = metrics["NDCG@10"]["interval"]
+        spread = f"{metrics['NDCG@10']['sd']:.4f}" if seeds > 1 else "-"
+        cells = [f"{ndcg[name]:.4f} [{low:.4f}, {high:.4f}]", spread, str(seeds)]
+        rows.append([name, *means, *cells, f"{measures[name]['bits_per_item']:.3f}"])
     agreement = []
     for sign, value in SIGNS.items():
         scores = [value(measures[name]) for name in names]
@@ -171,9 +170,9 @@ def main() -> None:
         place = Path(args.study) / dataset
         measures = read_json(place / "prepared" / "sid-report" / "diagnostics.json")
         texts.append(diagnostics_tables(dataset, place / "prepared", measures))
-        compared = place / "compare" / "test" / "comparison.json"
+        compared = place / "compare" / "test" / "metrics.json"
         if compared.is_file():
-            texts.append(training_tables(measures, read_json(compared)["test"]))
+            texts.append(training_tables(measures, read_json(compared)["splits"]["test"]["recommenders"]))
     text = "\n\n".join(texts)
     if args.markdown:
         put_between_marks(Path(args.markdown), BEGIN, END, text)

@@ -92,13 +92,19 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         {**EVALUATED, "checkpoint": "sft_titles", "encoder": "tfidf", "text_beams": 2, "candidates": 7},
     ),
     "levels": ("calc-level", {"predictions": "eval_sft", "json": True}),
-    "compare": ("compare", {"runs": {"SFT": "eval_sft", "catalogue": "eval_catalogue"}, "metrics": ["NDCG@5"]}),
+    "compare": (
+        "report",
+        {
+            **{"layout": "comparison", "predictions": {"SFT": "eval_sft", "catalogue": "eval_catalogue"}},
+            "metrics": ["NDCG@5"],
+        },
+    ),
     "report": ("report", {**SHOP, "predictions": {"SFT": "eval_sft", "catalogue": "eval_catalogue"}, "resamples": 20}),
     "leaderboard": (
-        "leaderboard",
+        "report",
         {
-            **{**SHOP, "rows": {"SFT": "eval_sft", "TIGER": "eval_tiger", "catalogue": "eval_catalogue"}},
-            **{"ks": [1, 5], "headline": "NDCG@5", "resamples": 20},
+            **{**SHOP, "layout": "leaderboard", "ks": [1, 5], "headline": "NDCG@5", "resamples": 20},
+            "predictions": {"SFT": "eval_sft", "TIGER": "eval_tiger", "catalogue": "eval_catalogue"},
         },
     ),
     "log": (

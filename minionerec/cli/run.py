@@ -43,7 +43,7 @@ from minionerec.data.config import PrepareConfig
 
 # What a recipe with cases ends in: comparisons of its cases and the experiment log, as jobs of their own.
 
-COMPARE, LOG, PREFERENCE = "compare", "experiment-log", "preference-report"
+COMPARE, REPORT, LOG, PREFERENCE = "compare", "report", "experiment-log", "preference-report"
 _OF_ENTRY = ("corpus", "items", "protocol", "sids", "reference", "split")
 """Settings of the log that are said of each data set."""
 
@@ -58,7 +58,10 @@ def check_tables(recipe: Recipe) -> None:
         for name in recipe.compare:
             _, stage, values = _table(recipe, data, name)
             where = f"{recipe.file}: compare.{name}"
-            at(where, partial(STAGES[stage].config_class(), **{**values, "runs": {"a": "a"}, "output": "a"}))
+            at(
+                where,
+                partial(STAGES[stage].config_class(), **{**values, **_compared(stage, {"a": "a"}), "output": "a"}),
+            )
     if recipe.log is not None:
         _log_settings(recipe, {data: {"a": "a"} for data in recipe.data})
 
@@ -67,7 +70,7 @@ def _table(recipe: Recipe, data: str, name: str) -> tuple[str, str, dict[str, An
     """The step whose outputs a table compares, the stage that makes it, and what its settings say of the rest."""
     said, where = dict(recipe.compare[name]), f"{recipe.file}: compare.{name}"
     of = str(said.pop("of", name))
-    stage = PREFERENCE if _measured(recipe, of, where) == "preference" else COMPARE
+    stage = PREFERENCE if _measured(recipe, of, where) == "preference" else REPORT
     return of, stage, _typed(stage, _filled(recipe, data, said, where), where)
 
 
@@ -94,7 +97,7 @@ def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
             of, stage, values = _table(recipe, data, name)
             found = standing.places(data, of, say)
             if runs := {label: str(place) for label, (place, stands) in found.items() if stands}:
-                values |= {"runs": runs, "output": str(recipe.place / data / COMPARE / name)}
+                values |= {**_compared(stage, runs), "output": str(recipe.place / data / COMPARE / name)}
                 yield _job(recipe, Key(data, COMPARE, name, None), stage, values)
     if recipe.log is not None:
         of = str(recipe.log.get("of", "test"))
@@ -120,8 +123,13 @@ def _job(recipe: Recipe, key: Key, stage: str, values: Mapping[str, Any]) -> Job
     )
 
 
+def _compared(stage: str, runs: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of a table that name what it compares."""
+    return {"runs": runs} if stage == PREFERENCE else {"predictions": runs, "layout": "comparison"}
+
+
 def _typed(stage: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    for key in ("runs", "entries", "output"):
+    for key in ("runs", "predictions", "layout", "entries", "output"):
         if key in values:
             raise ConfigError(f"{where}: {key} is the recipe's own to say; leave it out.")
     return typed_values(STAGES[stage].config_class(), values, where)
@@ -438,11 +446,7 @@ def _status(outcomes: Mapping[Key, Outcome]) -> int:
 
 
 def _page(job: Job) -> str:
-    from minionerec.reports.compare import MARKDOWN_FILE
-    from minionerec.reports.preference import REPORT_FILE
-
-    name = MARKDOWN_FILE if job.spec.name == COMPARE else REPORT_FILE
-    return (job.folder / name).read_text(encoding="utf-8").rstrip()
+    return (job.folder / "report.md").read_text(encoding="utf-8").rstrip()
 
 
 def ensure_before(recipe: str, settings: Settings) -> None:

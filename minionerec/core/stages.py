@@ -107,7 +107,7 @@ STAGES = {
         StageSpec(
             "grpo",
             "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
-            "minionerec.training.grpo.config:GrpoConfig",
+            "minionerec.training.config:GrpoConfig",
             "minionerec.training.grpo.stage:run_grpo",
             launched=True,
             demo="demo#grpo",
@@ -115,8 +115,8 @@ STAGES = {
         StageSpec(
             "dpo",
             "Teach a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
-            "minionerec.training.dpo.config:DpoConfig",
-            "minionerec.training.dpo.stage:run_dpo",
+            "minionerec.training.config:DpoConfig",
+            "minionerec.training.dpo:run_dpo",
             launched=True,
         ),
         StageSpec(
@@ -129,14 +129,14 @@ STAGES = {
         StageSpec(
             "train-tiger",
             "Train an encoder-decoder over semantic IDs (TIGER).",
-            "minionerec.training.tiger.config:TigerTrainConfig",
-            "minionerec.training.tiger.stage:run_tiger",
+            "minionerec.training.config:TigerTrainConfig",
+            "minionerec.training.tiger:run_tiger",
             launched=True,
         ),
         StageSpec(
             "extend",
             "Let a checkpoint speak the semantic IDs of new items, without training.",
-            "minionerec.training.extend_config:ExtendConfig",
+            "minionerec.training.config:ExtendConfig",
             "minionerec.training.extend:run_extend",
         ),
         StageSpec(
@@ -179,31 +179,18 @@ STAGES = {
             demo="demo#levels",
         ),
         StageSpec(
-            "compare",
-            "Set recommenders side by side on the same rows: mean and sd over seeds, paired bootstrap, published "
-            "figures.",
-            "minionerec.reports.config:CompareConfig",
-            "minionerec.reports.compare:run_compare",
-        ),
-        StageSpec(
             "report",
-            "Write report.md and report.html from finished predictions, and print the table.",
+            "Write a page from finished predictions: a report, a comparison or a leaderboard, and print the table.",
             "minionerec.reports.config:ReportConfig",
             "minionerec.reports.report:run_report",
             shown=True,
         ),
         StageSpec(
-            "leaderboard",
-            "Write one page of many recommenders on the same rows: metrics, published figures, what each took.",
-            "minionerec.reports.leaderboard.config:LeaderboardConfig",
-            "minionerec.reports.leaderboard.stage:run_leaderboard",
-        ),
-        StageSpec(
             "experiment-log",
             "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
             "gaps.",
-            "minionerec.reports.experiment_log.config:ExperimentLogConfig",
-            "minionerec.reports.experiment_log.stage:run_experiment_log",
+            "minionerec.reports.config:ExperimentLogConfig",
+            "minionerec.reports.experiment_log:run_experiment_log",
         ),
         StageSpec(
             "recommend",

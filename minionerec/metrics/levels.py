@@ -11,6 +11,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids, list_width
+from minionerec.metrics.results import FEWEST, Slice
 from minionerec.sid.table import split_sid
 
 _UNPARSABLE = -2
@@ -111,6 +112,27 @@ def level_analysis(
         unparsable=int((found[:, :, 0] == _UNPARSABLE).sum()),
         looked_at=int((found[:, :, 0] != -1).sum()),
     )
+
+
+def levels_by_slice(
+    predictions: Predictions, slices: Sequence[Slice], whole: LevelAnalysis, width: int, keep_duplicates: bool
+) -> list[tuple[Slice, LevelAnalysis | None]]:
+    """`level_analysis` on the examples of each slice; None where fewer than `FEWEST` of its targets are SIDs.
+
+    Args:
+        predictions: The ranked lists of R examples.
+        slices: Slices of these.
+        whole: The analysis of all, whose cut-offs and levels count.
+        width: Number of candidates that were asked for.
+        keep_duplicates: As in `level_analysis`.
+    """
+    parts = []
+    for each in slices:
+        here, found = predictions.on(each.where), None
+        if sum(len(split_sid(sid) or ()) >= whole.levels for sid in here.target_sids) >= FEWEST:
+            found = level_analysis(here, whole.ks, levels=whole.levels, width=width, keep_duplicates=keep_duplicates)
+        parts.append((each, found))
+    return parts
 
 
 def _depth(targets: Sequence[tuple[str, ...]], levels: int | None, predictions: Predictions, where: str) -> int:

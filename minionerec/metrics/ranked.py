@@ -1,4 +1,4 @@
-"""`Ranked`: where each row's target stands, in lists or in full rankings; ranking metrics read nothing else."""
+"""`Ranked`: the rank of each example's target, in lists or in full rankings: what every ranking metric is made of."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ _COLUMNS = {"split": "text", "user": "text", "target": "whole"}
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of one recommender's targets on the rows of one split.
+    """The ranks of one recommender's targets on the examples of one split.
 
     Attributes:
-        users: The R users, one a row.
-        targets: int32 (R,), item index of each row's target.
+        users: The user of each of R examples.
+        targets: int32 (R,), item index of each example's target.
         ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
-            where the list does not hold it.
+            where the list does not contain it.
         width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
         given: What the recommender was given beyond the histories, as of `Predictions`; nothing if empty.
     """
@@ -41,16 +41,19 @@ class Ranked:
     given: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Number of rows, R."""
+        """Number of examples, R."""
         return len(self.users)
 
     @classmethod
-    def from_predictions(cls, predictions: Predictions, path: str | os.PathLike[str] | None = None) -> "Ranked":
+    def from_predictions(
+        cls, predictions: Predictions, path: str | os.PathLike[str] | None = None, width: int | None = None
+    ) -> "Ranked":
         """The ranks of ranked lists.
 
         Args:
             predictions: The lists.
             path: The artefact they were read from, if any: its manifest says how many beams were asked for.
+            width: Candidates that were asked for; as `path` says, or else those of the longest list, if None.
 
         Raises:
             ArtefactError: If it is not known what the recommender was given.
@@ -58,34 +61,30 @@ class Ranked:
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
             ranks["sid"] = sid_ranks(predictions)
-        return cls(
-            predictions.users,
-            predictions.targets,
-            ranks,
-            list_width(predictions, path),
-            _known(predictions.given, path),
-        )
+        width = list_width(predictions, path) if width is None else width
+        return cls(predictions.users, predictions.targets, ranks, width, _known(predictions.given, path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
-        """The ranks that a predictions artefact holds for a split: full ones where it has them, else its lists'.
+        """The ranks of a split that a predictions artefact holds; where it holds lists alone, those of the lists.
 
         Raises:
-            ArtefactError: If it is no such artefact, was changed since it was written, is about other rows, or does not
-                say what its recommender was given.
+            ArtefactError: If it is no such artefact, was changed since it was written, is about other examples, or
+                does not say what its recommender was given.
         """
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]
         if (path / FILE).is_file():
-            table = read_parquet(path / FILE, _COLUMNS, optional={f"{level}_rank": "whole" for level in LEVELS})
+            optional = {**{f"{level}_rank": "whole" for level in LEVELS}, "width": "whole"}
+            table = read_parquet(path / FILE, _COLUMNS, optional=optional)
             rows = table[table["split"] == split]
             if len(rows):
-                ranks = {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows}
+                width = int(rows["width"].iloc[0]) if "width" in rows else 0
                 return cls(
                     rows["user"].tolist(),
                     rows["target"].to_numpy(np.int32),
-                    ranks,
-                    None,
+                    {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows},
+                    width or None,
                     _known(read_given(path), path),
                 )
         own = str(counts.get("split", split))
@@ -105,7 +104,11 @@ def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -
 
 
 def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
-    """Write `ranks.parquet` with the full ranks of several splits into the folder of a predictions artefact."""
+    """Write `ranks.parquet` into the folder of a predictions artefact: the ranks of the examples of several splits.
+
+    Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width where the ranks are those within
+    lists, not within the whole catalogue.
+    """
     tables = [
         pd.DataFrame(
             {
@@ -113,11 +116,21 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
                 "user": np.asarray(ranked.users, dtype=object),
                 "target": ranked.targets,
                 **{f"{level}_rank": ranks for level, ranks in ranked.ranks.items()},
+                **({} if ranked.width is None else {"width": np.int32(ranked.width)}),
             }
         )
         for split, ranked in splits.items()
     ]
     pd.concat(tables, ignore_index=True).to_parquet(Path(place) / FILE, index=False)
+
+
+def splits_of(path: str | os.PathLike[str]) -> list[str]:
+    """The splits that a predictions artefact, or a run of several seeds, is about; that of the lists comes first."""
+    place = runs_at(path)[0]
+    found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
+    if (place / FILE).is_file():
+        found += pd.read_parquet(place / FILE, columns=["split"])["split"].unique().tolist()
+    return list(dict.fromkeys(found))
 
 
 def _seeds_at(path: Path) -> list[Path]:
@@ -126,7 +139,7 @@ def _seeds_at(path: Path) -> list[Path]:
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:
-    """Whether predictions lie where `runs_at` looks for them."""
+    """Whether there are predictions where `runs_at` looks for them."""
     path = Path(path)
     return is_artefact(path) or is_artefact(path / KIND) or bool(_seeds_at(path))
 

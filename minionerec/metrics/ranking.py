@@ -7,104 +7,16 @@ Every row has one relevant item, the target. Metrics come in two readings, and t
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.statistics import Clusters, bootstrap_interval
 
 DEFAULT_KS = (1, 3, 5, 10, 20, 50)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over examples with its 95 % bootstrap interval, of users drawn with all of their examples or of examples.
-
-    Attributes:
-        mean: Mean of the per-row values.
-        low: Lower end of the interval.
-        high: Upper end.
-        sd: Sample standard deviation of the means of several seeds; None of one. Per-row values are means over the
-            seeds then.
-    """
-
-    mean: float
-    low: float
-    high: float
-    sd: float | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """All metrics of one recommender on the rows of one split.
-
-    Attributes:
-        rows: Number of rows, R; the denominator of every mean, rows with an empty list included.
-        ks: The cut-offs.
-        width: Number of candidates that a list may hold (beams); no K exceeds it.
-        sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
-        item: Metric name to item-level estimate; None where the target item of some row is not known.
-        predictions: Number of entries in all lists together, items that share an SID each counted.
-        invalid: How many of those entries bear an SID of no item; None if the valid SIDs were not given.
-        invalid_until_hit: The same, counting a row only up to its first hit: the published system's reading, which
-            undercounts.
-        empty: Rows whose list holds nothing.
-        coverage: K to the share of the catalogue that is in the first K items of some row; None if the size of the
-            catalogue was not given or items are not known.
-    """
-
-    rows: int
-    ks: tuple[int, ...]
-    width: int
-    sid: Mapping[str, Estimate] | None
-    item: Mapping[str, Estimate] | None
-    predictions: int
-    invalid: int | None
-    invalid_until_hit: int | None
-    empty: int
-    coverage: Mapping[int, float] | None
-
-    def metrics(self, level: str = "sid") -> Mapping[str, Estimate]:
-        """The estimates of one reading ("sid" or "item"); empty where that reading does not apply."""
-        return (self.sid if level == "sid" else self.item) or {}
-
-    def mean(self, name: str, level: str = "sid") -> float:
-        """One mean by name, e.g. `mean("NDCG@10")`.
-
-        Raises:
-            ConfigError: If it was not computed; the message lists what was.
-        """
-        known = self.metrics(level)
-        if name not in known:
-            raise ConfigError(
-                f"metric {name!r} was not computed at {level} level; computed: {', '.join(known) or 'none'}."
-            )
-        return known[name].mean
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready object: unrounded means and intervals as [mean, low, high]."""
-
-        def plain(metrics: Mapping[str, Estimate] | None) -> dict[str, list[float]] | None:
-            return None if metrics is None else {name: [e.mean, e.low, e.high] for name, e in metrics.items()}
-
-        return {
-            "rows": self.rows,
-            "ks": list(self.ks),
-            "width": self.width,
-            "sid": plain(self.sid),
-            "item": plain(self.item),
-            "predictions": self.predictions,
-            "invalid": self.invalid,
-            "invalid_until_hit": self.invalid_until_hit,
-            "empty": self.empty,
-            "coverage": None if self.coverage is None else {str(k): value for k, value in self.coverage.items()},
-        }
 
 
 def distinct_sids(predictions: Predictions) -> list[list[str]]:
@@ -248,63 +160,3 @@ def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at
         looked_at = sids[: list(sids).index(target)] if stop_at_hit and target and target in sids else sids
         count += sum(sid not in valid for sid in looked_at)
     return count
-
-
-def estimate(
-    values: Mapping[str, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
-) -> dict[str, Estimate]:
-    """Mean and 95 % interval of every metric, all from the same resamples; see `bootstrap_means`."""
-    table = np.stack(list(values.values()), axis=1)  # (R, M)
-    low, high = bootstrap_interval(table, seed, resamples, clusters=clusters)
-    means = table.mean(axis=0)
-    return {name: Estimate(float(means[i]), float(low[i]), float(high[i])) for i, name in enumerate(values)}
-
-
-def evaluate_predictions(
-    predictions: Predictions,
-    ks: Sequence[int] = DEFAULT_KS,
-    *,
-    valid_sids: Collection[str] | None = None,
-    n_items: int | None = None,
-    width: int | None = None,
-    seed: int = 0,
-    resamples: int = 2000,
-) -> Evaluation:
-    """All metrics of ranked lists, with intervals by user: users are drawn with all of their examples.
-
-    Args:
-        predictions: The ranked lists.
-        ks: Cut-offs.
-        valid_sids: The SIDs of the catalogue, for the invalid count.
-        n_items: Size of the catalogue, for coverage.
-        width: Number of candidates that were asked for (beams); the longest list's if None.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-
-    Raises:
-        ConfigError: If a K is larger than the width.
-        DataError: If there is no row.
-    """
-    width = list_width(predictions) if width is None else width
-    ordered = check_ks(ks, width)
-    has_sids = any(predictions.target_sids)
-    items_known = bool((np.asarray(predictions.targets) >= 0).all())
-    counted = has_sids and valid_sids is not None
-
-    def estimates(ranks: np.ndarray) -> dict[str, Estimate]:
-        return estimate(ranking_metrics(ranks, ordered), seed, resamples, predictions.users)
-
-    return Evaluation(
-        rows=len(predictions),
-        ks=ordered,
-        width=width,
-        sid=estimates(sid_ranks(predictions)) if has_sids else None,
-        item=estimates(item_ranks(predictions)) if items_known else None,
-        predictions=sum(len(row) for row in predictions.items),
-        invalid=invalid_count(predictions, valid_sids) if counted and valid_sids is not None else None,
-        invalid_until_hit=(
-            invalid_count(predictions, valid_sids, stop_at_hit=True) if counted and valid_sids is not None else None
-        ),
-        empty=sum(len(row) == 0 for row in predictions.items),
-        coverage={k: coverage(predictions, k, n_items) for k in ordered} if n_items and items_known else None,
-    )

@@ -6,8 +6,9 @@ sample is the sum over its examples by their number, which differs from sample t
 numbers of examples: the ratio estimator of cluster sampling (Cochran, Sampling Techniques, 1977, chapter 9A).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,31 @@ from minionerec.core.errors import DataError
 
 _DRAWS_AT_ONCE = 2_000_000
 
+Key = TypeVar("Key", bound=Hashable)
+
 Clusters = Sequence[Any] | np.ndarray | None
 """The cluster of each of R examples, such as its user: hashable values, (R,). None: each example by itself."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over examples with its 95 % bootstrap interval, of users drawn with all of their examples or of examples.
+
+    Attributes:
+        mean: Mean of the per-example values.
+        low: Lower end of the interval.
+        high: Upper end.
+        sd: Sample standard deviation of the means of several seeds; None of one.
+    """
+
+    mean: float
+    low: float
+    high: float
+    sd: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready object; numbers are not rounded."""
+        return {"mean": self.mean, "sd": self.sd, "interval": [self.low, self.high]}
 
 
 class PairedDifference(NamedTuple):
@@ -35,6 +59,15 @@ class PairedDifference(NamedTuple):
     low: float
     high: float
     p: float
+
+    @property
+    def verdict(self) -> int:
+        """1 where the first is ahead, -1 where it is behind, 0 where the interval contains 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    def opposite(self) -> "PairedDifference":
+        """The second system minus the first."""
+        return PairedDifference(0.0 - self.difference, 0.0 - self.high, 0.0 - self.low, self.p)
 
 
 def bootstrap_means(values: np.ndarray, seed: int = 0, resamples: int = 2000, clusters: Clusters = None) -> np.ndarray:
@@ -154,19 +187,48 @@ def paired_bootstrap(
     return paired_differences({"": first}, {"": second}, seed, resamples, level, clusters)[""]
 
 
+def estimate(
+    values: Mapping[Key, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
+) -> dict[Key, Estimate]:
+    """Mean and 95 % interval of every metric, all from the same resamples; see `bootstrap_means`.
+
+    Of several seeds the value of an example is its mean over them, before examples are drawn: the interval is that of
+    the mean of these trained models over other test users, and the spread over seeds is no part of it.
+
+    Args:
+        values: Metric to float (R,), or to float (S, R) of S seeds; not all need the same number of seeds.
+        seed: Seed of the draws.
+        resamples: Number of resamples.
+        clusters: As of `bootstrap_means`.
+    """
+    if not values:
+        return {}
+    table = np.stack([_over_seeds(found) for found in values.values()], axis=1)  # (R, M)
+    low, high = bootstrap_interval(table, seed, resamples, clusters=clusters)
+    means = table.mean(axis=0)
+    sds = [float(v.mean(1).std(ddof=1)) if np.ndim(v) == 2 and len(v) > 1 else None for v in values.values()]
+    return {key: Estimate(float(means[i]), float(low[i]), float(high[i]), sds[i]) for i, key in enumerate(values)}
+
+
+def _over_seeds(values: np.ndarray) -> np.ndarray:
+    """The mean over seeds of each example's values, float64 (R,), of values (S, R) or (R,)."""
+    found = np.asarray(values, dtype=np.float64)
+    return found.mean(0) if found.ndim == 2 else found
+
+
 def paired_differences(
-    first: Mapping[str, np.ndarray],
-    second: Mapping[str, np.ndarray],
+    first: Mapping[Key, np.ndarray],
+    second: Mapping[Key, np.ndarray],
     seed: int = 0,
     resamples: int = 2000,
     level: float = 0.95,
     clusters: Clusters = None,
-) -> dict[str, PairedDifference]:
-    """`paired_bootstrap` for several metrics at once, from the same resamples.
+) -> dict[Key, PairedDifference]:
+    """`paired_bootstrap` for several metrics at once, from the same resamples; of several seeds their means are taken.
 
     Args:
-        first: Metric name to float (R,), for the first system.
-        second: The same for the second; metrics that only one has are left out.
+        first: Metric to float (R,), or (S, R) of S seeds, of the first system.
+        second: The same of the second, which may have another number of seeds; metrics of one alone are left out.
         seed: Seed of the draws.
         resamples: Number of resamples.
         level: Coverage of the intervals.
@@ -176,13 +238,15 @@ def paired_differences(
         DataError: If the two are not over the same number of examples, or over none; or as of `bootstrap_means`.
     """
     names = [name for name in first if name in second]
-    for name in names:
-        ours, theirs = np.shape(first[name]), np.shape(second[name])
-        if ours != theirs:
-            raise DataError(f"paired examples differ: {ours} against {theirs}. Evaluate both on the same split.")
+    pairs = [(_over_seeds(first[name]), _over_seeds(second[name])) for name in names]
+    for ours, theirs in pairs:
+        if ours.shape != theirs.shape:
+            raise DataError(
+                f"paired examples differ: {ours.shape} against {theirs.shape}. Evaluate both on the same split."
+            )
     if not names:
         return {}
-    gaps = np.stack([np.asarray(first[n], np.float64) - np.asarray(second[n], np.float64) for n in names], axis=1)
+    gaps = np.stack([ours - theirs for ours, theirs in pairs], axis=1)
     means = bootstrap_means(gaps, seed, resamples, clusters)  # (S, M)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
     tails = np.minimum((means <= 0).sum(axis=0), (means >= 0).sum(axis=0))

@@ -1,10 +1,10 @@
 """Settings of the preference stage; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 
@@ -71,24 +71,24 @@ class PreferenceConfig(StageConfig):
     position_bias: bool = setting(True, "let a user prefer the first place; off: antisymmetric")
     resamples: int = setting(1000, "bootstrap resamples, drawn over pairs", least=1)
 
-    def __post_init__(self) -> None:
-        """Check the settings against one another."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if bool(self.comparisons) != bool(self.features):
-            raise ConfigError(
+            yield (
                 f"comparisons is {self.comparisons!r} and features {self.features!r}: give both, or neither for "
                 "synthetic data."
             )
         if not self.comparisons and self.split == "time":
-            raise ConfigError("split is 'time', but synthetic data have no time. Take another or give comparisons.")
+            yield "split is 'time', but synthetic data have no time. Take another or give comparisons."
         for name in ("targets", "models"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected none twice.")
+                yield f"{name} is {getattr(self, name)}; expected none twice."
         for code, answer in self.label_map.items():
             if answer not in ANSWERS or not code:
-                raise ConfigError(f"label_map has '{code}={answer}'; expected CODE=a, CODE=b or CODE=tie.")
+                yield f"label_map has '{code}={answer}'; expected CODE=a, CODE=b or CODE=tie."
         if self.label_map and not {"a", "b"} <= set(self.label_map.values()):
-            raise ConfigError(f"label_map is {self.label_map}; expected a code for 'a' and one for 'b'.")
+            yield f"label_map is {self.label_map}; expected a code for 'a' and one for 'b'."
 
 
 @dataclass

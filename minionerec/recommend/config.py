@@ -135,3 +135,10 @@ class ExportConfig(StageConfig):
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
     examples: int = setting(5, "prompts written down with the lists that are to be expected", least=1)
     beams: int = setting(10, "beam width of those lists, and their length", least=2)
+    push: str = setting(
+        "",
+        "name of a repository of the Hugging Face hub, such as me/my-shop, that the export is uploaded to, made where "
+        "there is none; with the credentials of `hf auth login` or HF_TOKEN",
+        decides=False,
+    )
+    private: bool = setting(True, "whether a repository that is made is private", decides=False, of="push")

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from minionerec.core.errors import ConfigError
+from minionerec import __version__
+from minionerec.core.artefacts import MANIFEST
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
@@ -39,10 +41,12 @@ class ExportResult:
     Attributes:
         output: Its directory.
         counts: The manifest's counts: SIDs, items, nodes of the trie, parameters.
+        url: The address that it was uploaded to; empty where it was not.
     """
 
     output: Path
     counts: dict[str, Any]
+    url: str = ""
 
     def lines(self) -> list[str]:
         """How to check the export, and where it lies."""
@@ -50,6 +54,7 @@ class ExportResult:
             f"{self.counts['sids']:,} SIDs of {self.counts['items']:,} items; to check it: "
             f"python {self.output / Path(sid_trie.__file__).name}",
             f"export: {self.output}",
+            *([f"uploaded: {self.url}"] if self.url else []),
         ]
 
 
@@ -66,7 +71,7 @@ def run_export(config: ExportConfig) -> ExportResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return ExportResult(stage.output, manifest["counts"])
+        return ExportResult(stage.output, manifest["counts"], _pushed(stage.output, config))
     with stage.work() as work:
         bundle = load_language_model(stage.inputs["checkpoint"], config.dtype)
         corpus = Corpus.load(stage.inputs["corpus"])
@@ -95,7 +100,37 @@ def run_export(config: ExportConfig) -> ExportResult:
             source = Path(sid_trie.__file__)
             (place / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (place / README_FILE).write_text(readme(about, counts), encoding="utf-8")
-    return ExportResult(stage.output, counts)
+    return ExportResult(stage.output, counts, _pushed(stage.output, config))
+
+
+def _pushed(folder: Path, config: ExportConfig) -> str:
+    """Upload an export where the settings name a repository, and give its address.
+
+    The manifest stays here: it names paths of this machine.
+
+    Raises:
+        ArtefactError: If the hub cannot be reached, or refuses.
+    """
+    if not config.push:
+        return ""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    hub = HfApi()
+    try:
+        made = hub.create_repo(config.push, exist_ok=True, private=config.private)
+        said = f"Export of a recommender (minionerec {__version__})"
+        hub.upload_folder(repo_id=config.push, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=said)
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
+        raise ArtefactError(
+            f"{config.push}: the export in {folder} is finished, but could not be uploaded ({_one_line(error)}). Check "
+            "the name, the connection and `hf auth login`, and run the same command again."
+        ) from None
+    return str(made)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def load_language_model(checkpoint: Path, dtype: str) -> Bundle:
@@ -210,7 +245,15 @@ def _write_json(path: Path, content: Any, indent: int | None = None) -> None:
     path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-_PAGE = """# A recommender as a plain language model
+_PAGE = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- recommender-system
+- semantic-ids
+---
+
+# A recommender as a plain language model
 
 A causal language model that goes on from a customer's history of semantic IDs (SIDs) with the next one, in the files of
 Hugging Face: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{refit}

@@ -1,7 +1,9 @@
-"""Numbers as table cells, the same in every report."""
+"""Numbers, settings and names as table cells and sentences show them, the same on every page."""
 
-from minionerec.metrics.ranking import Estimate
-from minionerec.metrics.statistics import PairedDifference
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minionerec.metrics.statistics import Estimate, PairedDifference
 from minionerec.metrics.tables import MISSING, format_interval, format_mean
 from minionerec.reports.document import Cell
 
@@ -20,11 +22,6 @@ def signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", MINUS)
 
 
-def relative(ours: float, theirs: float) -> str:
-    """By how many percent ours differs from theirs."""
-    return f"{100 * (ours - theirs) / theirs:+.1f} %".replace("-", MINUS) if theirs else MISSING
-
-
 def difference_cell(found: PairedDifference | None) -> Cell:
     """A paired difference with its interval and p-value below."""
     if found is None:
@@ -40,3 +37,48 @@ def number(value: float | None, digits: int = 3) -> str:
 def percent(value: float | None) -> str:
     """A share in percent; "-" where there is none."""
     return MISSING if value is None else f"{100 * value:.1f} %"
+
+
+def relative(ours: float, theirs: float) -> str:
+    """By how many percent ours differs from theirs."""
+    return signed_percent((ours - theirs) / theirs) if theirs else MISSING
+
+
+def signed_percent(share: float) -> str:
+    """A relative difference with its sign and one digit, which may be zero's."""
+    return f"{100 * share:+.1f} %".replace("-", MINUS)
+
+
+def with_interval(found: PairedDifference) -> str:
+    """A paired difference and its interval as sentences have them."""
+    return f"{signed(found.difference)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+def quoted(name: str) -> str:
+    """A name as it can stand in a sentence: in quotes where it is more than one word."""
+    return f'"{name}"' if len(name.split()) > 1 else name
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def shown_setting(value: Any) -> str:
+    """A setting as pages show it.
+
+    Example:
+        >>> shown_setting(3e-4), shown_setting(1024), shown_setting({"ranking": 1.0, "rule": 0.5}), shown_setting(True)
+        ('0.0003', '1,024', 'ranking, rule x 0.5', 'yes')
+    """
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(str(key) if part == 1 else f"{key} x {shown_setting(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown_setting, value)) or "none"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,44 +1,39 @@
 """Settings of the stages that write or print for readers; light to import, so that `--help` answers at once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import ConfigError, shown
+from minionerec.core.errors import ArtefactError, ConfigError, shown
+from minionerec.core.paths import find_path
 from minionerec.core.settings import Settings, StageConfig, declared_inputs, setting
 from minionerec.sid.embed.config import EncoderConfig
 
 SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
-LEVELS = ("item", "sid")
+LEVELS = ("sid", "item")
 METRICS = ("HR", "NDCG", "MRR")
-USERS, EXAMPLES = "users", "examples"
-RESAMPLED = (USERS, EXAMPLES)
-"""What a bootstrap may draw."""
+REPORT, COMPARISON, LEADERBOARD = "report", "comparison", "leaderboard"
+LAYOUTS = (REPORT, COMPARISON, LEADERBOARD)
+ORDERS = ("headline", "given", "parameters", "seconds")
+COMPARED = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
+"""The metrics of a comparison that names none."""
+RESAMPLED = ("users", "examples")
 RESAMPLE = (
     "what the bootstrap behind intervals and paired tests draws: users (each with all of its examples, which are not "
     "independent) or examples (each by itself)"
 )
 TIMES = "csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its own"
+_RUN_KEYS = ("predictions", "published", "tuned", "note")
 
 
-def _with_plots(settings: dict[str, Any]) -> dict[str, Any]:
-    """What decides a page: its settings, and whether plots can be drawn."""
+def with_plots(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings that affect a page, and whether plots can be drawn."""
     from minionerec.reports import plots
 
     return {**settings, "plots": plots.available()}
-
-
-def _with_seeds(inputs: dict[str, Path], name: str) -> dict[str, Path]:
-    """Inputs in which a run of several seeds stands as one artefact a seed; `name` is the setting that names runs."""
-    from minionerec.metrics.ranked import runs_at
-
-    found: dict[str, Path] = {}
-    for key, path in inputs.items():
-        runs = runs_at(path) if key.partition(" ")[0] == name else [path]
-        found |= {key: path} if runs == [path] else {f"{key} {run.parent.name}": run for run in runs}
-    return found
 
 
 def is_metric(name: str) -> bool:
@@ -66,20 +61,105 @@ def nested(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[
     Raises:
         ConfigError: If it is no mapping or an empty one, or a key is unknown or missing.
     """
+    of = f" with {', '.join(known)}" if known else " of label to directory"
     if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{where} is {shown(given)}; expected a mapping{_of(known)}.")
+        raise ConfigError(f"{where} is {shown(given)}; expected a mapping{of}.")
     found = {str(key): value for key, value in given.items()}
     for key in found:
         if known and key not in known:
             raise ConfigError(f"{where}: unknown key {shown(key)}; known: {', '.join(known)}.")
     for key in required:
         if not found.get(key):
-            raise ConfigError(f"{where}: {key} is missing; expected a mapping{_of(known)}.")
+            raise ConfigError(f"{where}: {key} is missing; expected a mapping{of}.")
     return found
 
 
-def _of(known: tuple[str, ...]) -> str:
-    return f" with {', '.join(known)}" if known else " of label to directory"
+@dataclass(frozen=True)
+class RunSetting:
+    """A recommender of a page, as the settings name it.
+
+    Attributes:
+        name: Its name.
+        places: What the settings name: predictions, one a seed, or a run of several seeds.
+        details: What they say of it: `published` (its published counterpart), `tuned` (who chose what on which grid),
+            `note`, and of the experiment log `checkpoint` (by which an unfinished run is found).
+    """
+
+    name: str
+    places: tuple[Path, ...]
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, name: str, given: Any, where: str, keys: tuple[str, ...] = _RUN_KEYS) -> "RunSetting":
+        """One recommender as the settings say it: predictions, or a mapping of them and of what is said of it.
+
+        Raises:
+            ConfigError: If they say something else.
+        """
+        values = nested(given, where, keys, ("predictions",)) if isinstance(given, Mapping) else {"predictions": given}
+        named = values.pop("predictions")
+        for key, value in values.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"{where}: {key} is {shown(value)}; expected a text.")
+        places = named if isinstance(named, list) else [named]
+        if not places or not all(isinstance(place, str) and place for place in places):
+            raise ConfigError(f"{where}: predictions is {shown(named)}; expected a directory, or a list of them.")
+        return cls(name, tuple(find_path(place) for place in places), values)
+
+    @property
+    def missing(self) -> list[Path]:
+        """The places without predictions."""
+        from minionerec.metrics.ranked import has_runs
+
+        return [place for place in self.places if not has_runs(place)]
+
+    @property
+    def runs(self) -> list[Path]:
+        """The predictions that are there, one a seed.
+
+        Raises:
+            ArtefactError: If something else lies there, or the rows held out were trained on.
+        """
+        from minionerec.metrics.ranked import runs_at
+
+        missing = self.missing
+        return [run for place in self.places if place not in missing for run in runs_at(place)]
+
+    def finished(self) -> "RunSetting":
+        """The same where all of its predictions must be there.
+
+        Raises:
+            ArtefactError: If there are none at one of its places.
+        """
+        from minionerec.metrics.ranked import runs_at
+
+        for place in self.missing:
+            runs_at(place)  # says what is wrong
+            raise ArtefactError(f"{place}: no predictions there. Make them first.")
+        return self
+
+    def inputs(self, prefix: str) -> dict[str, Path]:
+        """Its predictions by name; of several seeds each has its number."""
+        runs = self.runs
+        return {prefix if len(runs) == 1 else f"{prefix} {number}": run for number, run in enumerate(runs, 1)}
+
+    def deciding(self) -> dict[str, Any]:
+        """What affects a page beside the content of its predictions."""
+        return {"name": self.name, **self.details, "seeds": len(self.runs), "missing": len(self.missing)}
+
+
+def check_once(runs: Sequence[RunSetting], where: str, across: bool) -> None:
+    """Check that no place is named twice, by one recommender or by any: a seed that counts twice shrinks the spread."""
+    known: dict[str, str] = {}
+    for run in runs:
+        known = known if across else {}
+        for place in run.places:
+            spot = os.path.abspath(place)
+            if spot in known:
+                raise ConfigError(
+                    f"{where}: {run.name}: {place} is named twice, by {known[spot]} before. Name each run once."
+                )
+            known[spot] = run.name
 
 
 @dataclass
@@ -105,7 +185,7 @@ class SidReportConfig(EncoderConfig):
 
     def deciding(self) -> dict[str, Any]:
         """What decides the page."""
-        return _with_plots(super().deciding())
+        return with_plots(super().deciding())
 
 
 @dataclass
@@ -136,65 +216,9 @@ class LevelsConfig(Settings):
                 f"predictions is {self.predictions!r} and path is {self.path!r}: give exactly one of "
                 "--predictions DIRECTORY and --path FILE.json."
             )
-        _check_slices(self.slices, self.corpus)
+        if self.slices and not self.corpus:
+            raise ConfigError("slices is true, but corpus is empty; give --corpus what the rows were made from.")
         self.ks = _check_ks(self.ks)
-
-
-@dataclass
-class CompareConfig(StageConfig):
-    """Settings of the comparison."""
-
-    kind: ClassVar[str] = "comparison"
-
-    runs: dict[str, str] = setting(
-        {},
-        "what to compare, each as NAME=DIRECTORY: outputs of `minionerec train-sequential`, or predictions of any "
-        "recommender for the same rows; the others are compared with the first, row by row",
-        required=True,
-        reads="predictions",
-    )
-    metrics: list[str] = setting(
-        ["HR@5", "NDCG@5", "HR@10", "NDCG@10"], "columns of the tables: HR@K, NDCG@K and MRR@K", required=True
-    )
-    level: str = setting("item", "which reading of a hit", known=LEVELS)
-    reference: str = setting("", "published numbers to set beside ours: lastfm, beauty or industrial; empty: none")
-    output: str = setting(
-        "",
-        "directory for comparison.md, comparison.html and comparison.json; empty: they are printed alone",
-        decides=False,
-    )
-    slices: bool = setting(False, "show a metric by kind of row too; needs corpus")
-    corpus: str = setting(
-        "",
-        "with slices, what the runs were made from: a corpus directory, or under protocol a or b the file of 'user "
-        "item item ...' lines",
-        reads="any",
-        of="slices",
-    )
-    protocol: str = setting("rows", "with slices, how rows are split: as in report", known=PROTOCOLS)
-    items: str = setting(
-        "",
-        "with slices, under protocol a or b: JSON file of item id to title, if the runs were given one",
-        reads="any",
-        of="slices",
-    )
-    times: str | None = setting(None, f"with slices: {TIMES}", reads="any", of="slices")
-    seed: int = setting(0, "seed of the bootstrap", least=0)
-    resamples: int = setting(2000, "bootstrap resamples", least=1)
-    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check_slices(self.slices, self.corpus)
-        _check_items(self.protocol, self.items)
-        for name in self.metrics:
-            if not is_metric(name):
-                raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
-
-    def inputs(self) -> dict[str, Path]:
-        """The predictions of every run and seed, and the file of published numbers."""
-        return _with_seeds(declared_inputs(self), "runs") | _reference_input(self.reference)
 
 
 @dataclass
@@ -203,11 +227,25 @@ class ReportConfig(StageConfig):
 
     kind: ClassVar[str] = "report"
 
+    predictions: dict[str, Any] = setting(
+        {},
+        "recommenders to show, each as NAME=DIRECTORY: predictions, or an output of `minionerec train-sequential` with "
+        "all its seeds; in a file also a list of directories, one a seed, or a mapping of predictions, published (the "
+        "name of its published counterpart), tuned (who chose what on which grid) and note",
+        required=True,
+        decides=False,
+        path=True,
+    )
+    layout: str = setting(
+        REPORT,
+        "report: everything about a few recommenders; comparison: their metrics and paired differences on the same "
+        "examples of test and valid; leaderboard: many recommenders, the best first, and what each took",
+        known=LAYOUTS,
+    )
     corpus: str = setting(
         "",
         "directory of the corpus (from `minionerec prepare-data`); under protocol a or b the file of 'user item item "
-        "...' lines, which may begin with $MINIONEREC_DATA",
-        required=True,
+        "...' lines, which may begin with $MINIONEREC_DATA; a comparison does without, but for slices",
         reads="any",
     )
     items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", reads="any")
@@ -217,73 +255,247 @@ class ReportConfig(StageConfig):
     sids: str = setting(
         "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level alone", reads="sids"
     )
-    predictions: dict[str, str] = setting(
-        {},
-        "predictions to show, each as NAME=DIRECTORY, an output of `minionerec train-sequential` with all its seeds "
-        "among them, in the order of the tables; the others are compared with the first, row by row",
-        required=True,
-        reads="predictions",
+    output: str = setting(
+        "", "directory to write report.md, report.html and metrics.json into; empty: the page is printed", decides=False
     )
-    output: str = setting("", "directory to write report.md and report.html into", required=True, decides=False)
-    title: str = setting("Generative recommendation", "heading of the report")
-    split: str = setting("test", "split that the predictions are for", known=SPLITS)
+    title: str = setting("", "heading of the page; that of the layout if empty")
+    split: str | None = setting(
+        None, "split that the predictions are for: test if not given, of a comparison test and valid", known=SPLITS
+    )
     ks: list[int] | None = setting(
         None, "cut-offs K, in candidates; those of the protocol within all lists if not given", least=1
     )
+    metrics: list[str] = setting(
+        [],
+        "HR@K, NDCG@K and MRR@K, as columns of the tables; if not given, HR and NDCG at 5 and 10 in a comparison, else "
+        "at every cut-off",
+    )
+    level: str | None = setting(
+        None,
+        "which reading of a hit comes first: sid (the target's semantic ID; of models over titles, its title) or item; "
+        "sid where there are sids if not given; a comparison has this one alone",
+        known=LEVELS,
+    )
+    headline: str = setting("", "metric that ranks the recommenders; NDCG@10, or else the last NDCG@K, if empty")
+    order: str = setting(
+        "",
+        "order of the recommenders: headline (the best first), given (as in the settings), parameters or seconds (of "
+        "training; the fewest first); headline in a leaderboard and else given if empty",
+        known=("", *ORDERS),
+    )
+    baseline: str = setting(
+        "", "name of the recommender that all others are compared with example by example; the first if empty"
+    )
     reference: str | None = setting(
-        None, "published numbers to set beside ours, by name (industrial, lastfm, beauty); none if not given"
+        None, "published numbers to set beside ours, by name (industrial, office, lastfm, beauty); none if not given"
     )
     ceiling: str | None = setting(
         None, "JSON file of what the best possible ranking may expect; left out if not given", reads="any"
     )
-    slices: bool = setting(True, "show the headline metric by kind of row")
+    slices: bool = setting(True, "show metrics by kind of row too, where a corpus is given")
     times: str | None = setting(
         None, f"for kinds of rows: {TIMES}; left out, and said so, if there is no such file", reads="any"
     )
-    examples: int = setting(6, "users whose recommendations are shown", least=0)
+    examples: int = setting(6, "users whose recommendations a report shows", least=0)
+    strict: bool = setting(
+        False, "for a leaderboard: an error where predictions are missing, which otherwise are pending", decides=False
+    )
     seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
-    resample: str = setting(USERS, RESAMPLE, known=RESAMPLED)
+    resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
         """Check what can be checked without files."""
         super().__post_init__()
         self.ks = _check_ks(self.ks)
-        _check_items(self.protocol, self.items)
-        if not self.slices and self.times:
-            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
+        runs = self.runs()
+        names = [run.name for run in runs]
+        if not self.corpus and self.layout != COMPARISON:
+            raise ConfigError("corpus is empty; give --corpus what the predictions were made for.")
+        if self.protocol == "rows" and self.items:
+            raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
         if self.protocol != "rows" and self.sids:
             raise ConfigError(
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
                 "or take protocol rows."
             )
+        if self.times and not (self.slices and self.corpus):
+            wrong = "slices is false" if not self.slices else "corpus is empty"
+            raise ConfigError(f"times is {self.times!r}, but {wrong}; leave times out, or give --slices and --corpus.")
+        for name in self.metrics:
+            if not is_metric(name):
+                raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
+        self._check_headline()
+        if self.baseline and self.baseline not in names:
+            raise ConfigError(
+                f"baseline is {shown(self.baseline)}, which is none of the predictions: {', '.join(names)}."
+            )
+        check_once(runs, "predictions", across=self.layout == LEADERBOARD)
+        self._check_published(runs)
+
+    def _check_headline(self) -> None:
+        among = self.metrics or [f"{kind}@{k}" for kind in METRICS for k in self.ks or ()]
+        if self.headline and (not is_metric(self.headline) or (among and self.headline not in among)):
+            known = f" ({', '.join(among)})" if among else ""
+            raise ConfigError(f"headline is {shown(self.headline)}; expected a metric of the page{known}, as NDCG@10.")
+
+    def _check_published(self, runs: Sequence[RunSetting]) -> None:
+        from minionerec.reports.reference import load_reference
+
+        known = [row.name for row in load_reference(self.reference).rows] if self.reference else []
+        for run in runs:
+            name = run.details.get("published")
+            if name and not self.reference:
+                raise ConfigError(
+                    f"predictions: {run.name}: published is {shown(name)}, but reference is empty. Give reference, or "
+                    "leave published out."
+                )
+            if name and name not in known:
+                raise ConfigError(
+                    f"predictions: {run.name}: published is {shown(name)}, which is no row of {self.reference}; its "
+                    f"rows: {', '.join(known)}."
+                )
+
+    def runs(self) -> list[RunSetting]:
+        """The recommenders, read and checked, in the order of the settings."""
+        return [RunSetting.read(name, given, f"predictions: {name}") for name, given in self.predictions.items()]
 
     def inputs(self) -> dict[str, Path]:
-        """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling."""
-        found = _with_seeds(declared_inputs(self), "predictions") | _reference_input(self.reference)
+        """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling.
+
+        Raises:
+            ArtefactError: If predictions are missing which must be there.
+        """
+        found = declared_inputs(self)
         for name in ("ceiling", "times"):
             if name in found and not found[name].is_file():
                 del found[name]  # the report says that it does without
-        return found
+        for run in self.runs():
+            if self.layout != LEADERBOARD:
+                run.finished()
+            elif self.strict and run.missing:
+                raise ArtefactError(
+                    f"{run.missing[0]}: no predictions there, but predictions: {run.name} names them and strict is "
+                    "set. Make them, or leave strict out."
+                )
+            found |= run.inputs(f"predictions {run.name}")
+        return found | reference_input(self.reference)
+
+    def named_paths(self) -> list[Path]:
+        """Data, SIDs and the predictions of all recommenders, finished or not."""
+        return [*super().named_paths(), *(place for run in self.runs() for place in run.places)]
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the page."""
-        return _with_plots(super().deciding())
+        """What affects the page: the recommenders without their paths among it, and how many of their seeds stand."""
+        return with_plots({**super().deciding(), "predictions": [run.deciding() for run in self.runs()]})
 
 
-def _check_items(protocol: str, items: str) -> None:
-    """Check that titles are named only where the data have none."""
-    if protocol == "rows" and items:
-        raise ConfigError(f"items is {items!r}, but a corpus has its own titles; leave items out.")
-
-
-def _check_slices(slices: bool, corpus: str) -> None:
-    """Check that data are named where rows are told apart by kind."""
-    if slices and not corpus:
-        raise ConfigError("slices is true, but corpus is empty; give --corpus what the rows were made from.")
-
-
-def _reference_input(name: str | None) -> dict[str, Path]:
+def reference_input(name: str | None) -> dict[str, Path]:
+    """The file of published numbers as an input."""
     from minionerec.reports.reference import reference_path
 
     return {"reference": reference_path(name)} if name else {}
+
+
+_ENTRY_KEYS = ("corpus", "items", "protocol", "sids", "stages", "reference", "split")
+_ENTRY = (
+    "data sets in the order of the log, each NAME: {corpus, sids, stages, reference, protocol, items, split}; corpus, "
+    "sids, protocol, items, split and reference as in `minionerec report`; stages are LABEL: DIRECTORY of predictions, "
+    "or LABEL: {predictions, checkpoint} for one that is still being trained"
+)
+
+
+@dataclass(frozen=True)
+class EntrySetting:
+    """One data set of the log; the fields are those of `minionerec report`, but for the stages, its recommenders."""
+
+    name: str
+    corpus: str
+    stages: Sequence[RunSetting]
+    sids: str = ""
+    items: str = ""
+    protocol: str = "rows"
+    split: str = "test"
+    reference: str = ""
+
+    @classmethod
+    def read(cls, name: str, given: Any) -> "EntrySetting":
+        """One entry as its mapping says it.
+
+        Raises:
+            ConfigError: If it says something else.
+        """
+        where = f"entries: {name}"
+        values = nested(given, where, _ENTRY_KEYS, required=("corpus", "stages"))
+        stages = nested(values.pop("stages"), f"{where}: stages")
+        for key, value in values.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"{where}: {key} is {shown(value)}; expected a text.")
+        for key, known in (("protocol", PROTOCOLS), ("split", SPLITS)):
+            if values.get(key, known[0]) not in known:
+                raise ConfigError(f"{where}: unknown {key} {shown(values[key])}; known: {', '.join(known)}.")
+        keys = ("predictions", "checkpoint")
+        made = [RunSetting.read(label, of, f"{where}: stages: {label}", keys) for label, of in stages.items()]
+        return cls(name, stages=made, **values)
+
+    def deciding(self) -> dict[str, Any]:
+        """What affects the entry's part of the log beside the content of its inputs."""
+        from minionerec.reports.lineage import unfinished_steps
+
+        said = {key: getattr(self, key) for key in ("name", "protocol", "split", "reference")}
+        pending = {run.name: unfinished_steps(run) for run in self.stages if not run.runs}
+        return {**said, "stages": [run.deciding() for run in self.stages], "pending": dict(sorted(pending.items()))}
+
+
+@dataclass
+class ExperimentLogConfig(StageConfig):
+    """Settings of `run_experiment_log`."""
+
+    kind: ClassVar[str] = "experiment_log"
+
+    entries: dict[str, Any] = setting({}, _ENTRY, required=True, decides=False, path=True)
+    output: str = setting(
+        "",
+        "directory to write experiment_log.md, experiment_log.html and experiment_log.json into",
+        required=True,
+        decides=False,
+    )
+    title: str = setting("Experiment log", "heading of the log")
+    ks: list[int] | None = setting(
+        None, "cut-offs K, in candidates; those of each protocol within all lists if not given", least=1
+    )
+    seed: int = setting(0, "seed of the bootstrap", least=0)
+    resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    resample: str = setting("users", RESAMPLE, known=RESAMPLED)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without files."""
+        super().__post_init__()
+        self.ks = _check_ks(self.ks)
+        self.parsed()
+
+    def parsed(self) -> list[EntrySetting]:
+        """The entries, read and checked."""
+        return [EntrySetting.read(name, given) for name, given in self.entries.items()]
+
+    def deciding(self) -> dict[str, Any]:
+        """What affects the log: its entries without their paths, and how far unfinished stages are, among it."""
+        return with_plots({**super().deciding(), "entries": [entry.deciding() for entry in self.parsed()]})
+
+    def named_paths(self) -> list[Path]:
+        """Corpora, SIDs and the predictions of all stages, finished or not."""
+        entries = self.parsed()
+        named = [find_path(path) for entry in entries for path in (entry.corpus, entry.sids, entry.items) if path]
+        return named + [place for entry in entries for run in entry.stages for place in run.places]
+
+    def inputs(self) -> dict[str, Path]:
+        """Corpora, SIDs, the predictions of all finished stages and seeds, and the files of published numbers."""
+        found: dict[str, Path] = {}
+        for entry in self.parsed():
+            for key in ("corpus", "items", "sids"):
+                if getattr(entry, key):
+                    found[f"{entry.name} {key}"] = find_path(getattr(entry, key))
+            for run in entry.stages:
+                found |= run.inputs(f"{entry.name} {run.name}")
+            found |= {f"{entry.name} reference": path for path in reference_input(entry.reference).values()}
+        return found

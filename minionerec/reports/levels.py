@@ -14,13 +14,12 @@ from minionerec.core.paths import find_path
 from minionerec.core.refit import require_held_out
 from minionerec.data.kinds import read_kinds
 from minionerec.data.stored import read_corpus
-from minionerec.metrics.level_slices import LevelPart, format_level_parts, levels_by_kind
-from minionerec.metrics.levels import LevelAnalysis, level_analysis
+from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, require_predictions
 from minionerec.metrics.ranking import DEFAULT_KS, list_width
-from minionerec.metrics.slices import Kind, list_kinds
-from minionerec.metrics.tables import format_level_tables
+from minionerec.metrics.results import Slice, list_slices
+from minionerec.metrics.tables import format_level_slices, format_level_tables
 from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.config import LevelsConfig
 
@@ -34,22 +33,23 @@ class LevelsResult:
     Attributes:
         analysis: The hit rates by level.
         as_json: Whether `lines` are one JSON object of unrounded numbers, not tables.
-        parts: The same by kind of row; None where that was not asked for.
+        parts: The same by slice, None of one with too few examples; None where that was not asked for.
     """
 
     analysis: LevelAnalysis
     as_json: bool = False
-    parts: Sequence[LevelPart] | None = None
+    parts: Sequence[tuple[Slice, LevelAnalysis | None]] | None = None
 
     def lines(self) -> list[str]:
         """The tables, or the JSON object."""
         if self.as_json:
-            slices = {} if self.parts is None else {"slices": [part.to_json() for part in self.parts]}
-            return [json.dumps(self.analysis.to_json() | slices)]
+            slices = [each.to_json() | (found.to_json() if found else {}) for each, found in self.parts or ()]
+            return [json.dumps(self.analysis.to_json() | ({} if self.parts is None else {"slices": slices}))]
         tables = format_level_tables(self.analysis)
         if self.parts is not None:
-            ks = _shown_ks(self.analysis.ks)
-            tables += f"\n\n{format_level_parts(self.parts, ks, self.analysis.levels)}"
+            ks = self.analysis.ks
+            shown = sorted({ks[0], 10 if 10 in ks else ks[-1]})
+            tables += f"\n\n{format_level_slices(self.parts, shown, self.analysis.levels)}"
         return tables.splitlines()
 
 
@@ -67,15 +67,15 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
     place = find_path(where)
     require_held_out(place if place.is_dir() else place.parent)
     predictions = _read_json(place, config) if config.path is not None else _read_artefact(place, where)
-    kinds = _kinds(predictions, place, config, where) if config.slices else None
+    slices = _slices(predictions, place, config, where) if config.slices else None
     width = list_width(predictions, None if config.path is not None else place)
     published = config.path is not None
     analysis = level_analysis(
         predictions, config.ks, levels=config.levels, width=width, keep_duplicates=published, where=where
     )
     parts = None
-    if kinds is not None:
-        parts = levels_by_kind(predictions, kinds, analysis.ks, analysis.levels, width, published)
+    if slices is not None:
+        parts = levels_by_slice(predictions, slices, analysis, width, published)
     if analysis.excluded:
         logger.warning(
             "%s: %d of %d rows left out: their target is not a semantic ID of %d levels.",
@@ -89,13 +89,8 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
     return LevelsResult(analysis, config.json, parts)
 
 
-def _shown_ks(ks: Sequence[int]) -> list[int]:
-    """The cut-offs of the table by kind: the first, and 10 or else the last."""
-    return sorted({ks[0], 10 if 10 in ks else ks[-1]})
-
-
-def _kinds(predictions: Predictions, place: Path, config: LevelsConfig, where: str) -> list[Kind]:
-    """The kinds of the rows, which must be those of the corpus.
+def _slices(predictions: Predictions, place: Path, config: LevelsConfig, where: str) -> list[Slice]:
+    """The slices of the examples, which must be those of the corpus.
 
     Raises:
         DataError: If they are not, or there is no such split.
@@ -121,7 +116,7 @@ def _kinds(predictions: Predictions, place: Path, config: LevelsConfig, where: s
                 "corpus."
             )
     times = find_path(config.times) if config.times else None
-    return list_kinds(read_kinds(corpus, rows, split, times))
+    return list_slices(read_kinds(corpus, rows, split, times))
 
 
 def _read_json(place: Path, config: LevelsConfig) -> Predictions:

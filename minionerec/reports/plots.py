@@ -10,7 +10,7 @@ import numpy as np
 
 COLOURS = ("#3b82c4", "#e08214", "#2a9d5c", "#a263c7", "#c94f4f", "#8a8f98", "#b8860b", "#d36fa0")
 _INK = "#010203"  # stands for the page's text colour until the SVG is written
-_STYLE: Any = {
+STYLE: Any = {
     "svg.hashsalt": "minionerec",
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -37,7 +37,7 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def _svg(figure: Any, name: str) -> str:
+def svg(figure: Any, name: str) -> str:
     """The figure as an SVG element to be set inline: no prolog, no name spaces, ids that begin with `name`."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -55,7 +55,8 @@ def _svg(figure: Any, name: str) -> str:
     return text.replace(_INK, "currentColor").strip()
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of a size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -75,8 +76,8 @@ def hit_rate_curves(
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 4.0)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 4.0)
         axes = figure.add_subplot()
         ks = sorted({k for points in [*series.values(), *dashed.values()] for k in points})
         for number, (name, points) in enumerate(series.items()):
@@ -96,7 +97,7 @@ def hit_rate_curves(
         axes.set_xlabel("K")
         axes.set_ylabel("HR@K")
         axes.legend(loc="upper left")
-        return _svg(figure, "hr")
+        return svg(figure, "hr")
 
 
 def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequence[str]) -> str:
@@ -111,8 +112,8 @@ def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequ
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 3.3)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 3.3)
         for place, (title, bars) in enumerate(panels.items()):
             axes = figure.add_subplot(1, len(panels), place + 1)
             width = 0.8 / len(bars)
@@ -124,7 +125,7 @@ def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequ
             if place == 0:
                 axes.set_ylabel("share of rows")
                 axes.legend(loc="upper right", fontsize=9)
-        return _svg(figure, "levels")
+        return svg(figure, "levels")
 
 
 def codebook_use(counts: Sequence[np.ndarray]) -> str:
@@ -138,8 +139,8 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 2.6)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 2.6)
         for level, used in enumerate(counts):
             axes = figure.add_subplot(1, len(counts), level + 1)
             heights = np.sort(used)[::-1]
@@ -156,7 +157,7 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
             axes.set_ylim(bottom=0)
             if level == 0:
                 axes.set_ylabel("items")
-        return _svg(figure, "codes")
+        return svg(figure, "codes")
 
 
 def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
@@ -170,8 +171,8 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 3.0)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 3.0)
         names = list(dict.fromkeys(name for level in levels for name in level))
         for place, level in enumerate(levels):
             axes = figure.add_subplot(1, len(levels), place + 1)
@@ -189,7 +190,7 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
             if place == 0:
                 axes.set_ylabel("items")
                 figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-        return _svg(figure, "use")
+        return svg(figure, "use")
 
 
 def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> str:
@@ -203,8 +204,8 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 3.0)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 3.0)
         for place, (title, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(1, len(panels), place + 1)
             for number, (name, values) in enumerate(lines.items()):
@@ -223,7 +224,7 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
             axes.set_xlabel("codes in the prefix")
             if place == 0:
                 figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-        return _svg(figure, "prefixes")
+        return svg(figure, "prefixes")
 
 
 def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
@@ -237,8 +238,8 @@ def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(4.6, 4.0)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(4.6, 4.0)
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], linestyle="--", color=COLOURS[5], label="perfect")
         for number, (name, bins) in enumerate(series.items()):
@@ -249,7 +250,7 @@ def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         axes.set_xlabel("predicted probability")
         axes.set_ylabel("observed share")
         axes.legend(loc="upper left")
-        return _svg(figure, "calibration")
+        return svg(figure, "calibration")
 
 
 def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -> str:
@@ -263,8 +264,8 @@ def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -
     """
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 3.2)
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.2, 3.2)
         axes = figure.add_subplot()
         x = np.arange(len(rows))
         middle, low, high = np.array([row[1:4] for row in rows], dtype=float).reshape(-1, 3).T
@@ -276,120 +277,10 @@ def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -
         axes.set_xticks(x, [row[0] for row in rows])
         axes.set_ylabel("share right")
         axes.legend(loc="lower right")
-        return _svg(figure, "users")
+        return svg(figure, "users")
 
 
-def quality_against_cost(
-    points: Mapping[str, tuple[float, float, float, float]],
-    published: Mapping[str, tuple[float, float]],
-    lines: Mapping[str, float],
-    cost: str,
-    quality: str,
-) -> str:
-    """One point for each system, the cheaper to the left, the better above.
-
-    Args:
-        points: Name to (cost, value, low, high) of our own systems, costs above 0.
-        published: Name to (cost, value) of others' systems.
-        lines: Name to value of systems whose cost is not known.
-        cost: What the horizontal axis shows, in logarithmic steps.
-        quality: What the vertical axis shows.
-
-    Returns:
-        An SVG image that stands by itself.
-    """
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(7.2, 4.2)
-        axes = figure.add_subplot()
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda spent, _: f"{spent:g}")
-        for name, (spent, value, low, high) in points.items():
-            axes.errorbar(spent, value, [[value - low], [high - value]], fmt="o", capsize=4, color=COLOURS[0])
-            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(8, 0), va="center")
-        for name, (spent, value) in published.items():
-            axes.scatter(spent, value, marker="s", color=COLOURS[1])
-            axes.annotate(name, (spent, value), textcoords="offset points", xytext=(0, -16), ha="center")
-        for name, value in lines.items():
-            axes.axhline(value, linestyle="--", color=COLOURS[5])
-            axes.annotate(
-                name,
-                (1, value),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                xytext=(0, 3),
-                ha="right",
-            )
-        axes.margins(x=0.18, y=0.12)
-        axes.set_xlabel(cost)
-        axes.set_ylabel(quality)
-        text = _svg(figure, "cost")
-    return _alone(text)
-
-
-def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: str) -> str:
-    """How something grows with something else: a line each, both axes in logarithmic steps, so that a slope is a power.
-
-    Args:
-        series: Name to size to value, all above 0.
-        across: What the horizontal axis shows.
-        up: What the vertical axis shows.
-
-    Returns:
-        An SVG image that stands by itself.
-    """
-    import matplotlib
-
-    with matplotlib.rc_context({**_STYLE, "axes.grid.axis": "both"}):
-        figure = _figure(7.2, 4.6)
-        axes = figure.add_subplot()
-        for number, (name, points) in enumerate(series.items()):
-            sizes = sorted(points)
-            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
-            axes.plot(sizes, [points[size] for size in sizes], marker="o", markersize=4, label=name, **style)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.minorticks_off()
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e6 else f"{value / 1e6:,g} M")
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
-        figure.legend(loc="outside right upper")
-        text = _svg(figure, "growth")
-    return _alone(text)
-
-
-def interval_panels(panels: Mapping[str, Mapping[str, tuple[float, float, float]]], quantity: str) -> str:
-    """One point with its interval for each system, the same systems side by side in panels of their own scale.
-
-    Args:
-        panels: Panel title to name to (value, low, high); the names of the first panel stand beside the axis.
-        quantity: What the horizontal axes show.
-
-    Returns:
-        An SVG image that stands by itself.
-    """
-    import matplotlib
-
-    with matplotlib.rc_context({**_STYLE, "axes.grid.axis": "both"}):
-        names = list(next(iter(panels.values())))
-        figure = _figure(7.2, 1.0 + 0.3 * len(names))
-        for place, (title, points) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), place + 1)
-            middle, low, high = np.array([points[name] for name in names]).T
-            y = np.arange(len(names))
-            axes.errorbar(middle, y, xerr=[middle - low, high - middle], fmt="o", capsize=3, color=COLOURS[place])
-            axes.set_yticks(y, names if place == 0 else [""] * len(names))
-            axes.invert_yaxis()
-            axes.set_xlim(left=0)
-            axes.set_title(title, fontsize=10)
-            axes.set_xlabel(quantity)
-        text = _svg(figure, "kinds")
-    return _alone(text)
-
-
-def _alone(text: str) -> str:
+def alone(text: str) -> str:
     """An SVG element as an image that stands by itself, readable on light and dark."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return text.replace("<svg", f'<svg {names} style="color: #777777"', 1) + "\n"

@@ -1,7 +1,7 @@
 """Numbers that others published, kept as data beside this module, for comparison in reports."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.values import read_yaml
+from minionerec.metrics.statistics import Estimate
+from minionerec.reports.cells import shown_setting
 
 # Figures of HR and NDCG that no ranking can have together.
 #
@@ -149,7 +151,7 @@ class Reference:
 
     def own_counterparts(self, name: str) -> list[ReferenceRow]:
         """The rows of the same name or alias as one of our sets."""
-        return [row for row in self.rows if name.lower() in (alias.lower() for alias in (row.name, *row.compare))]
+        return [row for row in self.rows if name.lower() in (each.lower() for each in (row.name, *row.compare))]
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
         """The rows to compare one of our sets with: its own counterparts, then the headline row."""
@@ -205,3 +207,84 @@ def read_reference(path: Path) -> Reference:
         group: {key: values.get(key, UNKNOWN) for key in SETTINGS} for group, values in content["settings"].items()
     }
     return Reference(path.stem, content["title"], content["source"], content["headline"], rows, settings)
+
+
+HITS = {"sid": "the SID of the target", "item": "the target itself"}
+"""A reading → what settings say of it."""
+
+
+def stated_reading(theirs: Mapping[str, Any], readings: Sequence[str]) -> str:
+    """The reading of a hit that published settings state, where it is one of ours; our first one where it is not."""
+    return next((level for level in readings if HITS[level] == theirs.get("hits")), readings[0])
+
+
+@dataclass(frozen=True)
+class PublishedGap:
+    """One metric of ours beside the published one.
+
+    Attributes:
+        metric: Its name.
+        paper: The published value.
+        ours: Ours, with its 95 % interval.
+        doubtful: Whether the published value cannot be right.
+    """
+
+    metric: str
+    paper: float
+    ours: Estimate
+    doubtful: bool = False
+
+    @property
+    def gap(self) -> float:
+        """Ours minus theirs."""
+        return self.ours.mean - self.paper
+
+    @property
+    def relative(self) -> float | None:
+        """By what share ours differs from theirs; None where theirs is 0."""
+        return self.gap / self.paper if self.paper else None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published value lies in our interval."""
+        return self.ours.low <= self.paper <= self.ours.high
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready object; numbers are not rounded."""
+        found = {"metric": self.metric, "paper": self.paper, "ours": self.ours.mean, "gap": self.gap}
+        return {**found, "relative": self.relative, "inside_interval": self.inside, "doubtful": self.doubtful}
+
+
+def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGap]:
+    """The metrics that a published row and our estimates share, in the order of ours."""
+    return [
+        PublishedGap(name, row.metrics[name], estimate, name in row.doubtful)
+        for name, estimate in ours.items()
+        if name in row.metrics
+    ]
+
+
+def spread(found: Sequence[PublishedGap]) -> tuple[float, float] | None:
+    """The smallest and the largest relative gap of figures that can be right; None without any."""
+    known = [gap.relative for gap in found if gap.relative is not None and not gap.doubtful]
+    return (min(known), max(known)) if known else None
+
+
+@dataclass(frozen=True)
+class SettingLine:
+    """One setting, theirs beside ours."""
+
+    name: str
+    theirs: str | int | float
+    ours: str | int | float
+
+    @property
+    def differs(self) -> bool:
+        """Whether both are known, and differ."""
+        return UNKNOWN not in (self.theirs, self.ours) and shown_setting(self.theirs) != shown_setting(self.ours)
+
+
+def setting_lines(theirs: Mapping[str, str | int | float], ours: Mapping[str, str | int | float]) -> list[SettingLine]:
+    """All settings that either side tells, by the names that pages show."""
+    lines = [SettingLine(said, theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)) for key, said in SETTINGS.items()]
+    return [line for line in lines if line.theirs != UNKNOWN or line.ours != UNKNOWN]

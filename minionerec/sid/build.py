@@ -243,8 +243,6 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
             sizes,
             config.seed,
             plus=plus,
-            hidden_sizes=config.hidden_sizes,
-            latent_size=config.latent_size,
             epochs=config.epochs,
             learning_rate=config.learning_rate or (1e-4 if plus else 1e-3),
             batch_size=config.train_batch,

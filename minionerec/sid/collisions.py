@@ -385,7 +385,7 @@ def relocate(
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
     movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
     held += staying
-    places = _Places(np.vstack([others, codes])[first], held, sizes, capacity)
+    places = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
     del keys, first, group, own, staying
     order = np.argsort(distance, kind="stable")  # movers ascend, so that ties go to the lower item
     return _moved(codes, vectors, codebooks, places, movers[order])
@@ -441,8 +441,8 @@ class _Node:
         self.first, self.last, self.under, self.all = first, last, under, int(under.sum())
 
 
-class _Places:
-    """Places of SIDs, counted under every prefix that was looked at.
+class _FreeCodes:
+    """Free leaves of the trie of codes, counted under every prefix that was looked at.
 
     Args:
         rows: int32 (G, L), SIDs in order.
@@ -480,7 +480,7 @@ class _Places:
 
 
 def _moved(
-    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _Places, movers: np.ndarray
+    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
     """Codes with every mover at its new place; movers, int64 (M,), in the order in which they choose."""
     levels, few = len(codebooks), len(movers) <= FEW
@@ -540,7 +540,7 @@ def _elsewhere(
     vector: np.ndarray,
     prefix: tuple[int, ...],
     codebooks: Sequence[np.ndarray],
-    places: _Places,
+    places: _FreeCodes,
     squares: Sequence[np.ndarray | None],
 ) -> tuple[int, ...]:
     """The SID of an item whose prefix of length L - 1 is full; squares of the codes per level, or None of each."""

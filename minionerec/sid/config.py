@@ -91,10 +91,6 @@ class SidConfig(EncoderConfig):
         came_later=True,
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
-    latent_size: int = setting(32, "width of the codebooks of rq_vae", least=1)
-    hidden_sizes: list[int] = setting(
-        [512, 256, 128], "widths of the hidden layers of the encoder of rq_vae and rq_vae_plus", least=1
-    )
     epochs: int = setting(500, "most passes over the items for rq_vae and rq_vae_plus", least=0)
     learning_rate: float | None = setting(
         None, "of rq_vae (1e-3 if not given) and rq_vae_plus (1e-4 if not given)", above=0

@@ -1,1 +1,1 @@
-"""Trainings: SFT, GRPO and DPO on TRL's trainers; catalogue models, TIGER and sequential recommenders on their own."""
+"""Training: SFT and GRPO by TRL's trainers; S-DPO, TIGER and the catalogue model by that of transformers; others."""

@@ -1,15 +1,16 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
-from minionerec.core.errors import ConfigError
 from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import encoder_inputs
+from minionerec.training.rewards import reward_files, reward_weights
 
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
@@ -40,9 +41,9 @@ RECENCY = (
 )
 
 
-def _check(condition: bool, message: str) -> None:
+def _unless(condition: bool, message: str) -> Iterator[str]:
     if not condition:
-        raise ConfigError(message)
+        yield message
 
 
 @dataclass
@@ -81,10 +82,10 @@ class RunConfig(StageConfig):
         decides=False,
     )
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             self.eval_rows == 0 or self.eval_beams >= 10,
             f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
         )
@@ -133,10 +134,10 @@ class StreamedConfig(LanguageRunConfig):
         of="stream",
     )
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             not self.stream or self.eval_rows > 0,
             f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
         )
@@ -195,33 +196,33 @@ class SftConfig(StreamedConfig, RefittableConfig):
     device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
             "pretrained model, or set lora_rank to 0.",
         )
-        _check(
+        yield from _unless(
             self.select_by == "loss" or self.eval_rows != 0,
             "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
         )
-        _check(
+        yield from _unless(
             not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
             f"all_positions is about the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
             f"{', '.join(self.tasks)}.",
         )
-        _check(
+        yield from _unless(
             not self.variants or self.all_positions,
             f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
         )
-        _check(
+        yield from _unless(
             not self.max_tokens or (self.stream and self.all_positions and list(self.tasks.values()) == [1]),
             f"max_tokens is {self.max_tokens}, which is about windows that are streamed; set stream and all_positions "
             "to true, and give one task of weight 1.",
         )
-        _check(
+        yield from _unless(
             not self.teacher or "next_sid" in self.tasks,
             f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
@@ -316,51 +317,53 @@ class CatalogueTrainConfig(RefittableConfig):
     device_batch_size: int = setting(128, "windows a device computes at a time", least=1)
     beta2: float = setting(0.98, "second beta of AdamW", least=0, below=1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             self.dtype in ("auto", "float32"),
             f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
             "mixed_bf16, to compute in bfloat16.",
         )
-        _check(
+        yield from _unless(
             self.objective == "likelihood" or bool(self.checkpoint),
             f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
         )
-        _check(
+        yield from _unless(
             self.beta == 0 or self.objective != "likelihood",
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
-        _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
-        _check(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
-        self._check_loss()
-        _check(
+        yield from _unless(
+            self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
+        )
+        yield from _unless(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
+        yield from self._loss_contradictions()
+        yield from _unless(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
             "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
         )
 
-    def _check_loss(self) -> None:
-        """Check that the sampled loss can work, and that what is left out of a loss is left out of an exact one."""
+    def _loss_contradictions(self) -> Iterator[str]:
+        """What keeps the sampled loss from working, and what is left out of a loss that is not exact."""
         exact = self.objective == "likelihood" and self.loss == "exact"
-        _check(
+        yield from _unless(
             self.unseen_negatives or exact,
             f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
             "out of the loss; set it to true, or give objective likelihood and loss exact.",
         )
         if self.loss == "exact":
             return
-        _check(
+        yield from _unless(
             self.objective == "likelihood",
             f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss to "
             "exact.",
         )
-        _check(
+        yield from _unless(
             self.max_grad_norm == 0,
             f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
             "norm is not that of a step; set max_grad_norm to 0.",
         )
-        _check(
+        yield from _unless(
             self.beta2 > 0.81,
             f"beta2 is {self.beta2:g}; the sampled loss needs one above 0.81, the square of the first beta, so that "
             "rows can wait for their next gradient.",
@@ -370,3 +373,205 @@ class CatalogueTrainConfig(RefittableConfig):
         """The settings that name inputs, and the vectors where they are read from somewhere."""
         read = encoder_inputs(self.vectors) if self.vectors and not self.checkpoint else {}
         return super().inputs() | read
+
+
+GRPO_ROLLOUTS = ("beams", "sampling")
+GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
+# Rewards that need a file of their own, the setting that names it, and what it is.
+_SOURCES = (
+    ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
+    ("collaborative", "reward_model", "the model that it asks (minionerec train-sequential)"),
+)
+
+
+@dataclass
+class GrpoConfig(StreamedConfig):
+    """Settings of GRPO."""
+
+    checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint")
+    rewards: dict[str, float] = setting(
+        {"ranking": 1.0},
+        "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
+        "where there is a hit), position (codes matched from the left), semantic (cosine of item vectors), "
+        "collaborative (score of a sequential model), or the dotted path of a function of your own; ranking is rule "
+        "and ndcg, ranking_only is ndcg",
+        required=True,
+    )
+    reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", reads="vectors")
+    reward_model: str = setting(
+        "",
+        "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
+        reads="sequential_model",
+    )
+    sibling_alpha: float = setting(
+        1.0,
+        "share of a completion's advantage in its group; the rest is its advantage among completions that share a "
+        "prefix with it; 1: the group's alone",
+        least=0,
+        most=1,
+    )
+    rollouts: str = setting(
+        "beams", "beams (the G best, as in evaluation) or sampling (G drawn without replacement)", known=GRPO_ROLLOUTS
+    )
+    generations: int = setting(16, "rollouts of each prompt (G), best first", least=2)
+    prompts_per_step: int = setting(64, "prompts an optimiser step, over all devices", least=1)
+    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+    loss: str = setting(
+        "grpo",
+        "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of what a device "
+        "computes at a time or of the whole step), gspo (one ratio a completion)",
+        known=GRPO_LOSSES,
+    )
+    keep_zero_variance: bool = setting(
+        False,
+        "also compute groups whose rewards are all equal; they carry the KL term alone, and are left out otherwise",
+    )
+    beta: float = setting(1e-3, "weight of the KL term; 0 does without a reference model", least=0)
+    reference: str = setting(
+        "", "checkpoint that the KL term is measured against; empty: the one to start from", reads="checkpoint"
+    )
+    sync_reference: bool = setting(True, "move the reference towards the policy")
+    sync_steps: int = setting(512, "optimiser steps between two such moves", least=1)
+    sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
+    max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        weights = reward_weights(self.rewards)
+        for name, place, what in _SOURCES:
+            if (name in weights) != bool(getattr(self, place)):
+                yield (
+                    f"rewards are {', '.join(self.rewards)} and {place} is {getattr(self, place)!r}; the reward {name} "
+                    f"and {what} go together."
+                )
+        if self.beta == 0 and self.sync_reference:
+            yield (
+                "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise."
+            )
+        if self.beta == 0 and self.reference:
+            yield (
+                f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them "
+                "otherwise."
+            )
+        if self.eval_rows == 0:
+            yield "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows."
+
+    def inputs(self) -> dict[str, Path]:
+        """The settings that name inputs, and the files of a user's own rewards."""
+        return super().inputs() | reward_files(list(self.rewards))
+
+
+DPO_NEGATIVES = ("uniform", "popularity", "beam")
+
+
+@dataclass
+class DpoConfig(LanguageRunConfig):
+    """Settings of softmax direct preference optimisation."""
+
+    checkpoint: str = setting(
+        "",
+        "checkpoint to start from (minionerec sft); it also stays as it is, as the reference",
+        required=True,
+        reads="checkpoint",
+    )
+    negatives: int = setting(3, "SIDs that each target is to be preferred to (N); 1 is plain DPO", least=1)
+    negatives_from: str = setting(
+        "uniform",
+        "where they come from: uniform (any other SID), popularity (as often as they are training targets), both drawn "
+        "anew in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
+        known=DPO_NEGATIVES,
+    )
+    beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
+    prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
+    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.eval_rows == 0:
+            yield "eval_rows is 0; S-DPO can hurt, so it must be watched on validation rows."
+
+
+TIGER_OPTIMIZERS = ("adafactor", "adamw")
+
+
+@dataclass
+class TigerTrainConfig(RunConfig):
+    """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
+
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
+    optimizer: str = setting(
+        "adafactor",
+        "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",
+        known=TIGER_OPTIMIZERS,
+    )
+    learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
+    hidden_size: int = setting(128, "width", least=1)
+    layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
+    heads: int = setting(6, "attention heads", least=1)
+    head_size: int = setting(64, "width of a head", least=1)
+    inner_size: int = setting(1024, "width of the feed-forward layers", least=1)
+    dropout: float = setting(
+        0.1, "dropout of embeddings, attention weights and behind each part of a layer", least=0, below=1
+    )
+    batch_size: int = setting(256, "rows an optimiser step, over all devices", least=1)
+    device_batch_size: int = setting(256, "rows a device computes at a time", least=1)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.dtype not in ("auto", "float32"):
+            yield (
+                f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
+                "mixed_bf16, to compute in bfloat16."
+            )
+        if self.eval_rows == 0:
+            yield "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
+
+
+EXTEND_STARTS = ("neighbours", "zero")
+
+
+@dataclass
+class ExtendConfig(StageConfig):
+    """Settings of `run_extend`."""
+
+    kind: ClassVar[str] = "checkpoint"
+
+    checkpoint: str = setting(
+        "",
+        "checkpoint that is to speak more items (sft, grpo, dpo, train-catalogue)",
+        required=True,
+        reads="checkpoint",
+    )
+    corpus: str = setting("", "corpus with the new items (minionerec prepare-data)", required=True, reads="corpus")
+    sids: str = setting(
+        "",
+        "SIDs of its items, appended to those that the checkpoint speaks (minionerec build-sids --method append)",
+        required=True,
+        reads="sids",
+    )
+    output: str = setting("", "checkpoint directory to write", required=True, decides=False)
+    lift: float = setting(
+        0.0,
+        "added to the log-probability of items without a training row in the corpus when the checkpoint recommends, in "
+        "natural logarithms (1: 2.7 times as probable); choose it on validation rows",
+    )
+    vectors: str = setting(
+        "tfidf",
+        "catalogue model: where the text of new items comes from, which must be what it was trained with: tfidf "
+        "(fitted as it was then), the output of embed-items, a .npy or .parquet file",
+        required=True,
+        path=True,
+    )
+    start: str = setting(
+        "neighbours",
+        "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: neighbours (mean of "
+        "the SIDs that share its longest prefix) or zero (text and the codes that it shares speak for it)",
+        known=EXTEND_STARTS,
+    )
+
+    def inputs(self) -> dict[str, Path]:
+        """The settings that name inputs, and the vectors where they are read from somewhere."""
+        return super().inputs() | encoder_inputs(self.vectors)

@@ -14,15 +14,21 @@ from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import corpus_windows
 from minionerec.data.transitions import Transitions, count_transitions
-from minionerec.models.backbone.bundle import Bundle, bundle_counts, check_decoder_alone, load_bundle, write_model_files
+from minionerec.models.backbone.bundle import (
+    Bundle,
+    bundle_counts,
+    check_decoder_alone,
+    load_bundle,
+    quiet_libraries,
+    write_model_files,
+)
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
-from minionerec.models.backbone.quiet import quiet_libraries
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import sid_text
-from minionerec.training.extend_config import ExtendConfig
+from minionerec.training.config import ExtendConfig
 
 logger = get_logger(__name__)
 

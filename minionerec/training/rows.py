@@ -20,7 +20,7 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.plan import choose_examples
+from minionerec.training.run import choose_examples
 
 
 @dataclass

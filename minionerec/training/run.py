@@ -11,23 +11,27 @@ def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)                  # finish: all or nothing
 """
 
+import math
 import os
 import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import TrainerCallback, TrainerControl, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import file_sha256, is_artefact, read_json, read_manifest, to_plain
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
@@ -39,22 +43,371 @@ from minionerec.core.processes import (
     wait_for_everyone,
     world_size,
 )
+from minionerec.core.refit import is_refit, refitted_behind, require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.data.stored import StoredCorpus
 from minionerec.data.stored_windows import sampled_rows
-from minionerec.models.backbone.bundle import Bundle
-from minionerec.models.backbone.quiet import quiet_libraries
+from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
+from minionerec.models.backbone.card import CARD_FILE, model_card
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.decoding.branches import BrokenScores
-from minionerec.models.nn.order import fix_order
-from minionerec.training.config import LanguageRunConfig, RunConfig
-from minionerec.training.finish import TrainingResult, finish_refit, finish_run
-from minionerec.training.plan import StepPlan
-from minionerec.training.precision import check_deepspeed_precision
-from minionerec.training.refit import Refit, StopAt, plan_refit, without_validation
-from minionerec.training.trackers import check_trackers, place_logs, tracker_arguments
-from minionerec.training.trainer import RankingEvaluation, StopWhereDiverged, diverged, early_stopping, replace_printer
+from minionerec.models.nn.device import fix_order
+from minionerec.models.prompts.wording import NEXT_SID
+from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunConfig
+from minionerec.training.trainer import (
+    RankingEvaluation,
+    StopAt,
+    StopWhereDiverged,
+    diverged,
+    early_stopping,
+    merged_model,
+    replace_printer,
+    training_log,
+)
+
+logger = get_logger(__name__)
+
+# How examples become optimiser steps: which of them an epoch sees, and the arithmetic of batches.
+
+
+def accumulation_steps(total: int, per_device: int, processes: int, what: str) -> int:
+    """Micro-batches an optimiser step.
+
+    Args:
+        total: Examples (or prompts) an optimiser step, over all devices.
+        per_device: Those a device computes at a time.
+        processes: Number of devices.
+        what: The two settings' names, for the message.
+
+    Raises:
+        ConfigError: If they do not divide.
+    """
+    at_once = per_device * processes
+    if total < 1 or per_device < 1 or total % at_once:
+        raise ConfigError(
+            f"{what}: {total} is no multiple of {per_device} x {processes} device(s) = {at_once}; change one of them."
+        )
+    return total // at_once
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How examples become optimiser steps.
+
+    Attributes:
+        accumulation: Micro-batches an optimiser step.
+        steps_per_epoch: Optimiser steps an epoch; a last incomplete one counts.
+        eval_steps: Optimiser steps between two validations.
+        per_device: Examples (or prompts) a device computes at a time.
+        total: Those of an optimiser step, over all devices.
+    """
+
+    accumulation: int
+    steps_per_epoch: int
+    eval_steps: int
+    per_device: int
+    total: int
+
+
+def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
+    """Derive and log the arithmetic of batches, for the number of processes of this launch.
+
+    Args:
+        config: The stage's settings.
+        count: Examples an epoch.
+        total: Examples an optimiser step, over all devices.
+        per_device: Examples a device computes at a time.
+        what: The names of these two settings.
+        noun: What an example is called.
+
+    Raises:
+        ConfigError: If the settings do not divide.
+    """
+    processes = world_size()
+    accumulation = accumulation_steps(total, per_device, processes, what)
+    steps = math.ceil(count / total)
+    plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
+    kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
+    logger.info(
+        "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
+        total,
+        noun,
+        per_device,
+        processes,
+        accumulation,
+        steps,
+        config.epochs,
+        kept,
+        plan.eval_steps,
+    )
+    return plan
+
+
+def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
+    """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
+
+    Returns:
+        int64 indices, ascending.
+
+    Example:
+        >>> choose_examples(4, 1.0, 0).tolist(), len(choose_examples(4, 2.5, 0))
+        ([0, 1, 2, 3], 10)
+    """
+    whole = np.tile(np.arange(count), int(weight))
+    rest = round((weight - int(weight)) * count)
+    drawn = np.random.default_rng(seed).permutation(count)[:rest]
+    return np.sort(np.concatenate([whole, drawn]))
+
+
+# What the weights' dtype does to small steps, and where bfloat16 is computed.
+
+
+def check_deepspeed_precision(config: RunConfig) -> None:
+    """Check that a launch of DeepSpeed can compute as it is asked to.
+
+    Raises:
+        ConfigError: If it is to compute in bfloat16 and there is no GPU, which transformers does not do.
+    """
+    if config.mixed_bf16 and not torch.cuda.is_available():
+        raise ConfigError(
+            "mixed_bf16 is true, but DeepSpeed computes in bfloat16 on GPUs alone. Give --mixed_bf16 false --dtype "
+            "float32, or launch without DeepSpeed."
+        )
+
+
+def warn_of_rounding(trainer: Trainer, config: RunConfig) -> None:
+    """Warn where the weights have no float32 copy, and so round most of a small step to nothing."""
+    dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
+    if dtype != torch.float32 and not trainer.is_deepspeed_enabled:
+        logger.warning(
+            "The weights are %s without a float32 copy: at learning rate %g most of a step rounds to nothing. "
+            "Give --dtype float32 (with --mixed_bf16 true to compute in bfloat16), or launch with ZeRO-2.",
+            dtype,
+            config.learning_rate,
+        )
+
+
+# Trackers that a training reports to (TensorBoard, Weights & Biases, MLflow, …), by the trainer's own `report_to`.
+
+PROJECT = "minionerec"
+# Module and package of each tracker, where they are not called like it.
+_MODULES = {"azure_ml": "azureml", "flyte": "flytekit"}
+_PACKAGES = {"azure_ml": "azureml-core", "flyte": "flytekit", "tensorboard": "'minionerec[tensorboard]'"}
+_BY_ENVIRONMENT = "TENSORBOARD_LOGGING_DIR"
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Check that the packages of trackers are installed.
+
+    Raises:
+        ConfigError: Naming the first that is not, and the command that installs it.
+    """
+    for name in names:
+        if find_spec(_MODULES.get(name, name)) is None:
+            package = _PACKAGES.get(name, name.replace("_", "-"))
+            raise ConfigError(
+                f"report_to names {name}, whose package is not installed: pip install {package}. Or leave it out."
+            )
+
+
+def place_logs(callbacks: Iterable[Any], config: RunConfig) -> None:
+    """Let TensorBoard write into `OUTPUT.tensorboard`, which outlives the run, unless its own variable names a folder.
+
+    Args:
+        callbacks: The trainer's.
+        config: The stage's settings.
+    """
+    if "tensorboard" not in config.report_to or os.environ.get(_BY_ENVIRONMENT):
+        return
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    for callback in callbacks:
+        if isinstance(callback, TensorBoardCallback):
+            callback.logging_dir = f"{config.output}.tensorboard"
+
+
+# Training on all rows for service: the settings and the best epoch of a checkpoint that validation chose.
+#
+# A refit takes from the chosen checkpoint how long to train, as epochs, and everything else from its own settings,
+# which must be those of the chosen one. The learning rate goes the way of the chosen run, up to where that run's best
+# weights stood. There is no validation: nothing is measured, nothing is chosen, the last weights are the result.
+
+LOG_FILE = "training_log.json"
+# How a step is computed, not what it is.
+_FREE = ("device_batch_size", "gradient_checkpointing")
+_NAMED = 4  # differences that a message lists
+
+
+@dataclass(frozen=True)
+class Refit:
+    """How long a refit trains.
+
+    Attributes:
+        chosen: The checkpoint that validation chose.
+        epochs: After how many epochs its weights stood.
+    """
+
+    chosen: Path
+    epochs: float
+
+    def steps(self, steps_per_epoch: int) -> int:
+        """Optimiser steps of the refit, whose epochs have more rows than those of the chosen run."""
+        return max(1, round(self.epochs * steps_per_epoch))
+
+
+def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
+    """What a run is to train on all rows; None for an ordinary run.
+
+    Args:
+        config: The stage's settings.
+        inputs: Name to path of everything that it reads.
+
+    Raises:
+        ArtefactError: If an ordinary run reads what has seen the rows held out, or the chosen checkpoint is no
+            result of validation.
+        ConfigError: If the chosen checkpoint was trained with other settings.
+    """
+    if not (isinstance(config, RefittableConfig) and config.refit):
+        _check_unseen(config, inputs)
+        return None
+    chosen = inputs["refit"]
+    manifest = read_manifest(chosen)
+    if is_refit(manifest):
+        raise ArtefactError(
+            f"{chosen}: is itself trained on all rows; give refit the checkpoint that validation chose."
+        )
+    _check_settings(config, inputs, chosen, manifest)
+    start = inputs.get("checkpoint")
+    if start is not None and refitted_behind(start) is None:
+        raise ArtefactError(
+            f"{start}: was not trained on all rows, so the run would begin without those of valid and test. Refit it "
+            "first, and give checkpoint its refit."
+        )
+    found = Refit(chosen, best_epoch(chosen, manifest))
+    logger.info("Training on all rows, for %.2f epochs as %s, without validation.", found.epochs, chosen)
+    return found
+
+
+def _check_unseen(config: RunConfig, inputs: Mapping[str, Path]) -> None:
+    """Check that nothing which an ordinary run reads has seen the rows held out, a pretrained model included."""
+    for path in [*inputs.values(), *(Path(value) for value in [getattr(config, "model", "")] if is_artefact(value))]:
+        try:
+            require_held_out(path)
+        except ArtefactError as error:
+            raise ArtefactError(f"{error} A run that validates cannot begin with it; only a refit can.") from None
+
+
+def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path, manifest: Mapping[str, Any]) -> None:
+    """Check that the settings are those that validation chose.
+
+    Raises:
+        ConfigError: Naming the first that differ.
+    """
+    then, now = manifest.get("settings", {}), to_plain(config.deciding())
+    if then.keys() != now.keys():
+        raise ConfigError(
+            f"{chosen}: was made by another stage, or by an older version; give refit a checkpoint of this stage."
+        )
+    differences = [
+        f"{name} (there {then[name]!r}, here {value!r})"
+        for name, value in now.items()
+        if name not in _FREE and then[name] != value
+    ]
+    differences += [f"{name} ({words})" for name, words in _different_inputs(inputs, manifest["inputs"]).items()]
+    if differences:
+        more = len(differences) - _NAMED
+        said = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        raise ConfigError(
+            f"{chosen}: was trained with other settings, {said}. A refit takes those that validation chose: give the "
+            "--config that it was trained with."
+        )
+
+
+def _different_inputs(inputs: Mapping[str, Path], then: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Inputs that one run has and the other has not, and a wording that is another one.
+
+    Data, SIDs and a teacher may be newer ones.
+    """
+    found = {name: "given there, not here" for name in then if name not in inputs}
+    found |= {name: "given here, not there" for name in inputs if name not in then and name != "refit"}
+    if "wording" in inputs and "wording" in then and file_sha256(inputs["wording"]) != then["wording"]["sha256"]:
+        found["wording"] = "another text"
+    return found
+
+
+def best_epoch(chosen: Path, manifest: Mapping[str, Any]) -> float:
+    """After how many epochs the weights of a checkpoint stood.
+
+    Raises:
+        ArtefactError: If validation chose no step of its run.
+    """
+    step = manifest["counts"].get("best_step")
+    log = read_json(chosen / LOG_FILE) if (chosen / LOG_FILE).is_file() else []
+    epochs = [row["epoch"] for row in log if row["step"] == step]
+    if not step or not epochs:
+        raise ArtefactError(
+            f"{chosen}: no step of its run was better than its beginning, so there is nothing to train as it was. "
+            "Refit what it began with."
+        )
+    return float(epochs[0])
+
+
+def without_validation(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a trainer (`minionerec.training.run.trainer_arguments`) that measures and chooses nothing."""
+    chooses = ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better")
+    kept = {name: value for name, value in arguments.items() if name not in chooses}
+    return {**kept, "eval_strategy": "no"}
+
+
+# How a training stage ends: the best weights as a checkpoint, with what was measured.
+
+_BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a run's checkpoint lies, and what it measured.
+
+    Attributes:
+        output: Checkpoint directory.
+        counts: The manifest's counts: examples, steps, parameters, best validation figures.
+        fresh: False where an earlier run with the same settings and inputs had already made it.
+    """
+
+    output: Path
+    counts: dict[str, Any]
+    fresh: bool
+
+    def lines(self) -> list[str]:
+        """Where the checkpoint lies, and of a refit what it is for."""
+        said = ["trained on all rows: for service, and not to be measured"] if self.counts.get("refit") else []
+        return [*said, f"checkpoint: {self.output}"]
+
+
+def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
+    """Go back to the starting weights where no later validation beat the one before the first step.
+
+    Args:
+        trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
+        checkpoint: What it began with.
+    """
+    state = trainer.state
+    start = next(row["eval_ndcg@10"] for row in state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
+    if state.best_metric is None or start >= state.best_metric:
+        logger.warning(
+            "Training did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
+            "of %s. Try a lower learning rate, a higher beta, or another reward or other negatives.",
+            start,
+            state.best_metric,
+            checkpoint,
+        )
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model.load_state_dict(load_bundle(checkpoint, dtype=model.dtype).model.state_dict())
+        state.best_global_step, state.best_metric = 0, start
+
 
 # Trainers' checkpoints: which of them a kill left whole.
 
@@ -135,7 +488,6 @@ def check_builds() -> None:
 
 def _locks() -> Iterator[Path]:
     """The locks of the builds that this process could wait for."""
-    import torch
     from torch.utils.cpp_extension import get_default_build_root
 
     told = os.environ.get("TORCH_EXTENSIONS_DIR")
@@ -150,12 +502,11 @@ def _locks() -> Iterator[Path]:
 
 def _is_held(lock: Path) -> bool:
     """Whether a process that can be looked at has the file open; where the system shows none, nobody has."""
-    wanted = str(lock.resolve())
-    for folder in Path("/proc").glob("[0-9]*/fd"):
+    for process in psutil.process_iter():
         try:
-            if any(os.readlink(link) == wanted for link in folder.iterdir()):
+            if any(file.path == str(lock.resolve()) for file in process.open_files()):
                 return True
-        except OSError:  # another user's, or it has just ended
+        except psutil.Error:  # another user's, or it has just ended
             continue
     return False
 
@@ -197,13 +548,14 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "data_seed": config.seed,
         "disable_tqdm": not sys.stderr.isatty(),
         "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
-        **tracker_arguments(config),
+        "report_to": list(config.report_to),
+        "run_name": config.output,
+        "project": PROJECT,
         "dataloader_pin_memory": torch.cuda.is_available(),
     }
 
 
 C = TypeVar("C", bound=RunConfig)
-logger = get_logger(__name__)
 _ROWS = "rows"
 
 
@@ -305,10 +657,42 @@ class TrainingRun:
             wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
-        """Write the best model, see `finish_run`; of a refit the last one, see `finish_refit`."""
+        """Write the best model as a checkpoint artefact (first process), of a refit the last one, and keep the state.
+
+        Args:
+            trainer: A trainer that has run.
+            bundle: What belongs to the model.
+            counts: Numbers of the stage's own, for the manifest.
+        """
+        state, log = trainer.state, trainer.state.log_history
+        counts = {**counts, "steps": state.global_step}
         if self.refit is not None:
-            return finish_refit(trainer, bundle, self.config, self.work, counts)
-        return finish_run(trainer, bundle, self.config, self.work, counts)
+            counts |= {"epochs": state.epoch, "refit": True}
+        else:
+            rows = (row for row in log if row["step"] == state.best_global_step)
+            # A resumed run reads them in this order.
+            best = {name: value for row in rows for name, value in sorted(row.items()) if name in _BEST}
+            counts |= {"best_step": state.best_global_step, "best": best}
+        if not is_main_process():
+            return TrainingResult(self.work.stage.output, counts, fresh=True)
+        trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
+        with self.work.finish(
+            seed=self.config.seed,
+            counts={**counts, **bundle_counts(trained)},
+            keep_state=self.config.keep_state and self.refit is None,
+        ) as place:
+            write_model_files(trained, place)
+            if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
+                card = model_card(
+                    trained, stage=str(self.work.stage.name), settings=self.config.deciding(), counts=counts
+                )
+                (place / CARD_FILE).write_text(card, encoding="utf-8")
+            (place / LOG_FILE).write_text(training_log(log), encoding="utf-8")
+        if self.refit is not None:
+            logger.info("Trained on all rows for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
+        else:
+            logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, counts["best"])
+        return TrainingResult(self.work.stage.output, counts, fresh=True)
 
 
 def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:

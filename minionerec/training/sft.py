@@ -34,25 +34,20 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
+from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
-from minionerec.training.finish import TrainingResult
-from minionerec.training.lora import lora_config, plain_model
 from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length
-from minionerec.training.plan import StepPlan, plan_steps
+from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length, picked_logits
 from minionerec.training.rows import TokenizedExamples, tokenise_examples, training_rows
-from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.shared_prefix import picked_logits
+from minionerec.training.run import StepPlan, TrainingResult, TrainingRun, plan_steps, run_training
 from minionerec.training.stream.build import disk_rows
 from minionerec.training.stream.disk import DiskRows
 from minionerec.training.stream.sampler import BlockSampler
-from minionerec.training.trainer import RankingEvaluation
-from minionerec.training.validation import validation_set
+from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
 
 # Distillation: a catalogue model as the teacher of a language model.
 #

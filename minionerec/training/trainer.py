@@ -3,26 +3,172 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerControl, TrainingArguments
+import torch
+from accelerate import Accelerator
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
+from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.records import NO_CLOCK, Clock
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.decoding.decoder import decode_prompts, target_ranks
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import RunConfig
-from minionerec.training.lora import plain_model
-from minionerec.training.refit import StopAt
-from minionerec.training.validation import ValidationSet, rank_validation
 
 logger = get_logger(__name__)
 
+# Validation by ranking: held-out prompts answered by the evaluator's own decoder during training.
+
+_METRICS = ("NDCG@10", "HR@10", "HR@1")
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Prompts whose targets are ranked at each validation.
+
+    Attributes:
+        prompts: Token ids of each prompt.
+        targets: int64 (R,), number of each target in the trie.
+        trie: SIDs, or titles, of the catalogue.
+        num_beams: Beam width.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    targets: np.ndarray
+    trie: Trie
+    num_beams: int
+
+
+def validation_set(
+    config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
+) -> ValidationSet | None:
+    """A fixed random sample of validation rows for ranking.
+
+    Args:
+        config: How many rows (-1 for all, 0 for none), the beam width, and the seed of the sample.
+        bundle: Tokenizer, SIDs and prompt length.
+        builder: Makes the prompts.
+        trie: SIDs, or titles, of the catalogue.
+        numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
+    """
+    if config.eval_rows == 0:
+        return None
+    examples = builder.build(bundle.task, "valid")
+    if 0 < config.eval_rows < len(examples):
+        chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_rows])
+        examples = [examples[place] for place in chosen]
+    prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
+    numbers = bundle.table.sid_numbers if numbers is None else numbers
+    targets = numbers[[example.target for example in examples]]
+    return ValidationSet(prompts, targets, trie, config.eval_beams)
+
+
+def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
+    """NDCG@10, HR@10 and HR@1 of the evaluator's own decoder on a validation set, its rows shared among processes."""
+    mine = slice(accelerator.process_index, None, accelerator.num_processes)
+    with accelerator.autocast():
+        sids, _ = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
+    ranks = target_ranks(sids, validation.targets[mine])
+    values = ranking_metrics(ranks, (1, 10))
+    sums = torch.tensor([*(values[name].sum() for name in _METRICS), len(ranks)], dtype=torch.float32)
+    *totals, rows = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
+    return {name.lower(): total / rows for name, total in zip(_METRICS, totals, strict=True)}
+
+
+# LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
+
+
+def lora_config(bundle: Bundle, rank: int) -> Any:
+    """What peft is to train: every linear map but the head by updates of a rank, and the SID tokens' rows.
+
+    The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
+
+    Args:
+        bundle: The model, and the SID tokens it is to learn.
+        rank: Rank of the updates.
+
+    Raises:
+        ConfigError: If peft is not installed.
+    """
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise ConfigError(
+            f"lora_rank is {rank}, which needs peft: install minionerec[peft], or set lora_rank to 0."
+        ) from None
+    model: Any = bundle.model
+    matrices = [model.get_input_embeddings()]
+    if model.get_output_embeddings().weight is not matrices[0].weight:
+        matrices.append(model.get_output_embeddings())
+    names = [name.rsplit(".", 1)[-1] for name, module in model.named_modules() if any(module is m for m in matrices)]
+    rows = sorted(int(i) for i in bundle.code_ids[bundle.code_ids >= 0])
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules="all-linear",
+        trainable_token_indices=dict.fromkeys(names, rows),
+    )
+
+
+def plain_model(model: Any) -> PreTrainedModel:
+    """The language model itself, with its updates in place where it has some."""
+    plain: PreTrainedModel = model.get_base_model() if _has_updates(model) else model
+    return plain
+
+
+def merged_model(model: Any) -> PreTrainedModel:
+    """The language model with its updates added to its weights, where it has some: an ordinary model again."""
+    merged: PreTrainedModel = model.merge_and_unload() if _has_updates(model) else model
+    return merged
+
+
+def _has_updates(model: Any) -> bool:
+    if not is_peft_available():
+        return False
+    from peft import PeftModel
+
+    return isinstance(model, PeftModel)
+
+
 # `train_loss` is the mean since the process began, so it differs where a run was cut off.
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
+
+
+class StopAt(TrainerCallback):
+    """Ends a run after a number of steps, with a checkpoint, whatever its schedule would go on to.
+
+    Args:
+        step: The last step.
+    """
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """End the run where it is time."""
+        if state.global_step >= self.step:
+            control.should_training_stop = control.should_save = control.should_log = True
+        return control
 
 
 class RankingEvaluation(Trainer):

@@ -1,4 +1,4 @@
-"""The demo's language model against the strongest baseline: the recipe's own steps, with three epochs of eight."""
+"""The demo's language model against the strongest baseline: the recipe's own steps, each training shorter."""
 
 import logging
 from dataclasses import replace
@@ -12,15 +12,15 @@ from minionerec.core.artefacts import read_json
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SHORTER = {
-    "catalogue": {"evals_per_epoch": 1 / 8, "eval_rows": 200},
-    "sft": {"epochs": 3, "evals_per_epoch": 1 / 3, "eval_rows": 200},
+    "catalogue": {"towers": 1, "epochs": 8, "evals_per_epoch": 1 / 8, "eval_rows": 200},
+    "sft": {"variants": 14, "batch_size": 32, "device_batch_size": 32, "evals_per_epoch": 1, "eval_rows": 200},
     "eval_sft": {"beams": 20, "ks": [10], "resamples": 100, "batch_size": 256},
 }
 STEPS = ["corpus", "sids", "catalogue", "sft", "eval_sft"]
 
 
 def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
-    """Strongest is the baseline that is best on validation; with all epochs and three seeds the lead is .016."""
+    """Strongest is the baseline that is best on validation; of the recipe as it is and three seeds the lead is .018."""
     monkeypatch.chdir(tmp_path)
     before = logging.getLogger("transformers").level
     steps = {Path(step.settings.output).name: step for step in plan_of("demo").values() if step.output}
@@ -33,5 +33,5 @@ def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
     measured = read_json(place / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     language, strongest = ndcg.pop("beam search"), read_json(place / "baselines.json")["strongest"]
-    assert ndcg[strongest] + 0.005 < language  # it is .0077 above when all that is random is as here
-    assert max(ndcg.values()) + 0.004 < language  # .0066 above EASE, which is ahead of the strongest on these examples
+    assert ndcg[strongest] + 0.005 < language  # it is .0088 above when all that is random is as here
+    assert max(ndcg.values()) + 0.004 < language  # .0077 above EASE, which is ahead of the strongest on these examples

@@ -3,21 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import random_trie, tiny_model
+from support.decoding import exact_prompts, random_trie, tiny_model
 from support.devices import CPU, TIGER, catalogue, same_lists, shop_of
+from support.scripts import benchmark
 
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.tiger import build_tiger
-from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_prompts
-from minionerec.models.decoding.exact import exact_prompts, exact_search
+from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.leaves import LeafModel
-from minionerec.models.decoding.mixture import Mixture, rerank
-from minionerec.models.decoding.sampling import sample_search
-from minionerec.models.decoding.stock import stock_search
+from minionerec.models.decoding.leaves import LeafModel, Mixture, rerank
 from minionerec.models.decoding.trie import Trie
 
+stock_search = benchmark("stock").stock_search
 K = 12
 
 

@@ -16,13 +16,11 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.catalogue.sampling import Sampler
-from minionerec.training.grpo.loss import policy_loss
-from minionerec.training.grpo.scoring import completion_logps, make_groups
-from minionerec.training.packing import TreeCollator
+from minionerec.training.config import TigerTrainConfig
+from minionerec.training.grpo.loss import completion_logps, make_groups, policy_loss
+from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_logps
 from minionerec.training.sft import Teacher, soften
-from minionerec.training.shared_prefix import picked_logits, shared_prefix_logps
-from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.stage import adafactor, collate, row_losses
+from minionerec.training.tiger import adafactor, collate, row_losses
 
 SIZE = 64
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.decoding import exact_prompts
 from support.devices import CPU, all_finite, same_lists
 from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
 
@@ -15,26 +16,24 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
-from minionerec.models.decoding.exact import exact_prompts
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.order import VARIABLE
+from minionerec.models.nn.device import VARIABLE
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.dpo.stage import run_dpo
+from minionerec.training.config import DpoConfig, TigerTrainConfig
+from minionerec.training.dpo import run_dpo
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
-from minionerec.training.tiger.config import TigerTrainConfig
-from minionerec.training.tiger.stage import run_tiger
+from minionerec.training.tiger import run_tiger
 
 SHORT = {"epochs": 2, "evals_per_epoch": 2}
 

@@ -23,7 +23,7 @@ from minionerec.core.settings import parse_settings
 from minionerec.data.times import NO_TIME, row_times
 from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import CatalogueItems
-from minionerec.reports.experiment_log.config import ExperimentLogConfig
+from minionerec.reports.config import ExperimentLogConfig
 
 N_ITEMS, N_ROWS = 8, 24
 SUFFIXES = {".csv": mutate.spoil_text(","), ".tsv": mutate.spoil_text("\t"), ".parquet": mutate.spoil_parquet}

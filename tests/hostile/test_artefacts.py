@@ -100,12 +100,12 @@ def test_two_sids_that_change_places_are_noticed(shop, tmp_path):
     assert "sft/index.json: differs" in stage(place, "eval-beam", "--output", "new").said
 
 
-@pytest.mark.parametrize("name", ["calc-level", "compare"])
+@pytest.mark.parametrize("name", ["calc-level", "report"])
 def test_pages_read_nothing_that_was_changed(shop, tmp_path, name):
     place = copied(shop, tmp_path / "shop")
     flip(place / "predictions/predictions.parquet")
-    words = {"calc-level": ["--predictions", "predictions"], "compare": ["--runs", "sft=predictions"]}[name]
-    assert "predictions.parquet: differs" in command(place, name, *words).said
+    words = {"calc-level": ["predictions"], "report": ["sft=predictions", "--layout", "comparison"]}[name]
+    assert "predictions.parquet: differs" in command(place, name, "--predictions", *words).said
 
 
 def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):

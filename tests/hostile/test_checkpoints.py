@@ -17,8 +17,7 @@ from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import load_pretrained
 from minionerec.models.backbone.bundle import load_bundle, write_model_files
 from minionerec.models.sequential import MODEL_KIND
-from minionerec.models.sequential.registry import build_model
-from minionerec.models.sequential.saved import load_sequential, save_sequential
+from minionerec.models.sequential.registry import build_model, load_sequential, save_sequential
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.sid_trie import check
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser

@@ -121,7 +121,7 @@ def test_a_collapsed_level_is_a_warning(tmp_path, caplog):
     assert "Level a has collapsed: 40 of 60 items share one code. Lower dimensions" in caplog.text
 
 
-SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 20, "train_batch": 32}
+SMALL_VAE = {"epochs": 20, "train_batch": 32}
 
 
 @pytest.mark.parametrize("method", ["balanced_kmeans", "opq", "rq_vae", "rq_vae_plus"])
@@ -134,7 +134,7 @@ def test_other_methods_same_seed_same_bytes(shop, tmp_path, method):
         assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
     assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
     assert one.table.n_unique == 120
-    width = {"balanced_kmeans": 16, "opq": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
+    width = {"balanced_kmeans": 16, "opq": 16, "rq_vae": 32, "rq_vae_plus": 16}[method]
     assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
     assert one.table.levels == (8 if method == "opq" else 3)
     if method.startswith("rq_vae"):

@@ -19,7 +19,7 @@ from minionerec.sid.quantiser import Quantiser
 from minionerec.sid.table import SidTable
 
 ITEMS = 600
-SMALL_VAE = {"hidden_sizes": [16], "latent_size": 4, "epochs": 10, "train_batch": 32}
+SMALL_VAE = {"epochs": 10, "train_batch": 32}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from support.commands import command
 from support.evaluation import config as eval_config
 from support.pages import Page
-from support.runs import write_run
+from support.runs import recommenders_of, write_run
 
 from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -23,8 +23,7 @@ from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.reports.compare import run_compare
-from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
+from minionerec.reports.config import LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
@@ -97,7 +96,7 @@ def section_of(markdown, title="## By kind of row"):
 
 def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
     result = run_report(report(times="times.csv"))
-    kept = json.loads(Path("report/metrics.json").read_text())
+    kept = recommenders_of("report")
     part = part_of(kept["later one"]["slices"], "time", "later")
     mine, first = values("later"), values("batch")
     assert (part["rows"], part["share"]) == (40, pytest.approx(1 / 3))
@@ -110,21 +109,22 @@ def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
     low, high = part_of(kept["batch"]["slices"], "time", "later")["metrics"]["NDCG@10"][2:]
     share = 100 * first[~LATE].sum() / first.sum()
     assert (
-        f"* {share:.0f} % of the NDCG@10 of batch comes from 67 % of the rows, those whose target has the time of the "
-        f"newest history item: it is {first[~LATE].mean():.4f} there, and {first[LATE].mean():.4f} [{low:.4f}, "
+        f"* {share:.0f} % of the NDCG@10 of batch comes from 67 % of the examples, those whose target has the time of "
+        f"the newest history item: it is {first[~LATE].mean():.4f} there, and {first[LATE].mean():.4f} [{low:.4f}, "
         f"{high:.4f}] on those whose target came later than the newest history item."
     ) in text
-    assert 'Of batch and "later one", batch has the highest NDCG@10 over all rows; on rows whose target came' in text
-    assert f'"later one" is ahead of it by {gap.difference:.4f} [{gap.low:.4f}, {gap.high:.4f}]' in text
-    assert "| time | same moment | 80 67 % |" in text and "|  | later | 40 33 % |" in text
-    assert "same moment" in Page(result.html.read_text()).text
+    assert 'Of batch and "later one", batch has the highest NDCG@10 over all examples; on examples whose target' in text
+    shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+    assert f'"later one" is ahead of it: {shown}' in text and f"| {shown}, p = {gap.p:.3f} |" in text
+    assert "| time: same moment | 80 67 % |" in text and "| … later | 40 33 % |" in text
+    assert "time: same moment" in Page(result.html.read_text()).text
 
 
 def test_without_times_the_other_kinds_are_shown(shop, caplog):
     with caplog.at_level(logging.WARNING):
         result = run_report(report(times="nowhere.csv"))
     assert "nowhere.csv: no such file; the report does not tell rows apart by time" in caplog.text
-    kept = json.loads(Path("report/metrics.json").read_text())
+    kept = recommenders_of("report")
     groups = list(dict.fromkeys(part["group"] for part in kept["batch"]["slices"]))
     assert groups == ["pair", "reverse", "repeat", "target", "history"]
     text = section_of(result.markdown.read_text())
@@ -132,7 +132,7 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
     few = part_of(kept["batch"]["slices"], "repeat", "target is in the history")
     assert few["rows"] < 30 and few["metrics"] == {}
     assert (
-        f"| repeat | target is in the history | {few['rows']} " in text
+        f"| repeat: target is in the history | {few['rows']} " in text
         and "fewer than 30 rows, or users where these are drawn" in text
     )
     assert run_report(report(times="nowhere.csv")).up_to_date
@@ -143,54 +143,33 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
 
 def test_a_report_without_kinds(shop):
     assert "By kind" not in run_report(report(slices=False)).markdown.read_text()
-    assert "slices" not in json.loads(Path("report/metrics.json").read_text())["batch"]
-
-
-def test_a_lead_that_only_rows_of_the_same_moment_make(shop):
-    """Over all rows the first is ahead, on later rows it is not: said, with the difference."""
-    table = SidTable.load_index("sids", shop.items["item_id"].tolist())
-    ranks = sid_ranks(Predictions.load("batch"))
-    other = lists(shop.test, table, np.where(LATE, ranks, ranks + 2))
-    other.save("other", config={}, inputs={}, counts={"beams": 12})
-    markdown = run_report(report(predictions={"batch": "batch", "other": "other"}, times="times.csv"))
-    text = section_of(markdown.markdown.read_text())
-    assert (
-        "Of batch and other, batch has the highest NDCG@10 over all rows, and no kind of row shows another of them"
-        in text
-    )
-    assert (
-        "No lead over the next, other, can be shown on rows whose target came later than the newest history item, "
-        "+0.0000 [+0.0000, +0.0000]."
-    ) in text
+    assert recommenders_of("report")["batch"]["slices"] == []
 
 
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
     text = section_of(run_report(report(predictions=predictions, times="times.csv")).markdown.read_text())
-    assert "| time | same moment | later |" in text and "NDCG@10, each minus m0 by kind of row: time." in text
-    assert "| rows | 80 67 % | 40 33 % |" in text.replace("<br>", " ")
+    assert "|  | time: same moment | time: later |" in text and "NDCG@10, each minus m0 by kind of row." in text
+    assert "| rows | 80 67 % | 40 33 % |" in text
 
 
 def compare(**changes):
-    settings = {"runs": RUNS, "level": "sid", "metrics": ["NDCG@10", "HR@10"], "resamples": 100}
-    return CompareConfig(**{**settings, "slices": True, "corpus": "corpus", **changes})
+    settings = {"layout": "comparison", "level": "sid", "metrics": ["NDCG@10", "HR@10"], "resamples": 100}
+    return ReportConfig(**{**settings, "predictions": RUNS, "corpus": "corpus", **changes})
 
 
 def test_a_comparison_by_kind(shop):
-    result = run_compare(compare(times="times.csv", output="table"))
-    lines = result.splits["test"]
-    part = part_of(lines[1]["slices"], "time", "same moment")
+    result = run_report(compare(times="times.csv", output="table"))
+    found = recommenders_of("table")["later one"]["slices"]
+    part = part_of(found, "time", "same moment")
     assert part["metrics"]["NDCG@10"][0] == pytest.approx(values("later")[~LATE].mean())
     assert part["against"]["HR@10"][0] == 0.0
-    assert "## By kind of row: test rows, sid level" in result.markdown
     assert (
-        "NDCG@10, each minus batch by kind of row." in result.markdown
-        and "|  |  | rows | later one |" in result.markdown
+        "## test rows: By kind of row" in result.table and "NDCG@10, each minus batch by kind of row." in result.table
     )
-    assert read_json(Path("table/comparison.json"))["test"][0]["slices"] == lines[0]["slices"]
-    assert set(read_json(Path("table/manifest.json"))["inputs"]) == {"corpus", "times", "runs batch", "runs later one"}
-    plain = run_compare(compare(slices=False, corpus=""))
-    assert "slices" not in plain.splits["test"][0] and "By kind" not in plain.markdown
+    inputs = {"corpus", "times", "predictions batch", "predictions later one"}
+    assert set(read_json(Path("table/manifest.json"))["inputs"]) == inputs
+    assert "By kind" not in run_report(compare(corpus="")).table
 
 
 def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
@@ -201,27 +180,25 @@ def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
     split = read_split("data.txt", PROTOCOLS["a"])
     ranks = rng.integers(1, 20, (2, 70))
     write_run(Path("runs"), ranks, split.targets("test"), valid=False)
-    settings = {"runs": {"mine": "runs"}, "level": "item", "corpus": "data.txt"}
-    line = run_compare(compare(**settings, protocol="a")).splits["test"][0]
-    part = part_of(line["slices"], "pair", "did not")
+    settings = {"predictions": {"mine": "runs"}, "level": "item", "corpus": "data.txt", "protocol": "a"}
+    found = run_report(compare(**settings)).metrics["splits"]["test"]["recommenders"]["mine"]
+    part = part_of(found["slices"], "pair", "did not")
     histories, targets = split.histories("test"), split.targets("test")
     pairs = {pair for items in histories for pair in pairwise(items[:-1])}
     where = np.array([(items[-1], target) not in pairs for items, target in zip(histories, targets, strict=True)])
     assert part["rows"] == where.sum()
-    found = np.stack([ranking_metrics(row, [10])["NDCG@10"][where] for row in ranks])
-    assert part["metrics"]["NDCG@10"][:2] == [pytest.approx(found.mean()), pytest.approx(found.mean(1).std(ddof=1))]
+    values = np.stack([ranking_metrics(row, [10])["NDCG@10"][where] for row in ranks])
+    assert part["metrics"]["NDCG@10"][:2] == [pytest.approx(values.mean()), pytest.approx(values.mean(1).std(ddof=1))]
     Path("data.txt").write_text("\n".join(sequences[1:]) + "\n")
-    with pytest.raises(ArtefactError, match=r"mine: its 70 test rows are not the 69 of data\.txt \(protocol a\)"):
-        run_compare(compare(**settings, protocol="a"))
+    with pytest.raises(ArtefactError, match=r"\(mine\): 70 rows, but the test split of data\.txt has 69"):
+        run_report(compare(**settings))
 
 
 def test_what_kinds_in_a_comparison_need(shop):
-    with pytest.raises(ConfigError, match="slices is true, but corpus is empty"):
-        compare(corpus="")
+    with pytest.raises(ConfigError, match=r"times is 'times\.csv', but corpus is empty"):
+        compare(corpus="", times="times.csv")
     with pytest.raises(ConfigError, match=r"items is 'titles\.json', but a corpus has its own titles"):
         compare(items="titles.json")
-    with pytest.raises(ArtefactError, match=r"nowhere\.csv: no such file"):
-        run_compare(compare(times="nowhere.csv"))
 
 
 def test_levels_by_kind_as_a_user_asks(shop, tmp_path):

@@ -27,10 +27,10 @@ from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.sid.table import SidTable
-from minionerec.training.dpo import stage
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.dpo.stage import SidDpoTrainer, completion_sums, run_dpo
-from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training import dpo
+from minionerec.training.config import DpoConfig
+from minionerec.training.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
+from minionerec.training.grpo.rollouts import grpo_rows
 from minionerec.training.sft import run_sft
 
 
@@ -131,7 +131,7 @@ def test_popular_sids_are_drawn_more_often(trained, tmp_path):
     targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
     corpus = replace(corpus, train=replace(corpus.train, targets=targets))
     rows = grpo_rows(builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99)
-    of_epoch = stage.negatives_of(config, None, bundle, corpus, rows, None)
+    of_epoch = negatives_of(config, None, bundle, corpus, rows, None)
     drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
     popular = bundle.table.sid_numbers[0]
     assert 0.5 < (drawn == popular).mean() < 0.9
@@ -206,6 +206,6 @@ def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):
 def test_a_catalogue_model_is_refused(trained, tmp_path, monkeypatch):
     bundle = load_bundle(trained / "sft")
     other = replace(bundle, model=CatalogueModel.__new__(CatalogueModel))
-    monkeypatch.setattr(stage, "load_bundle", lambda *_, **__: other)
+    monkeypatch.setattr(dpo, "load_bundle", lambda *_, **__: other)
     with pytest.raises(ConfigError, match=r"is a catalogue model.*minionerec train-catalogue --objective"):
         run_dpo(dpo_config(trained, output=str(tmp_path / "bad")))

@@ -191,8 +191,6 @@ def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
         asked(shop, tmp_path, ranker="my_own.make")
     with pytest.raises(ConfigError, match="is no checkpoint, so nothing is searched; leave it out"):
         run_eval(asked(shop, tmp_path, checkpoint=assistant(shop)))
-    with pytest.raises(ConfigError, match=r"Mixture cannot generate, so stock search does not apply. Take search beam"):
-        run_eval(asked(shop, tmp_path, search="stock", restart=True))
     with pytest.raises(ArtefactError, match=r"was not trained on .*corpus"):
         other = Corpus.load(shop / "corpus")
         replace(other, test=other.test.take(slice(9))).save(tmp_path / "other", config={}, inputs={})

@@ -15,7 +15,6 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers.candidates import ranked_items
 from minionerec.sid.table import SidTable
@@ -53,7 +52,7 @@ def test_parquet_and_published_json_tell_the_same(made):
 POISON = {"do_sample": True, "top_k": 1, "temperature": 0.7, "top_p": 0.1, "repetition_penalty": 5.0, "num_beams": 3}
 
 
-@pytest.mark.parametrize("search", ["beam", "exact", "stock"])
+@pytest.mark.parametrize("search", ["beam", "exact"])
 def test_a_poisoned_generation_config_changes_nothing(made, tmp_path, search):
     clean = run_eval(config(made, search=search, output=str(tmp_path / "clean"))).output / "predictions.parquet"
     before = json.loads((made / "checkpoint" / "generation_config.json").read_text())
@@ -86,24 +85,6 @@ def test_exact_search_finds_what_a_beam_as_wide_as_the_catalogue_finds(made, tmp
         run_eval(config(made, search="exact", beams=2, ks=[1, 2], output=str(tmp_path / "b"))).output
     )
     assert [row[: len(few)] for row, few in zip(exact.items, best.items, strict=True)] == best.items
-
-
-@pytest.mark.parametrize("beams", [1, 3, 5])
-@pytest.mark.parametrize("score_end", [False, True])
-def test_stock_search_gives_the_lists_of_ours(made, tmp_path, beams, score_end):
-    settings = {"beams": beams, "ks": [1], "score_end": score_end}
-    checkpoint = made / "checkpoint"
-    if score_end:
-        wording = {"wording.yaml": load_wording("prose").to_yaml()}
-        checkpoint = copy_artefact(checkpoint, tmp_path / "prose", **wording)
-    settings["checkpoint"] = str(checkpoint)
-    ours = Predictions.load(run_eval(config(made, **settings, output=str(tmp_path / "ours"))).output)
-    result = run_eval(config(made, **settings, search="stock", output=str(tmp_path / "stock")))
-    stock = Predictions.load(result.output)
-    assert stock.items == ours.items and stock.sids == ours.sids
-    for one, other in zip(stock.scores, ours.scores, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
-    assert "stock beam search" in result.metrics["recommenders"]
 
 
 def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
@@ -158,7 +139,6 @@ def test_ranked_items():
         ),
         ({"ks": [1, 10]}, ConfigError, r"ks \[1, 10\] with 5 beams: each K must be from 1 to the number of beams"),
         ({"ks": []}, ConfigError, r"ks \[\] with 5 beams"),
-        ({"search": "stock", "scores": "renormalised"}, ConfigError, "search stock knows the full ones alone"),
         ({"checkpoint": ""}, ConfigError, "checkpoint is empty; give --checkpoint a directory, or --ranker"),
         ({"ranker": "no_such.make"}, ConfigError, "there is no module 'no_such'"),
     ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.evaluation import config, copy_artefact
+from support.runs import recommenders_of
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -116,7 +117,8 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
         )
     )
     assert "mine" in page.table
-    assert read_json(tmp_path / "report" / "metrics.json")["mine"]["item"]["HR@1"][0] == ours["item"]["HR@1"][0]
+    found = recommenders_of(tmp_path / "report")["mine"]["metrics"]
+    assert found["item"]["HR@1"]["mean"] == ours["item"]["HR@1"][0]
 
 
 def test_with_sids_items_are_measured_by_them_too(made, mine, tmp_path):

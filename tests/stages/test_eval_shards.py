@@ -12,7 +12,7 @@ from minionerec.core.log import progress
 from minionerec.core.records import read_run_record
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.decoding.fitting import fitting_batch_size
+from minionerec.models.decoding.decoder import fitting_batch_size
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.evaluation import shards

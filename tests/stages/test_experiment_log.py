@@ -21,9 +21,9 @@ from minionerec.core.settings import load_settings
 from minionerec.data.protocols import PROTOCOLS, read_split
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.reports.cells import MINUS
-from minionerec.reports.experiment_log.config import ExperimentLogConfig
-from minionerec.reports.experiment_log.stage import NAME, run_experiment_log
-from minionerec.reports.systems import NOT_COMPARABLE
+from minionerec.reports.config import ExperimentLogConfig
+from minionerec.reports.experiment_log import NAME, run_experiment_log
+from minionerec.reports.sections import NOT_COMPARABLE
 
 
 @pytest.fixture(scope="module")
@@ -60,46 +60,48 @@ def golden_lines(markdown):
     lines = []
     for section, caption, header, rows in tables(markdown):
         name = section.partition(":")[0]
-        if header[0] == "Stage" and "semantic ID" in caption:
-            lines += [[name, "stage", *row] for row in rows]
-        elif "against MiniOneRec (paper)" in caption:
-            lines += [[name, "gap", *row[:5]] for row in rows]
-        elif header[0] == "K":
+        if header[0] == "Recommender" and "by semantic ID" in caption:
+            lines += [[name, "stage", row[0], *row[3:15]] for row in rows if not row[0].startswith("baseline")]
+        elif caption.startswith("Discrepancy"):
+            shown = next(row for row in rows if row[:2] == ["RL (2 epochs)", "MiniOneRec (paper)"])
+            for metric, cell in zip(header[3:], shown[3:], strict=True):
+                if cell != "—":
+                    gap, ours, theirs, relative = re.match(r"(\S+) (\S+) against (\S+), (\S+ %),", cell).groups()
+                    lines.append([name, "gap", metric, theirs, ours, gap, relative])
+        elif header[0] == "K" and "by level" not in caption:
             stage, kind = caption.split(":")[0].split(", ")
             lines += [[name, kind, stage, *row] for row in rows]
-        elif header[0] == "Drop-off at K = 1":
+        elif header[0] == "Drop-off at K = 1" and not header[1].startswith("theirs"):
             lines += [[name, "drop-off", *row] for row in rows]
         elif section == "Across data sets":
             kind = "metric" if header[0] == "Metric" else "level"
             lines += [["Across", kind, *row] for row in rows if row[0] != "Gap"]
-    return sorted(" | ".join(cell.replace(MINUS, "-").replace(" → ", "→") for cell in line) for line in lines)
+    return sorted(" | ".join(cell.replace(MINUS, "-") for cell in line) for line in lines)
 
 
 def test_tables_are_those_of_the_published_log_to_the_digit(published):
     ours = golden_lines((published / f"{NAME}.md").read_text(encoding="utf-8"))
-    theirs = GOLDEN.read_text(encoding="utf-8").splitlines()
-    assert len(theirs) == 82
-    assert ours == sorted(line.replace(" → ", "→") for line in theirs)
+    theirs = GOLDEN.read_text(encoding="utf-8")
+    theirs = re.sub(r"L1 ?→ ?L1\+L2 retention", "L1 → L2 kept", theirs)
+    theirs = re.sub(r"L1\+L2 ?→ ?L1\+L2\+L3 retention", "L2 → L3 kept", theirs)
+    assert len(theirs.splitlines()) == 82
+    assert ours == sorted(theirs.splitlines())
 
 
 def test_the_published_logs_errors_are_mended(published):
     content = json.loads((published / f"{NAME}.json").read_text(encoding="utf-8"))
-    low, high = content["cross"]["gap_range"]["Industrial"]
+    low, high = content["gap_range"]["Industrial"]
     assert (round(100 * low, 1), round(100 * high, 1)) == (-15.5, -12.0)
     markdown = (published / f"{NAME}.md").read_text(encoding="utf-8")
     assert f"| **Gap** | **{MINUS}12.0 % to {MINUS}15.5 %** | **{MINUS}0.2 % to {MINUS}4.8 %** | — | — |" in markdown
-    said = {name: {each["rule"]: each for each in entry["observations"]} for name, entry in content["entries"].items()}
-    assert said["Office"]["stage pattern"]["numbers"]["fall"] == ["HR@10", "HR@20", "HR@50"]
-    text = said["Office"]["stage pattern"]["text"]
-    assert f"9 of 12 metrics rise and 3 fall: HR@10 ({MINUS}0.0014), HR@20 ({MINUS}0.0066)" in text
-    assert said["Industrial"]["stage pattern"]["numbers"]["fall"] == []
-    for name in said:  # what sampling from fewer codes looks like
-        assert said[name]["sharpening"]["numbers"]["k"] == 50
-    assert "about halves" in said["Industrial"]["halving"]["text"]
-    assert "about halves" not in said["Office"]["halving"]["text"]
-    assert said["Industrial"]["verdict"]["text"].startswith("All 6 figures of MiniOneRec (paper) lie outside")
-    rules = [(each["rule"], each["text"].split()[0]) for each in content["cross"]["insight"]]
-    assert rules[-2:] == [("uniform", "Industrial"), ("flat", "Office")]
+    steps = {
+        name: next(each["text"] for each in entry["findings"] if each["rule"] == "steps")
+        for name, entry in content["entries"].items()
+    }
+    assert "Of 13 metrics 10 rise and HR@10, HR@20, HR@50 fall, " in steps["Office"]
+    assert "Of 13 metrics 13 rise, " in steps["Industrial"]
+    beside = [each["text"] for each in content["entries"]["Industrial"]["findings"] if each["rule"] == "published"]
+    assert any(f"all 6 figures {MINUS}15.5 % to {MINUS}12.0 %, 0 inside" in text for text in beside)
 
 
 def test_published_rows_have_their_best_in_bold_and_their_doubtful_cells_marked(published):
@@ -114,7 +116,7 @@ def test_published_rows_have_their_best_in_bold_and_their_doubtful_cells_marked(
 
 def test_a_pending_stage_is_a_dash(published):
     content = json.loads((published / f"{NAME}.json").read_text(encoding="utf-8"))
-    assert content["entries"]["Industrial"]["stages"]["RL (3 epochs)"] is None
+    assert content["entries"]["Industrial"]["recommenders"]["RL (3 epochs)"] == {"baseline": False, "pending": True}
     assert "Industrial: RL (3 epochs) is pending." in content["warnings"]
     assert read_manifest(published)["counts"] == {"entries": 2, "stages": 5, "pending": 1}
 
@@ -140,22 +142,23 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     name = "RL (given session context)"
     run_experiment_log(config({**trained, "stages": {"SFT": "eval_sft", "RL": "told"}}))
     shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
-    assert list(shop["stages"]) == ["SFT", name] and shop["stages"][name]["given"] == ["session context"]
-    assert shop["compared"] == "SFT" and all(each["stage"] != name for each in shop["counterparts"])
-    beside = markdown.split("## Shop: beside the published figures")[1].split("\n## ")[0]
-    assert f"{name}: {NOT_COMPARABLE}." in beside and beside.count("RL (given") == 1
-    assert f"| {name} |" in markdown.split("## Shop: results")[1] and f"{name} minus SFT" in markdown
-    assert all(name not in said["text"] for said in shop["observations"] if said["rule"] in ("verdict", "counterpart"))
+    assert list(shop["recommenders"])[:2] == ["SFT", name]
+    assert shop["recommenders"][name]["given"] == ["session context"]
+    assert shop["compared"] == "SFT" and shop["recommenders"][name]["beside_published"] == []
+    beside = markdown.split("## Shop: Beside the published numbers")[1].split("\n## ")[0]
+    assert beside.index(f"| {NOT_COMPARABLE} |") < beside.index(name) and beside.count("RL (given") == 1
+    assert f"| {name} |" in markdown.split("## Shop: Ranking metrics")[1] and f"{name} minus SFT" in markdown
+    assert all(name not in said["text"] for said in shop["findings"] if said["rule"] == "published")
     run_experiment_log(config({**trained, "stages": {"RL": "told"}}))
     shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
-    assert (shop["compared"], shop["discrepancy"], shop["counterparts"]) == (name, [], [])
-    assert "Discrepancy" not in markdown and f"{name}: {NOT_COMPARABLE}." in markdown
+    assert (shop["compared"], shop["discrepancy"], shop["settings"]) == (name, [], [])
+    assert "Discrepancy" not in markdown and f"| {NOT_COMPARABLE} |" in markdown
 
 
 def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     result = run_experiment_log(config(trained))
     shop = read()["entries"]["Shop"]
-    told = shop["sft"]["SFT"]
+    told = shop["trainings"]["SFT"]
     assert told["parameters"]["Gradient accumulation"] == "16 (1,024 / 16 / 4 processes)"
     assert told["parameters"]["Learning rate"] == "0.0003 (cosine, warm-up 20 steps)"
     assert told["parameters"]["Epochs, at most"] == "10 (stops after 3 validations without a better one)"
@@ -163,7 +166,7 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     assert told["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
     assert told["outcome"]["Duration"] == "50 min 00 s (train 48 min 20 s, validate 1 min 30 s)"
     assert told["outcome"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
-    told = shop["rl"]["RL"]
+    told = shop["trainings"]["RL"]
     assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
     assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
     assert shop["setup"]["Evaluation, SFT"].endswith("0 of 2,400 predictions are no item's SID; took 50 min 00 s")
@@ -171,27 +174,27 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     assert told["outcome"]["Duration"] == "not recorded"
     assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")
     assert shop["setup"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
-    lines = {line.pop("name"): line for line in shop["settings"]}
+    beside = {each["row"]: {line.pop("name"): line for line in each["lines"]} for each in shop["settings"]}
+    assert {each["stage"] for each in shop["settings"]} == {"RL"}
+    lines = beside["MiniOneRec (paper)"]
     assert lines["Backbone"] == {"paper": "unknown", "ours": "Qwen2.5-1.5B-Instruct", "differs": False}
     assert lines["Split and protocol"]["differs"]
-    (sft,) = (each["settings"] for each in shop["counterparts"] if each["stage"] == "SFT")
-    assert not any(line["name"].startswith("RL") for line in sft)
-    assert {line["name"]: line["differs"] for line in sft}["Learning rate after warm-up"]
-    hypothesis = next(each for each in shop["observations"] if each["rule"] == "hypothesis")
-    assert list(hypothesis["numbers"]["differ"]) == ["Split and protocol"]
+    assert [name for name, line in lines.items() if line["differs"]] == ["Split and protocol"]
+    markdown = (result.output / f"{NAME}.md").read_text(encoding="utf-8")
+    assert "| differs |" in next(line for line in markdown.splitlines() if line.startswith("| Split and protocol |"))
     html = (result.output / f"{NAME}.html").read_text(encoding="utf-8")
     page = Page(html)
     assert len(page.ids) == len(set(page.ids)) and "http" not in html
-    assert "Shop: level by level" in " ".join(page.text)
+    assert "Shop: Accuracy by level" in " ".join(page.text)
 
 
 def test_a_source_that_counts_items_is_met_by_our_item_level_figures(trained):
     run_experiment_log(config({**trained, "reference": "lastfm"}))
     shop = read()["entries"]["Shop"]
     ours = {each["metric"]: each["ours"] for each in shop["discrepancy"]}
-    stage = shop["stages"]["RL"]
-    assert shop["reading"] == "item" and stage["reading"] == "sid"
-    assert ours == {name: stage["item"][name] for name in ours} and ours["HR@5"] != stage["HR@5"]
+    found = shop["recommenders"]["RL"]["metrics"]
+    assert shop["reading"] == "item" and shop["levels"] == ["sid", "item"]
+    assert ours == {name: found["item"][name]["mean"] for name in ours} and ours["HR@5"] != found["sid"]["HR@5"]["mean"]
 
 
 def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
@@ -207,11 +210,11 @@ def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
     shop = read()["entries"]["Shop"]
     changed = [{"training": "RL (3 epochs)", "from": "RL", "changed": {"epochs": [2.0, 3.0]}}]
     assert shop["changes"] == changed
-    told = shop["rl"]["RL (3 epochs)"]["outcome"]
+    told = shop["trainings"]["RL (3 epochs)"]["outcome"]
     assert told == {"Status": "in progress, step 1,823 of 2,475", "Results": "pending"}
     markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert "| epochs | 2 | 3 |" in markdown
-    assert "| RL (3 epochs) | — | — |" in markdown
+    assert "| RL (3 epochs) | - | — | — |" in markdown
     before = Path("log", f"{NAME}.md").read_bytes()
     assert config(trained).up_to_date() and run_experiment_log(config(trained)).up_to_date
     assert Path("log", f"{NAME}.md").read_bytes() == before
@@ -234,8 +237,7 @@ def test_what_is_not_there_any_more_is_said(trained):
     run_experiment_log(config(trained))
     found = read()
     assert "Shop: sft, which SFT was made from, is not there as it was; its settings are left out." in found["warnings"]
-    assert found["entries"]["Shop"]["sft"] == {}
-    assert list(found["entries"]["Shop"]["rl"]) == ["RL"]
+    assert list(found["entries"]["Shop"]["trainings"]) == ["RL"]
 
 
 def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monkeypatch):
@@ -251,17 +253,16 @@ def test_sequences_of_a_protocol_without_sids_have_no_level_part(tmp_path, monke
     entry["stages"] = {"SASRec": "sasrec", "FEARec": "fearec", **{f"other {n}": f"other {n}" for n in range(3)}}
     run_experiment_log(config(entry))
     shop = read()["entries"]["Shop"]
-    assert shop["levels"] == {} and shop["stages"]["SASRec"]["reading"] == "item"
-    assert set(shop["stages"]["SASRec"]["sd"]) >= {"HR@10"}
-    assert list(shop["other_trainings"]) == ["SASRec", "FEARec", "other 0", "other 1", "other 2"]
-    assert {step["before"] for step in shop["differences"]} == {"SASRec"}
-    assert [(each["stage"], each["row"]) for each in shop["counterparts"]] == [
-        ("SASRec", "SASRec (published)"),
-        ("FEARec", "FEARec (published)"),
-    ]
-    assert shop["setup"]["Split"] == "B: 5-core, last two out, seen items kept"
+    assert shop["levels"] == ["item"] and shop["recommenders"]["SASRec"]["levels"] is None
+    assert shop["recommenders"]["SASRec"]["metrics"]["item"]["HR@10"]["sd"] > 0
+    assert list(shop["trainings"]) == ["SASRec", "FEARec", "other 0", "other 1", "other 2"]
+    assert {step["minus"] for step in shop["differences"]} == {"SASRec"}
+    beside = {name: [row["row"] for row in of.get("beside_published", ())] for name, of in shop["recommenders"].items()}
+    assert beside["SASRec"] == ["SASRec (published)", "FEARec (published)"]
+    assert beside["FEARec"] == ["FEARec (published)"]
+    assert shop["setup"]["Protocol"] == "B: 5-core, last two out, seen items kept"
     markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
-    assert "level by level" not in markdown and "Across data sets" not in markdown
+    assert "Accuracy by level" not in markdown and "Across data sets" not in markdown
 
 
 def shipped_log():
@@ -275,7 +276,7 @@ def test_the_shipped_log_of_several_data_sets_names_what_recipes_make():
     entries = shipped_log().parsed()
     assert [entry.name for entry in entries] == ["Industrial", "Beauty", "LastFM", "Demo shop"]
     for entry in entries:
-        assert {str(stage.predictions) for stage in entry.stages.values()} <= made, entry.name
+        assert {str(place) for run in entry.stages for place in run.places} <= made, entry.name
 
 
 def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
@@ -310,11 +311,11 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     run_experiment_log(replace(shipped_log(), resamples=50, ks=[1, 5, 10]))
     found = read("runs/log")
     assert list(found["entries"]) == ["Industrial", "Beauty", "LastFM", "Demo shop"]
-    stages = found["entries"]["LastFM"]["stages"]
-    assert [name for name, figures in stages.items() if figures is not None] == ["our baseline", "WEARec"]
+    stages = found["entries"]["LastFM"]["recommenders"].items()
+    assert [n for n, of in stages if not of["pending"] and not of["baseline"]] == ["our baseline", "WEARec"]
     markdown = Path("runs/log", f"{NAME}.md").read_text(encoding="utf-8")
-    assert all(f"## {name}: results" in markdown for name in found["entries"])
-    assert "## Across data sets" in markdown and "| PSWRecV14 | — |" in markdown
+    assert all(f"## {name}: Ranking metrics" in markdown for name in found["entries"])
+    assert "## Across data sets" in markdown and "| PSWRecV14 | - | — | — |" in markdown
     assert "| Industrial | SFT | NDCG@10 | 0.0951 |" in markdown  # the published log's own figure
 
 
@@ -325,7 +326,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
         ({"A": {"corpus": "c"}}, "entries: A: stages is missing"),
         ({"A": {"corpus": "c", "stages": {}}}, "entries: A: stages is missing"),
         ({"A": {"corpus": "c", "stages": ["x"]}}, "entries: A: stages is .*expected a mapping of label to directory"),
-        ({"A": {"corpus": "c", "stages": {"S": 3}}}, "entries: A: stages: S is 3; expected a mapping with predictions"),
+        ({"A": {"corpus": "c", "stages": {"S": 3}}}, "stages: S: predictions is 3; expected a directory"),
         ({"A": {"corpus": "c", "stages": {"S": {"checkpoint": "x"}}}}, "stages: S: predictions is missing"),
         ({"A": {"corpus": "c", "stages": {"S": {"predictions": "x", "chekpoint": "y"}}}}, "unknown key 'chekpoint'"),
         (
@@ -357,6 +358,7 @@ def test_settings_come_from_a_file(trained):
         "output: log\nresamples: 50\nks: [5, 1]\n"
     )
     result = run_experiment_log(load_settings(ExperimentLogConfig, "log.yaml"))
-    assert read()["entries"]["Shop"]["paper"] == {}
-    assert list(read()["entries"]["Shop"]["stages"]["SFT"]["intervals"])[:4] == ["HR@1", "HR@5", "NDCG@1", "NDCG@5"]
+    shop = read()["entries"]["Shop"]
+    assert shop["published"] == []
+    assert list(shop["recommenders"]["SFT"]["metrics"]["sid"]) == ["HR@1", "HR@5", "NDCG@1", "NDCG@5", "MRR@5"]
     assert result.lines()[-1] == f"log: log/{NAME}.html (and .md, .json)"

@@ -1,10 +1,14 @@
 """Export: the files alone, read without the project, give the project's lists."""
 
+import base64
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +253,80 @@ def test_what_is_refused(made, tmp_path):
     with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'checkpoint'"):
         run_export(replace(export_config(made, output=str(tmp_path / "export")), checkpoint=str(made / "corpus")))
     assert not (tmp_path / "export").exists()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's interface that an upload of small files takes."""
+
+    def log_message(self, *_):
+        """Nothing is printed."""
+
+    def do_GET(self):
+        self._answer(404, {"error": "not found"})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = self.path.partition("?")[0]
+        self.server.asked.append((path, self.headers.get("Authorization")))
+        if self.server.refuses:
+            self._answer(403, {"error": "forbidden"})
+        elif path == "/api/repos/create":
+            self.server.made = json.loads(body)
+            self._answer(200, {"url": f"{self.server.url}/me/shop", "name": "me/shop"})
+        elif path.endswith("/preupload/main"):
+            names = [file["path"] for file in json.loads(body)["files"]]
+            files = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+            self._answer(200, {"files": files})
+        elif path.endswith("/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            oid = "0" * 40
+            self._answer(
+                200, {"success": True, "commitOid": oid, "commitUrl": f"{self.server.url}/me/shop/commit/{oid}"}
+            )
+        else:
+            self._answer(200, {})
+
+    def _answer(self, status, content):
+        sent = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+
+@pytest.fixture
+def hub():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    server.asked, server.files, server.made, server.refuses = [], {}, None, False
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub):
+    """Against a server of this machine that answers as the hub does; the files that arrive are the export's own."""
+    words = ["-m", "minionerec", "export", "--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
+    words += ["--output", str(tmp_path / "export"), "--push", "me/shop"]
+    online = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+
+    def push(**more):
+        environment = {**os.environ, **online, **more}
+        return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+
+    done = push()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
+    assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
+    here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
+    assert hub.files == here
+    assert {who for _, who in hub.asked} == {"Bearer hf_secret"}
+    hub.refuses = True
+    refused = push()
+    assert refused.returncode == 2 and "hf_secret" not in refused.stderr
+    assert "me/shop: the export in" in refused.stderr and "run the same command again" in refused.stderr
+    offline = push(HF_HUB_OFFLINE="1")
+    assert offline.returncode == 2 and "could not be uploaded" in offline.stderr

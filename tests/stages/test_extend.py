@@ -27,8 +27,8 @@ from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.sft import run_sft
 
 HELD_OUT = np.array([4, 11, 17])

@@ -37,16 +37,17 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.table import SidTable, split_sid
-from minionerec.training.grpo import scoring, stage
-from minionerec.training.grpo.config import GrpoConfig
-from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.config import GrpoConfig
+from minionerec.training.grpo import loss as loss_module
+from minionerec.training.grpo import stage
+from minionerec.training.grpo.rollouts import grpo_rows
 from minionerec.training.grpo.stage import run_grpo, sequential_scorer
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
-from minionerec.training.rewards.advantages import sibling_advantages
+from minionerec.training.rewards import sibling_advantages
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
@@ -96,7 +97,7 @@ def watch(monkeypatch):
     def run(config: GrpoConfig) -> Seen:
         seen = Seen()
         with monkeypatch.context() as patch:
-            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, scoring.shared_prefix_logps
+            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_logps
 
             def spy_make(self, rows):
                 slices = make(self, rows)
@@ -123,7 +124,7 @@ def watch(monkeypatch):
 
             patch.setattr(SidGrpoTrainer, "make_step", spy_make)
             patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)
-            patch.setattr(scoring, "shared_prefix_logps", spy_score)
+            patch.setattr(loss_module, "shared_prefix_logps", spy_score)
             patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
             run_grpo(config)
         return seen

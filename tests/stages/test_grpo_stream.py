@@ -12,7 +12,7 @@ from support.training import builder_of, grpo_config, make_inputs, same_weights,
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.stored import StoredCorpus
-from minionerec.training.grpo.rows import grpo_rows
+from minionerec.training.grpo.rollouts import grpo_rows
 from minionerec.training.grpo.stage import disk_prompts, run_grpo
 from minionerec.training.sft import run_sft
 from minionerec.training.stream import jobs

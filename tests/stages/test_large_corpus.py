@@ -19,7 +19,7 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import chosen_baselines, make_baselines
 from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
-from minionerec.reports import material
+from minionerec.reports import results
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
@@ -60,7 +60,7 @@ def test_an_evaluation_of_a_corpus_on_disk_writes_the_same_bytes(pieces, tmp_pat
     is_on_disk(monkeypatch)
     monkeypatch.setattr(baselines, "_PART", part)
     found = run_eval(config(pieces, slices=True, output=str(tmp_path / "eval"))).output
-    for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "metrics.json", "metrics.txt", "predictions.json"):
+    for name in ("predictions.parquet", FILE, CONSTANTS_FILE, "ranks.parquet", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (pieces / "eval" / name).read_bytes(), name
 
 
@@ -77,10 +77,10 @@ def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeyp
 def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeypatch, ks, sids):
     """The figures are those of a report that makes the lists itself, at smaller cut-offs and without SIDs too."""
     asked = []
-    monkeypatch.setattr(material, "chosen_baselines", counted(asked))
+    monkeypatch.setattr(results, "chosen_baselines", counted(asked))
     taken = report(pieces, tmp_path / "taken", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (0 if sids else 1)  # the evaluation's candidates are SIDs
-    monkeypatch.setattr(material, "find_baseline_lists", lambda *of: None)
+    monkeypatch.setattr(results, "_has_baselines", lambda *of: False)
     own = report(pieces, tmp_path / "own", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (1 if sids else 2)
     assert own.html.read_bytes() == taken.html.read_bytes()
@@ -90,7 +90,7 @@ def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeyp
 def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch):
     """Of fewer candidates, of seen items left out, of another corpus, or with no such file, nothing is taken."""
     asked = []
-    monkeypatch.setattr(material, "chosen_baselines", counted(asked))
+    monkeypatch.setattr(results, "chosen_baselines", counted(asked))
     run_eval(config(pieces, seen="mask", output=str(tmp_path / "masked")))
     assert FILE not in read_manifest(tmp_path / "masked")["files"]
     narrow = run_eval(config(pieces, beams=2, ks=[1, 2], output=str(tmp_path / "narrow"))).output

@@ -15,21 +15,17 @@ from minionerec.core.artefacts import read_manifest, verify_files, write_artefac
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import record_path
 from minionerec.core.settings import load_settings, parse_settings
-from minionerec.core.stages import STAGES
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
-from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
+from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.statistics import paired_bootstrap
-from minionerec.recommend.rankers.baselines import Chosen, TransitionConstants
-from minionerec.reports.cells import MINUS
-from minionerec.reports.leaderboard.config import LeaderboardConfig
-from minionerec.reports.leaderboard.stage import NAME, run_leaderboard
-from minionerec.reports.reference import load_reference
-from minionerec.reports.systems import NOT_COMPARABLE
+from minionerec.reports.config import ReportConfig
+from minionerec.reports.report import run_report
+from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 GOLDEN = ROOT / "tests" / "support" / "leaderboard.md"
-FILES = (f"{NAME}.md", f"{NAME}.html", f"{NAME}.json")
+FILES = ("report.md", "report.html", "metrics.json")
 
 
 def grouped(predictions, names):
@@ -68,12 +64,7 @@ def shop(tmp_path, monkeypatch):
         (fresh / "training_log.json").write_text('[{"epoch": 2.5}]')
     for name, seconds in (("sft-43", 1000.0), ("eval_sft-43", 10.0)):
         record_path(Path(name)).write_text(json.dumps({**RECORD, "seconds": {"all": seconds}}))
-    save(
-        made["other"],
-        "eval_sft-43",
-        inputs,
-        files={"metrics.json": baselines_of(made["what"], table), "baselines.json": CHOSEN.to_json()},
-    )
+    save(made["other"], "eval_sft-43", inputs)
     targets = corpus.test.targets
     ranks = rng.integers(1, 30, (2, len(targets)))
     write_run(Path("sasrec"), ranks, targets, lists=[lists_of(found, targets, 20, 40) for found in ranks])
@@ -94,50 +85,44 @@ def shop(tmp_path, monkeypatch):
     }
 
 
-CHOSEN = Chosen(
-    popularity_half_life=0.1,
-    transitions=TransitionConstants(5, 0.3, 0.1, 0.1),
-    ridge=30.0,
-    examples=100,
-    valid={"popularity": 0.1, "EASE": 0.2},
-    unit="SID",
-)
-
-
-def baselines_of(predictions, table):
-    """What an evaluation writes beside its lists, the baselines being some lists."""
-    found = evaluate_predictions(predictions, [1, 5, 10], resamples=50).to_json()
-    names = ("beam search", "popularity", "most recent items", "transition counts", "EASE")
-    return {"split": "test", "sid_table": table.fingerprint, "recommenders": dict.fromkeys(names, found)}
-
-
 def config(rows, **changes):
     settings = {"corpus": "corpus", "sids": "sids", "reference": "industrial", "ks": [1, 5, 10], "resamples": 100}
-    return LeaderboardConfig(**{"rows": rows, "output": "board", "baseline": "SFT", **settings, **changes})
+    told = {"layout": "leaderboard", "slices": False, "predictions": rows, "output": "board", "baseline": "SFT"}
+    return ReportConfig(**{**told, **settings, **changes})
 
 
 def read(place="board"):
-    return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
+    return json.loads(Path(place, "metrics.json").read_text(encoding="utf-8"))["splits"]["test"]
+
+
+def markdown_of(result):
+    return result.markdown.read_text(encoding="utf-8")
 
 
 def test_the_page_is_the_golden_one(shop):
-    result = run_leaderboard(config(shop))
-    markdown = (result.output / f"{NAME}.md").read_text(encoding="utf-8")
-    ours = markdown[: markdown.index("## Where the numbers come from")]
-    assert ours == GOLDEN.read_text(encoding="utf-8")
+    result = run_report(config(shop))
+    markdown = markdown_of(result)
+    assert markdown[: markdown.index("## Where the numbers come from")] == GOLDEN.read_text(encoding="utf-8")
     verify_files("board")
-    assert read_manifest("board", "leaderboard")["counts"] == {"rows": 120, "recommenders": 8, "pending": 1}
-    html = (result.output / f"{NAME}.html").read_text(encoding="utf-8")
+    counts = read_manifest("board", "report")["counts"]
+    assert (counts["rows"], counts["recommenders"], counts["pending"]) == (120, 8, 1)
+    html = result.html.read_text(encoding="utf-8")
     page = Page(html)
     assert len(page.ids) == len(set(page.ids)) and "http" not in html and "script" not in page.tags
     assert all(link.startswith("#") for link in page.links)
-    assert result.lines()[-1] == f"leaderboard: {result.output / NAME}.html (and .md, .json)"
     assert result.lines()[0].startswith("titles has the highest NDCG@10")
+    before = {name: Path("board", name).read_bytes() for name in FILES}
+    assert run_report(config(shop)).up_to_date
+    run_report(config(shop, output="again"))
+    assert {name: Path("again", name).read_bytes() for name in FILES} == before
+    assert not config({**shop, "RL": {**shop["RL"], "note": "another"}}).up_to_date()
+    assert not config(shop, seed=1).up_to_date()
 
 
 def test_metrics_and_differences_are_those_of_the_lists(shop):
-    run_leaderboard(config(shop))
-    found = read()["recommenders"]
+    run_report(config(shop))
+    board = read()
+    found = board["recommenders"]
     places = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
     values = {
         name: np.stack([ranking_metrics(sid_ranks(Predictions.load(place)), [10])["NDCG@10"] for place in own])
@@ -146,13 +131,13 @@ def test_metrics_and_differences_are_those_of_the_lists(shop):
     told = found["SFT"]["metrics"]["sid"]["NDCG@10"]
     assert told["mean"] == pytest.approx(values["SFT"].mean())
     assert told["sd"] == pytest.approx(values["SFT"].mean(1).std(ddof=1))
-    assert found["SFT"]["by_seed"]["sid NDCG@10"] == pytest.approx(values["SFT"].mean(1).tolist())
+    assert found["SFT"]["by_seed"]["sid"]["NDCG@10"] == pytest.approx(values["SFT"].mean(1).tolist())
     assert found["RL"]["metrics"]["sid"]["NDCG@10"]["sd"] is None
+    gaps = {each["of"]: each for each in board["differences"]}
     gap = paired_bootstrap(values["RL"].mean(0), values["SFT"].mean(0), resamples=100)
-    assert found["RL"]["minus_baseline"]["sid"]["NDCG@10"] == pytest.approx(list(gap))
+    assert gaps["RL"]["minus"] == "SFT" and gaps["RL"]["levels"]["sid"]["NDCG@10"] == pytest.approx(list(gap))
     gap = paired_bootstrap(values["RL"].mean(0), values["titles"].mean(0), resamples=100)
-    assert found["RL"]["minus_leader"] == pytest.approx(list(gap))
-    assert (found["titles"]["minus_leader"], found["SFT"]["minus_baseline"]) == (None, {})
+    assert found["RL"]["minus_best"] == pytest.approx(list(gap)) and found["titles"]["minus_best"] is None
 
 
 def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
@@ -160,31 +145,28 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     shop["catalogue model"] = {"predictions": "conditioned", "published": "S-DPO"}
     del shop["RL"]  # the same lists
     name = "catalogue model (given session context)"
-    result = run_leaderboard(config(shop))
-    board, markdown = read(), (result.output / f"{NAME}.md").read_text(encoding="utf-8")
-    standings = markdown.split("## In short")[1].split("## Every metric")[0]
+    markdown, board = markdown_of(run_report(config(shop))), read()
+    standings = markdown.split("## In short")[1].split("## Ranking metrics")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in standings.splitlines() if line.startswith("| ")]
     assert lines[-2:] == [NOT_COMPARABLE, name] and lines.index("later") < len(lines) - 2
     assert standings.count("catalogue model") == standings.count(name) > 1
-    published = markdown.split("## Beside the published figures")[1].split("## ")[0]
-    assert f"{name}: {NOT_COMPARABLE}." in published and f"| {name} |" not in published
+    published = markdown.split("## Beside the published numbers")[1].split("\n## ")[0]
+    assert name not in published.split("Discrepancy")[1] and published.index(NOT_COMPARABLE) < published.index(name)
     found = board["recommenders"][name]
-    assert (found["given"], found["published"], found["beside_published"]) == (["session context"], None, [])
-    beside = [said for said in board["said"] if said["rule"] in ("above published", "inside", "below published")]
-    assert beside and all(name not in said["text"] for said in beside)
-    assert f"| {name} |" in markdown.split("## Differences from")[1]
-    run_leaderboard(config({"SFT": "eval_sft", "catalogue model": "conditioned"}, reference=""))
-    markdown = Path("board", f"{NAME}.md").read_text(encoding="utf-8")
-    assert name in markdown and NOT_COMPARABLE not in markdown
-    run_leaderboard(config({"SFT": "eval_sft", "c": "conditioned"}, baseline="c", output="base"))
-    markdown = Path("base", f"{NAME}.md").read_text(encoding="utf-8")
-    assert "## Differences from c (given session context)" in markdown and "minus c (given session context)" in markdown
+    assert (found["given"], found["beside_published"]) == (["session context"], [])
+    beside = [said["text"] for said in board["findings"] if said["rule"] == "published"]
+    assert beside and all(name not in text for text in beside)
+    assert f"| {name} minus SFT |" in markdown.split("## Differences from")[1]
+    alone = markdown_of(run_report(config({"SFT": "eval_sft", "catalogue model": "conditioned"}, reference="")))
+    assert name in alone and NOT_COMPARABLE not in alone
+    base = markdown_of(run_report(config({"SFT": "eval_sft", "c": "conditioned"}, baseline="c", output="base")))
+    assert "## Differences from c (given session context)" in base and "SFT minus c (given session context)" in base
 
 
 def test_who_is_counted_by_what(shop):
-    run_leaderboard(config(shop))
+    run_report(config(shop))
     board = read()
-    counted = {name: line.get("counted_by") for name, line in board["recommenders"].items()}
+    counted = {name: line.get("counted_by") for name, line in board["recommenders"].items() if not line["baseline"]}
     assert counted == {
         **dict.fromkeys(("SFT", "RL", "mixture", "SASRec", "transition counts"), "SID"),
         **{"titles": "title", "own SIDs": "own SIDs", "later": None},
@@ -192,72 +174,60 @@ def test_who_is_counted_by_what(shop):
     titles, own = (board["recommenders"][name]["metrics"] for name in ("titles", "own SIDs"))
     assert titles["sid"]["HR@5"]["mean"] > titles["item"]["HR@5"]["mean"]
     assert own["sid"] == own["item"]  # no two items share an SID
-    run_leaderboard(config(shop, sids="", level="item", output="items"))
-    items = read("items")
-    assert list(items["recommenders"]["SASRec"]["metrics"]) == ["item"]
-    assert items["recommenders"]["SASRec"]["effort"]["search"] == "whole catalogue"
-    assert items["recommenders"]["SFT"]["beside_published"][0]["ours"] == pytest.approx(
-        board["recommenders"]["SFT"]["metrics"]["sid"]["HR@1"]["mean"]
-    )  # the replication says that it counts SIDs
+    run_report(config(shop, sids="", level="item", output="items"))
+    items = read("items")["recommenders"]
+    assert list(items["SASRec"]["metrics"]) == ["item"]
+    assert items["SASRec"]["effort"]["search"] == "whole catalogue"
+    beside = items["SFT"]["beside_published"][0]  # the replication says that it counts SIDs
+    assert beside["reading"] == "sid"
+    assert beside["gaps"][0]["ours"] == pytest.approx(board["recommenders"]["SFT"]["metrics"]["sid"]["HR@1"]["mean"])
 
 
 def test_what_a_recommender_took_is_told_as_far_as_it_was_recorded(shop):
-    run_leaderboard(config(shop))
+    run_report(config(shop))
     took = {name: line.get("effort") for name, line in read()["recommenders"].items()}
     assert took["SFT"]["seeds"] == [43, 42] and took["SFT"]["training_seconds"] == (1000 + 3000) / 2
     assert took["SFT"]["evaluation_seconds"] == (10 + 3000) / 2 and took["SFT"]["rows_and_epochs"] == [100, 2.5]
     assert took["mixture"]["parameters"] == 1_500_000_000 + 1234
     assert took["mixture"]["search"] == "beam, 20 beams; share 0.8; combine steps"
-    assert took["mixture"]["seeds"] == [42]
     assert took["RL"]["trainings"] == [["SFT", 3000.0], ["RL (GRPO)", None]]
-    assert took["RL"]["training_seconds"] is None
+    assert took["RL"]["training_seconds"] is None and took["RL"]["commits"] == ["abc123"]
     assert took["SASRec"]["seeds"] == [9, 10] and took["transition counts"]["seeds"] == []
-    Path("sft-43", "manifest.json").unlink()
-    run_leaderboard(config(shop, output="without"))
-    assert read("without")["recommenders"]["SFT"]["effort"]["training_seconds"] is None
-    markdown = Path("without", f"{NAME}.md").read_text(encoding="utf-8")
-    assert "Not there any more as it was, so that what it took is not told: sft-43." in markdown
-
-
-def test_what_seeds_were_trained_with_is_kept_and_compared(shop):
-    run_leaderboard(config(shop))
-    took = {name: line.get("effort") for name, line in read()["recommenders"].items()}
     assert took["SFT"]["settings"] == SFT and took["SFT"]["unlike_settings"] == {}
-    assert took["SFT"]["commits"] == ["abc123"] and took["RL"]["commits"] == ["abc123"]
-    assert (took["titles"]["settings"], took["titles"]["commits"]) == ({}, [])
-    words = "The runs of SFT were trained with different settings"
-    assert words not in Path("board", f"{NAME}.md").read_text(encoding="utf-8")
-    longer = {**SFT, "epochs": 12.0, "seed": 44}
-    with write_artefact("sft-44", "checkpoint", config=longer, counts={}, seed=44):
+    assert (took["titles"]["settings"], took["titles"]["commits"], took["popularity"]) == ({}, [], None)
+    with write_artefact("sft-44", "checkpoint", config={**SFT, "epochs": 12.0, "seed": 44}, counts={}, seed=44):
         pass
     save(Predictions.load("eval_grpo"), "eval_sft-44", {"checkpoint": "sft-44"})
     shop["SFT"]["predictions"].append("eval_sft-44")
-    run_leaderboard(config(shop, output="three"))
+    markdown = markdown_of(run_report(config(shop, output="three")))
     assert read("three")["recommenders"]["SFT"]["effort"]["unlike_settings"] == {"epochs": [10.0, 10.0, 12.0]}
-    markdown = Path("three", f"{NAME}.md").read_text(encoding="utf-8")
-    assert f"{words}, so its mean and its standard deviation are not over seeds alone: epochs 10, 10, 12." in markdown
+    words = "The runs of SFT were trained with different settings, so its mean and its standard deviation are not over "
+    assert f"{words}seeds alone: epochs 10, 10, 12." in markdown
+    Path("sft-43", "manifest.json").unlink()
+    markdown = markdown_of(run_report(config(shop, output="without")))
+    assert read("without")["recommenders"]["SFT"]["effort"]["training_seconds"] is None
+    assert "Not there any more as it was, so that what it took is not told: sft-43." in markdown
 
 
 def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
-    run_leaderboard(config(shop))
+    markdown = markdown_of(run_report(config(shop)))
     later = read()["recommenders"]["later"]
-    assert later["pending"] and later["missing"] == ["nowhere"] and "metrics" not in later
-    assert "| later | — | — | — | 0.0908 | — |" in Path("board", f"{NAME}.md").read_text(encoding="utf-8")
-    with pytest.raises(ArtefactError, match="nowhere: no predictions there, but rows: later names them and strict"):
-        run_leaderboard(config(shop, strict=True))
+    assert later["pending"] and "metrics" not in later
+    assert "| later | — | — | — | 0.0908 | — |" in markdown
+    with pytest.raises(ArtefactError, match="nowhere: no predictions there, but predictions: later names them and st"):
+        run_report(config(shop, strict=True))
     shop["SFT"]["predictions"].append("eval_sft-44")
     assert not config(shop).up_to_date()
-    run_leaderboard(config(shop))
-    assert read()["recommenders"]["SFT"]["missing"] == ["eval_sft-44"]
-    run_leaderboard(config(shop, baseline="later", output="other"))
-    assert "later is pending." in Path("other", f"{NAME}.md").read_text(encoding="utf-8")
+    run_report(config(shop, baseline="later", output="other"))
+    assert read("other")["compared_with"] == "SFT"  # the first that is not pending
+    with pytest.raises(ArtefactError, match="nowhere: no such directory"):
+        run_report(config(shop, layout="report", predictions={"later": "nowhere"}, baseline="", output="report"))
 
 
 def test_one_recommender_alone(shop):
-    rows = {"RL": shop["RL"]}
-    result = run_leaderboard(config(rows, baseline="", reference="industrial"))
-    assert result.said[0].startswith("RL stands alone here: NDCG@10, 0.4159")
-    assert read()["baselines"] is None and read()["baseline"] is None
+    result = run_report(config({"RL": shop["RL"]}, baseline=""))
+    assert result.table.startswith("RL has the highest NDCG@10, 0.4159") and "Pending" not in result.table
+    assert next(iter(read()["recommenders"])) == "RL"
 
 
 @pytest.mark.parametrize(
@@ -267,86 +237,61 @@ def test_one_recommender_alone(shop):
 def test_published_cells_that_cannot_be_right_are_marked_and_not_gone_by(shop, reference, marked):
     places = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
     rows = {name: {"predictions": place, "published": name} for name, place in places.items()}
-    run_leaderboard(config(rows, baseline="", reference=reference, ks=[3, 5, 10]))
+    markdown = markdown_of(run_report(config(rows, baseline="", reference=reference, ks=[3, 5, 10])))
     board = read()
     assert dict(board["doubtful"]) == marked
-    markdown = Path("board", f"{NAME}.md").read_text(encoding="utf-8")
     for name, metric in marked.items():
-        cell = next(each for each in board["recommenders"][name]["beside_published"] if each["metric"] == metric)
+        gaps = board["recommenders"][name]["beside_published"][0]["gaps"]
+        cell = next(each for each in gaps if each["metric"] == metric)
         assert cell["doubtful"]
         lines = [line for line in markdown.splitlines() if line.startswith(f"| {name} |")]
         assert sum(f"{cell['paper']:.4f} ✗" in line for line in lines) >= 2
-    said = " ".join(each["text"] for each in board["said"])
+    said = " ".join(each["text"] for each in board["findings"])
     assert ("S-DPO (HR@10 0.7917, published 0.1587" in said) == (reference == "office")
-
-
-def test_sentences_on_figures_below_and_inside(shop):
-    row = next(row for row in load_reference("industrial").rows if row.name == "SASRec")
-    hits = round(row.metrics["NDCG@10"] * 120 * 2)  # at rank 3 a hit gains a half
-    corpus = Corpus.load("corpus")
-    targets = corpus.test.targets
-    for name, share in (("like", 1.0), ("under", 0.0)):
-        ranks = np.full(len(targets), 30)
-        ranks[: round(hits * share)] = 3
-        save(lists_of(ranks, targets, 20, 40), name)
-    rows = {name: {"predictions": name, "published": "SASRec"} for name in ("like", "under")}
-    run_leaderboard(config(rows, baseline="", level="item"))
-    said = {each["rule"]: each for each in read()["said"]}
-    assert list(said["inside"]["numbers"]) == ["like"] and list(said["below published"]["numbers"]) == ["under"]
-    assert f"under (0.0000, published 0.0806, {MINUS}0.0806)" in said["below published"]["text"]
-    assert "like is ahead" not in said["leader"]["text"] and "above published" not in said
 
 
 def test_orders(shop):
     def order(**changes):
-        run_leaderboard(config(shop, output="ordered", **changes))
-        return list(read("ordered")["recommenders"])
+        run_report(config(shop, output="ordered", **changes))
+        return [name for name, line in read("ordered")["recommenders"].items() if not line["baseline"]]
 
     assert order(order="given") == list(shop)
     by_headline = order()
     assert by_headline[:2] == ["titles", "RL"] and by_headline[-1] == "later"
-    assert order(headline="HR@1")[0] == "titles" and read("ordered")["standing"][0] == "titles"
+    assert order(headline="HR@1")[0] == "titles"
     assert order(level="item")[0] == "RL"
     assert order(order="parameters")[:3] == ["SASRec", "SFT", "mixture"]
     assert order(order="seconds")[0] == "SFT"
 
 
-def test_equal_inputs_give_equal_bytes(shop):
-    first = run_leaderboard(config(shop))
-    before = {name: Path("board", name).read_bytes() for name in FILES}
-    again = run_leaderboard(config(shop))
-    assert again.up_to_date and not first.up_to_date and again.said == first.said
-    run_leaderboard(config(shop, output="again"))
-    assert {name: Path("again", name).read_bytes() for name in FILES} == before
-    assert not config({**shop, "RL": {**shop["RL"], "note": "another"}}).up_to_date()
-    assert not config(shop, seed=1).up_to_date()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": {"A": []}}, r"rows: A: predictions is \[\]; expected a directory, or a list of them"),
-        ({"rows": {"A": [1]}}, r"rows: A: predictions is \[1\]; expected a directory"),
-        ({"rows": {"A": None}}, "rows: A: predictions is None; expected a directory"),
-        ({"rows": {"A": {}}}, r"rows: A is \{\}; expected a mapping with predictions, published, tuned, note"),
-        ({"rows": {"A": {"note": "x"}}}, "rows: A: predictions is missing"),
-        ({"rows": {"A": {"predictions": "a", "publishd": "x"}}}, "rows: A: unknown key 'publishd'; known: predictions"),
-        ({"rows": {"A": {"predictions": "a", "tuned": 3}}}, "rows: A: tuned is 3; expected a text"),
-        ({"rows": {"A": ["a", "./a"]}}, "rows: A: a is named twice, by A before"),
-        ({"rows": {"A": "a", "B": ["b", "x/../a"]}}, "rows: B: x/../a is named twice, by A before"),
+        ({"predictions": {"A": []}}, r"A: predictions is \[\]; expected a directory, or a list of them"),
+        ({"predictions": {"A": [1]}}, r"A: predictions is \[1\]; expected a directory"),
+        ({"predictions": {"A": None}}, "A: predictions is None; expected a directory"),
+        ({"predictions": {"A": {}}}, r"A is \{\}; expected a mapping with predictions, published, tuned, note"),
+        ({"predictions": {"A": {"note": "x"}}}, "A: predictions is missing"),
         (
-            {"rows": {"A": {"predictions": "a", "published": "Tiger"}}},
-            "rows: A: published is 'Tiger', which is no row of industrial; its rows: SFT, RL",
+            {"predictions": {"A": {"predictions": "a", "publishd": "x"}}},
+            "A: unknown key 'publishd'; known: predictions",
+        ),
+        ({"predictions": {"A": {"predictions": "a", "tuned": 3}}}, "A: tuned is 3; expected a text"),
+        ({"predictions": {"A": ["a", "./a"]}}, "predictions: A: a is named twice, by A before"),
+        ({"predictions": {"A": "a", "B": ["b", "x/../a"]}}, "predictions: B: x/../a is named twice, by A before"),
+        (
+            {"predictions": {"A": {"predictions": "a", "published": "Tiger"}}},
+            "A: published is 'Tiger', which is no row of industrial; its rows: SFT, RL",
         ),
         (
-            {"rows": {"A": {"predictions": "a", "published": "TIGER"}}, "reference": ""},
-            "rows: A: published is 'TIGER', but reference is empty",
+            {"predictions": {"A": {"predictions": "a", "published": "TIGER"}}, "reference": ""},
+            "A: published is 'TIGER', but reference is empty",
         ),
         ({"reference": "moon"}, "unknown reference 'moon'; known references"),
-        ({"baseline": "C"}, "baseline is 'C', which is no row; rows: A"),
-        ({"headline": "NDCG@7"}, r"headline is 'NDCG@7'; expected HR@K or NDCG@K with a K of ks \(1, 5, 10\)"),
-        ({"headline": "MRR@10"}, "headline is 'MRR@10'; expected"),
+        ({"baseline": "C"}, "baseline is 'C', which is none of the predictions: A"),
+        ({"headline": "NDCG@7"}, r"headline is 'NDCG@7'; expected a metric of the page \(HR@1, "),
         ({"headline": "best"}, "headline is 'best'; expected"),
+        ({"corpus": ""}, "corpus is empty; give --corpus"),
     ],
 )
 def test_mistakes_in_settings_are_named(changes, message):
@@ -358,17 +303,17 @@ def test_mistakes_in_settings_are_named(changes, message):
 def test_mistakes_in_what_the_rows_name(shop):
     def told(**changes):
         with pytest.raises((ArtefactError, ConfigError)) as error:
-            run_leaderboard(config(**{"rows": {"A": "eval_grpo"}, "baseline": "", **changes}))
+            run_report(config(**{"rows": {"A": "eval_grpo"}, "baseline": "", **changes}))
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert "rows: none of 1 has predictions, nowhere among them" in told(rows={"later": "nowhere"})
+    assert "none of 1 has predictions, nowhere among them" in told(rows={"later": "nowhere"})
     assert "sft: holds a 'checkpoint', expected a 'predictions'" in told(rows={"A": "sft"})
-    assert "HR@50 needs lists of 50, but those of A hold 20" in told(ks=[10, 50])
-    assert "rows: S: has no SIDs, by which level sid counts" in told(rows={"S": "sasrec"}, sids="")
+    assert "K = 50 is larger than the lists, which hold 20 candidates" in told(ks=[10, 50])
+    assert "S: has no ranks at level sid" in told(rows={"S": "sasrec"}, sids="", level="sid")
     save(Predictions.load("eval_grpo"), "copy")
     save(Predictions.load("eval_grpo"), "twin")
-    assert "rows: A: twin holds the same files as copy" in told(rows={"A": ["copy", "twin"]})
+    assert "A: twin holds the same files as copy" in told(rows={"A": ["copy", "twin"]})
     corpus = Corpus.load("corpus")
     save(lists_of(np.ones(20, int), corpus.valid.targets, 20, 40), "short")
     assert "short (A): 20 rows, but the test split of corpus has 120" in told(rows={"A": "short"})
@@ -378,10 +323,10 @@ def test_mistakes_in_what_the_rows_name(shop):
 
 
 def test_settings_come_from_a_file_and_the_command_line(shop):
-    assert STAGES["leaderboard"].function() is run_leaderboard
-    Path("board.yaml").write_text("corpus: c\nrows:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\noutput: o\n")
-    found = load_settings(LeaderboardConfig, "board.yaml")
-    assert [row.places for row in found.parsed()] == [(Path("a"), Path("b")), (Path("c"),)]
+    rows = "predictions:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\n"
+    Path("board.yaml").write_text(f"layout: leaderboard\ncorpus: c\n{rows}output: o\n")
+    found = load_settings(ReportConfig, "board.yaml")
+    assert [run.places for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
     assert found.named_paths() == [Path("c"), Path("a"), Path("b"), Path("c")]
-    words = parse_settings(LeaderboardConfig, ["--corpus", "c", "--rows", "A=a", "B=[b, c]", "--output", "o"])
-    assert [row.places for row in words.parsed()] == [(Path("a"),), (Path("b"), Path("c"))]
+    words = parse_settings(ReportConfig, ["--corpus", "c", "--predictions", "A=a", "B=[b, c]", "--output", "o"])
+    assert [run.places for run in words.runs()] == [(Path("a"),), (Path("b"), Path("c"))]

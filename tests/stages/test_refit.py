@@ -37,13 +37,12 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.export import run_export
 from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.reports.compare import run_compare
-from minionerec.reports.config import CompareConfig, LevelsConfig, ReportConfig
+from minionerec.reports.config import LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -210,10 +209,10 @@ def test_what_measures_refuses_it(made, tmp_path):
     report = ReportConfig(
         corpus=str(made / "corpus"), predictions={"model": str(place)}, output=str(tmp_path / "report"), sids=""
     )
-    compare = CompareConfig(runs={"model": str(place)}, metrics=["HR@5"])
+    compare = ReportConfig(layout="comparison", predictions={"model": str(place)}, metrics=["HR@5"])
     for run, settings in (
         (run_report, report),
-        (run_compare, compare),
+        (run_report, compare),
         (run_levels, LevelsConfig(predictions=str(place))),
         (run_levels, LevelsConfig(predictions=str(place / "predictions.parquet"))),
     ):

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from support.commands import command
 from support.pages import Page
+from support.runs import recommenders_of
 from support.trained_shop import N, make_predictions
 
 from minionerec.core.artefacts import write_artefact
@@ -18,13 +19,14 @@ from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
-from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
-from minionerec.metrics.seeds import seed_differences
+from minionerec.metrics.ranking import ranking_metrics, sid_ranks
+from minionerec.metrics.results import evaluate_predictions
 from minionerec.metrics.statistics import paired_bootstrap
-from minionerec.reports import plots, systems
+from minionerec.reports import plots
+from minionerec.reports.cells import MINUS
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
-from minionerec.reports.systems import NOT_COMPARABLE
+from minionerec.reports.sections import NOT_COMPARABLE
 from minionerec.sid.table import SidTable
 
 NASTY = 'Bolt <script>alert("x")</script> & | nuts'
@@ -104,8 +106,8 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     markdown = result.markdown.read_text(encoding="utf-8")
     assert f"| {evaluation.item['HR@20'].mean:.4f} [" in markdown
     assert table.fingerprint in markdown
-    kept = json.loads(Path("report/metrics.json").read_text())
-    assert kept["SFT"]["sid"]["NDCG@10"][0] == estimate.mean
+    kept = recommenders_of("report")
+    assert kept["SFT"]["metrics"]["sid"]["NDCG@10"]["mean"] == estimate.mean
     assert list(kept) == ["SFT", "GRPO", "popularity", "most recent items", "transition counts", "EASE"]
 
 
@@ -113,12 +115,12 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     run_report(config())
     said = "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
     assert said in Path("report/report.md").read_text(encoding="utf-8")
-    kept = Path("report/metrics.json").read_bytes()
+    kept = recommenders_of("report")
     run_report(config(resample="examples"))
     assert "100 bootstrap samples of 120 examples, each by itself" in Path("report/report.md").read_text(
         encoding="utf-8"
     )
-    assert Path("report/metrics.json").read_bytes() == kept
+    assert recommenders_of("report") == kept
 
 
 def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
@@ -129,12 +131,13 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     markdown = result.markdown.read_text(encoding="utf-8").split("## Configuration")[0]
     beside = markdown.split("## Beside the published numbers")[1].split("\n## ")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
-    assert lines.index("popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
-    assert "Discrepancy: SFT" in beside and f"Discrepancy: {name}" not in beside
+    assert lines.index("baseline: popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
+    gaps = beside.split("Discrepancy")[1]
+    assert "| SFT | SFT (replication) |" in gaps and name not in gaps
     assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
     ours = markdown.split("## Beside the published numbers")[0]
     assert ours.count("GRPO") == ours.count(name) > 5
-    assert name in result.table and name in json.loads(Path("report/metrics.json").read_text())
+    assert name in result.table and name in recommenders_of("report")
     assert name in result.html.read_text(encoding="utf-8").split("<svg")[1]
     with pytest.raises(ConfigError, match="are called the same with what they were given"):
         run_report(config(predictions={name: "sft", "GRPO": "told"}, output="other"))
@@ -147,46 +150,31 @@ def test_predictions_that_do_not_say_what_was_given_are_refused(shop):
 
 
 def shortened(markdown):
-    """The sentences below the tiles."""
+    """The sentences above the tiles."""
     return [line[2:] for line in markdown.split("## What was measured")[0].splitlines() if line.startswith("* ")]
 
 
-def test_sentences_say_what_the_paired_differences_say(shop, monkeypatch):
-    asked = []
-
-    def count(mine, theirs, *settings):
-        asked.append(list(mine))
-        return seed_differences(mine, theirs, *settings)
-
-    monkeypatch.setattr(systems, "seed_differences", count)
+def test_sentences_say_what_the_paired_differences_say(shop):
     result = run_report(config(ceiling="ceiling.json"))
     values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
     gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
     assert gap.low > 0
-    said = shortened(result.markdown.read_text())
+    said = shortened(result.markdown.read_text().replace(MINUS, "-"))
+    shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
     assert said[0] == (
-        f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT, by "
-        f"{gap.difference:.4f} [{gap.low:.4f}, {gap.high:.4f}]."
+        f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT: {shown}."
     )
-    beside = re.fullmatch(
-        r"Beside the strongest baseline on validation, .+: SFT is ahead by (\S+) \[(\S+), (\S+)\]; GRPO is ahead .*",
-        said[1],
-    )
-    mean, low, high = beside.groups()  # the table has the baseline minus SFT
-    assert f"| -{mean} [-{high}, -{low}], p = " in result.markdown.read_text().replace("\N{MINUS SIGN}", "-")
-    page = " ".join(Page(result.html.read_text(encoding="utf-8")).text)
+    assert re.match(r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", said[1])
+    assert "| GRPO minus SFT | " in result.markdown.read_text() and shown in result.markdown.read_text()
+    page = " ".join(Page(result.html.read_text(encoding="utf-8")).text).replace(MINUS, "-")
     assert all(sentence in page for sentence in said)
-    # Four others beside the first by both readings. Of what is told two are not among them: GRPO beside the baseline
-    # that is the strongest on validation, and beside the one that is the best on these rows.
-    assert [len(metrics) for metrics in asked] == [11] * 10 + [1, 1]
 
 
 def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
     result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
-    mean = json.loads(Path("report/metrics.json").read_text())["SFT"]["item"]["NDCG@10"][0]
+    mean = recommenders_of("report")["SFT"]["metrics"]["item"]["NDCG@10"]["mean"]
     said = shortened(result.markdown.read_text())
-    assert said[-1] == (f"Of what the best possible ranking may expect, 0.8000, SFT reaches {100 * mean / 0.8:.0f} %.")
-    assert len(said) == 3 and said[1].startswith("Beside the strongest baseline on validation, ")
+    assert f"Of what the best possible ranking may expect, 0.8000, SFT {100 * mean / 0.8:.0f} % are reached." in said
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
@@ -207,10 +195,10 @@ def test_without_matplotlib_tables_and_a_note_remain(shop, monkeypatch):
 
 
 def test_ceiling_is_shown_for_its_own_split_alone(shop):
-    assert "| ceiling |" in run_report(config(ceiling="ceiling.json")).markdown.read_text()
+    assert "| ceiling | - | - |" in run_report(config(ceiling="ceiling.json")).markdown.read_text()
     Path("ceiling.json").write_text(json.dumps({"ceiling": {"HR@10": 0.9}, "rows": 7}))
-    assert "| ceiling |" not in run_report(config(ceiling="ceiling.json")).markdown.read_text()
-    assert "| ceiling |" not in run_report(config(ceiling="nowhere.json")).markdown.read_text()
+    assert "| ceiling | - | - |" not in run_report(config(ceiling="ceiling.json")).markdown.read_text()
+    assert "| ceiling | - | - |" not in run_report(config(ceiling="nowhere.json")).markdown.read_text()
 
 
 def test_item_recommenders_get_their_sids_from_the_table(shop):
@@ -220,18 +208,22 @@ def test_item_recommenders_get_their_sids_from_the_table(shop):
     )
     bare.save("bare", config={"beams": 20}, inputs={})
     run_report(config(predictions={"A": "sft", "B": "bare"}))
-    kept = json.loads(Path("report/metrics.json").read_text())
+    kept = recommenders_of("report")
     assert {tuple(gap) for part in kept["B"]["slices"] for gap in part.pop("against").values()} == {(0, 0, 0, 1)}
     assert not any(part.pop("against") for part in kept["A"]["slices"])
-    assert kept["A"] == kept["B"]
+    assert all(kept["A"][key] == kept["B"][key] for key in ("metrics", "by_seed", "lists", "slices", "levels"))
 
 
 def test_published_discrepancy_is_ours_minus_theirs(shop):
-    markdown = run_report(config(reference="industrial")).markdown.read_text()
-    ours = json.loads(Path("report/metrics.json").read_text())["SFT"]["sid"]["HR@10"][0]
-    gap = f"{ours - 0.1379:+.4f} | {100 * (ours - 0.1379) / 0.1379:+.1f} %".replace("-", "\N{MINUS SIGN}")
-    line = next(line for line in markdown.splitlines() if line.startswith("| HR@10 | 0.1379 |"))
+    markdown = run_report(config(reference="industrial")).markdown.read_text().replace(MINUS, "-")
+    kept = recommenders_of("report")["SFT"]
+    ours = kept["metrics"]["sid"]["HR@10"]["mean"]
+    gap = f"{ours - 0.1379:+.4f} {ours:.4f} against 0.1379, {100 * (ours - 0.1379) / 0.1379:+.1f} %, "
+    line = next(line for line in markdown.splitlines() if line.startswith("| SFT | SFT (replication) | by SID |"))
     assert gap in line
+    told = kept["beside_published"][0]
+    assert (told["row"], told["reading"]) == ("SFT (replication)", "sid")
+    assert next(each["gap"] for each in told["gaps"] if each["metric"] == "HR@10") == pytest.approx(ours - 0.1379)
 
 
 def test_inputs_that_do_not_belong_together_are_refused(shop):
@@ -259,8 +251,8 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
 def test_configuration_errors(shop):
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
         run_report(config(ks=[10, 50]))
-    with pytest.raises(ConfigError, match=r"predictions names 'popularity', as one of the baselines"):
-        run_report(config(predictions={"popularity": "sft"}))
+    run_report(config(predictions={"popularity": "sft"}))  # takes the place of the baseline
+    assert list(recommenders_of("report")).count("popularity") == 1
     usual = ["--corpus", "corpus", "--output", "report"]
     for words, message in (
         (["--predictions", "sft"], r"--predictions has 'sft'; expected NAME=VALUE"),
@@ -293,14 +285,14 @@ def test_whether_plots_can_be_drawn_decides_the_page(shop, monkeypatch):
 
 def test_without_sids_the_report_is_at_item_level(shop):
     with_sids = run_report(config())
-    known = json.loads(Path("report/metrics.json").read_text())
+    known = recommenders_of("report")
     result = run_report(config(sids="", output="bare"))
-    found = json.loads(Path("bare/metrics.json").read_text())
-    assert found["SFT"]["item"] == known["SFT"]["item"]
-    assert found["SFT"]["sid"] is None and found["SFT"]["invalid"] is None and "levels" not in found["SFT"]
+    found = recommenders_of("bare")["SFT"]
+    assert found["metrics"] == {"item": known["SFT"]["metrics"]["item"]}
+    assert found["lists"]["invalid"] is None and found["levels"] is None
     assert "item-level" in result.table and "SID-level" in with_sids.table
     text = result.markdown.read_text()
-    for absent in ("SID-level", "Accuracy by level", "Use of the codebooks", "semantic ID", "Validity"):
+    for absent in ("by SID", "Accuracy by level", "Use of the codebooks", "semantic ID", "Validity"):
         assert absent not in text
-    for there in ("counted by item", "| Item-level |", "## Examples", "## Coverage", "✓"):
+    for there in ("counted by item", "## Examples", "## Coverage", "✓"):
         assert there in text

@@ -29,7 +29,7 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.rows import check_all_positions, tokenise_examples, tokenise_windows
 from minionerec.training.sft import add_dropout, run_sft
-from minionerec.training.validation import rank_validation, validation_set
+from minionerec.training.trainer import rank_validation, validation_set
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_loss_is_on_completions_alone(trained):
 
 def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     folder, result = trained
-    assert result.fresh
+    assert result.fresh and result.lines() == [f"checkpoint: {folder / 'sft'}"]
     assert result.counts["best"]["eval_ndcg@10"] > 0.8
     assert result.counts["rows"] == {"next_sid": 300}
     files = read_manifest(folder / "sft", "checkpoint")["files"]
@@ -169,6 +169,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
         ({"tasks": {"title_to_sid": 1.0}}, "all_positions is about the tasks next_sid and .* the tasks title_to_sid"),
         ({"select_by": "ndcg", "eval_rows": 0}, "select_by is ndcg but eval_rows is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
+        ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
         ({"heads": 3}, "hidden_size 32 is not a multiple of heads 3"),
     ],
 )
@@ -233,11 +234,6 @@ def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
     assert counts["cut_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
     assert "80 prompts were too long and were cut to their last tokens." in caplog.text
     assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
-
-
-def test_the_result_says_where_the_checkpoint_lies(trained):
-    folder, result = trained
-    assert result.lines() == [f"checkpoint: {folder / 'sft'}"]
 
 
 def test_the_model_card_works_without_the_project(trained):

@@ -41,21 +41,13 @@ def read_losses(output):
     return [row["eval_loss"] for row in log if "eval_loss" in row]
 
 
-@pytest.mark.parametrize(
-    ("changes", "sign"),
-    [
-        ({}, "its loss is nan"),
-        ({"select_by": "ndcg", "warmup": 4}, "its loss is nan"),
-    ],
-)
-def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hub, tmp_path, changes, sign):
-    config = sft_config(hub, output=str(tmp_path / "sft"), learning_rate=1e30, **changes)
-    warmup = changes.get("warmup", config.warmup)
+def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hub, tmp_path):
+    config = sft_config(hub, output=str(tmp_path / "sft"), learning_rate=1e30, warmup=4)
     with pytest.raises(ConfigError) as found:
         run_sft(config)
     step = found.value.args[0].split()[4]
     assert str(found.value) == (
-        f"training diverged by step {step} {sign}. Lower learning_rate (it is 1e+30), raise warmup (it is {warmup:g}), "
+        f"training diverged by step {step} its loss is nan. Lower learning_rate (it is 1e+30), raise warmup (it is 4), "
         "and begin again with --restart true."
     )
     assert int(step.strip(":")) > 0
@@ -165,14 +157,3 @@ def test_schedules(hub, tmp_path, schedule, rates):
     )
     hook.remove()
     assert used == pytest.approx(rates, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
-    ],
-)
-def test_bad_settings(hub, tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        run_sft(sft_config(hub, output=str(tmp_path / "bad"), **changes))

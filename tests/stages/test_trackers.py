@@ -7,7 +7,7 @@ from support.training import catalogue_config, grpo_config, make_inputs, same_we
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import parse_settings
-from minionerec.training import trackers
+from minionerec.training import run
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import TRACKERS, SftConfig
 from minionerec.training.grpo.stage import run_grpo
@@ -60,14 +60,14 @@ def test_a_missing_package_is_one_line_before_anything_is_done(tmp_path, monkeyp
     with pytest.raises(ConfigError, match=message):
         run_sft(sft_config(tmp_path, report_to=[missing[0]]))
     assert not (tmp_path / "sft.partial").exists()
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
     for name, package in (
         ("tensorboard", r"'minionerec\[tensorboard\]'"),
         ("azure_ml", "azureml-core"),
         ("comet_ml", "comet-ml"),
     ):
         with pytest.raises(ConfigError, match=rf"names {name}, .*: pip install {package}\."):
-            trackers.check_trackers([name])
+            run.check_trackers([name])
 
 
 def test_the_known_trackers_are_those_of_transformers():

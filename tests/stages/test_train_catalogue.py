@@ -31,7 +31,7 @@ from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel, blocks, tower
-from minionerec.models.nn.dropout import Dropout
+from minionerec.models.nn.layers import Dropout
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.embed.config import EmbedConfig

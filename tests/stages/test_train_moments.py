@@ -32,8 +32,8 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.objectives import CatalogueTrainer
 from minionerec.training.catalogue.stage import WEIGHTS
+from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
-from minionerec.training.extend_config import ExtendConfig
 
 USERS = 120  # each with one example of validation and one of test
 LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch": 0.5}

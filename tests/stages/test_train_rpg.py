@@ -13,7 +13,7 @@ from minionerec.data.prepare import run_prepare
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import item_ranks
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.build import run_build_sids
@@ -28,7 +28,7 @@ from minionerec.training.sequential.stage import run_sequential
 def shop(tmp_path_factory):
     """The demo shop with digits of two kinds, and SIDs."""
     place = tmp_path_factory.mktemp("shop")
-    run_prepare(PrepareConfig(output=str(place / "corpus")))
+    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
     base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
     run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
     run_build_sids(
@@ -142,7 +142,7 @@ def test_digits_that_do_not_fit(shop, trained, tmp_path):
 def test_a_saved_model_whose_digits_are_none_is_refused(shop, trained, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    from minionerec.models.sequential import saved
+    from minionerec.models.sequential import registry
 
     file = tmp_path / "model.safetensors"
     tensors = load_file(shop / "rpg" / "model" / "model.safetensors")
@@ -151,5 +151,5 @@ def test_a_saved_model_whose_digits_are_none_is_refused(shop, trained, tmp_path)
     about = (shop / "rpg" / "model" / "model.json").read_bytes()
     (tmp_path / "model.json").write_bytes(about)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ArtefactError, match="item 3 has digits"):
-        patch.setattr(saved, "open_artefact", lambda *_: None)
+        patch.setattr(registry, "open_artefact", lambda *_: None)
         load_sequential(tmp_path)

@@ -24,8 +24,7 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked, runs_at
 from minionerec.metrics.ranking import item_ranks, sid_ranks
 from minionerec.models.sequential.rank import rank_rows
-from minionerec.models.sequential.registry import build_model, check_hyper
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import build_model, check_hyper, load_sequential
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.training.sequential import stage, train
@@ -54,7 +53,7 @@ def file(tmp_path_factory):
 def demo(tmp_path_factory):
     """The demo shop as a corpus, with SIDs."""
     place = tmp_path_factory.mktemp("demo")
-    run_prepare(PrepareConfig(output=str(place / "corpus")))
+    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
     run_build_sids(
         SidConfig(corpus=str(place / "corpus"), output=str(place / "sids"), collisions="keep", codebook_sizes=[8, 4])
     )

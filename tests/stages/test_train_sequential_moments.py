@@ -20,7 +20,7 @@ from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.rank import rank_rows
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.recommender import Recommender

@@ -30,7 +30,7 @@ def demo(tmp_path_factory):
     place = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minionerec.data.shards.GROUP", 100)
-        run_prepare(PrepareConfig(output=str(place / "corpus")))
+        run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
     return place / "corpus"
 
 

@@ -12,6 +12,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from minionerec.models.decoding.branches import evaluating
+from minionerec.models.decoding.decoder import length_batches
+from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64
@@ -72,3 +75,17 @@ class AllowedTokens(LogitsProcessor):
             allowed = list(self.allowed.get(tuple(ids[self.start :]), ()))
             masked[row, allowed] = scores[row, allowed]
         return masked
+
+
+def exact_prompts(model, prompts, trie, k, *, batch_size=8, normaliser="full", width=32):
+    """`exact_search` for many prompts: SID numbers (R, K), scores (R, K), and prefixes opened (R,), in prompt order."""
+    sids = np.full((len(prompts), k), -1, dtype=np.int64)
+    scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
+    opened = np.zeros(len(prompts), dtype=np.int64)
+    batches = length_batches(prompts, batch_size)
+    with evaluating(model):
+        for batch in batches:
+            result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
+            sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
+            opened[batch] = result.opened.cpu().numpy()
+    return sids, scores, opened

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards.rollouts import Rollouts
+from minionerec.training.rewards import Rollouts
 
 
 def rollouts_of(table: SidTable, sids, targets, histories=None) -> Rollouts:

@@ -1,5 +1,6 @@
 """What recommenders leave behind, made by hand: predictions, and runs of several seeds."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from minionerec.core.artefacts import write_artefact
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranked import KIND, Ranked, write_ranks
+from minionerec.metrics.results import Bootstrap, Recommender, Results, list_slices
 
 
 def lists_of(ranks, targets, width=20, n_items=1000):
@@ -67,3 +69,21 @@ def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None, 
             made.to_frame().to_parquet(fresh / FILE, index=False)
             write_ranks(fresh, splits)
     return Path(place)
+
+
+def results_of(ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0, width=None, kind=Results, **more):
+    """Results of recommenders with some ranks (name to int (S, R), a line a seed), users drawn where they are given."""
+    rows = next(iter(ranks.values())).shape[1]
+    names = [f"u{row}" for row in range(rows)]
+    targets = np.arange(rows, dtype=np.int32)
+    made = {
+        name: Recommender(name, [Ranked(names, targets, {"item": np.asarray(of)}, width) for of in found])
+        for name, found in ranks.items()
+    }
+    drawn = Bootstrap(seed, resamples, users, rows)
+    return kind(made, ["item"], metrics, drawn, list_slices(kinds or {}), metrics, **more)
+
+
+def recommenders_of(place, split="test"):
+    """What the `metrics.json` of a report says of its recommenders."""
+    return json.loads(Path(place, "metrics.json").read_text())["splits"][split]["recommenders"]

@@ -44,7 +44,7 @@ cases:
 compare:
   test: {{metrics: [HR@3, HR@5], resamples: 20}}
 """
-REAL = ("compare", "experiment-log", "train-sequential", "train-preference", "preference-report")
+REAL = ("report", "experiment-log", "train-sequential", "train-preference", "preference-report")
 """Stages that are run themselves, in this process."""
 BROKEN = 0.66
 """A learning rate with which a played training fails."""

@@ -14,8 +14,7 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.config import CatalogueTrainConfig, SftConfig
-from minionerec.training.grpo.config import GrpoConfig
+from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}

@@ -90,7 +90,7 @@ def test_every_package_has_its_layer():
         ("metrics/new.py", "import matplotlib.pyplot as plt", "matplotlib"),
         ("recommend/evaluation/new.py", "from trl import SFTTrainer", "trl"),
         ("sid/new.py", "from minionerec.models.decoding.trie import Trie", "minionerec.models"),
-        ("models/sequential/new.py", "from minionerec.training.plan import StepPlan", "minionerec.training"),
+        ("models/sequential/new.py", "from minionerec.training.run import StepPlan", "minionerec.training"),
     ],
 )
 def test_a_violation_is_found(place, source, message):

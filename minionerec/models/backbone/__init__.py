@@ -1,1 +1,1 @@
-"""The language model: pretrained or from scratch, its vocabulary extended by SID tokens, saved as a checkpoint."""
+"""Models that generate semantic IDs: language models, the catalogue model and TIGER, and their checkpoints."""

@@ -21,7 +21,7 @@ from transformers import (
 from minionerec.core.artefacts import MANIFEST, open_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.pretrained import load_model, load_tokenizer
-from minionerec.models.nn.linear import replace_linear
+from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.examples import LONGEST_TEXT
 from minionerec.sid.table import split_sid
 

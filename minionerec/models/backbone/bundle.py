@@ -1,6 +1,9 @@
 """Checkpoints: ordinary `from_pretrained` directories that also hold the SID table and the prompt wording."""
 
+import logging
 import os
+import sys
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +18,15 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging as transformers_logging
 
 from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.pretrained import load_model, load_tokenizer
-from minionerec.models.backbone.quiet import quiet_libraries
 from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens
-from minionerec.models.nn.linear import replace_linear
+from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.wording import NEXT_SID, Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
 
@@ -199,3 +202,31 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
     ):
         raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")
+
+
+# Less noise from libraries: no progress bars off a terminal, no warnings about what this project cannot change.
+
+_TIED = (
+    "['lm_head.weight']",
+    "['encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight']",
+)
+
+
+class _TiedHead(logging.Filter):
+    """Drops the warning that what is tied to the input embedding is not in a checkpoint."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        return not any(f"missing keys in the checkpoint model loaded: {names}." in said for names in _TIED)
+
+
+def quiet_libraries() -> None:
+    """Silence bars off a terminal, and messages about deprecated names between the libraries themselves."""
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
+    trainer_logger = logging.getLogger("transformers.trainer")
+    if not any(isinstance(known, _TiedHead) for known in trainer_logger.filters):
+        trainer_logger.addFilter(_TiedHead())
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -1,4 +1,4 @@
-"""Constrained beam search that pays for each prompt once; every result is an SID of the catalogue."""
+"""Constrained beam search that pays for each prompt once, and sampling without replacement by the same search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,8 @@ def beam_search(
     a say.
 
     Args:
-        model: Causal language model in evaluation mode (Qwen2, Qwen3, Llama).
+        model: What can be searched, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
+            opens branches of its own (TIGER, the catalogue model, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Beam width K.
@@ -76,17 +77,23 @@ def beam_search(
     trie = check_search(model, prompts, trie)
     if not len(prompts):
         return BeamResult(torch.zeros(0, num_beams, dtype=torch.long), torch.zeros(0, num_beams))
+
+    def search(rows: Sequence[Sequence[int]]) -> BeamResult:
+        return _search(
+            model, rows, trie, num_beams, normaliser=normaliser, guide=guide or Guide(), length_penalty=length_penalty
+        )
+
     if (guide is not None and guide.nodes is not None) or is_row_bound(model):
-        return _search(model, prompts, trie, num_beams, normaliser, guide or Guide(), length_penalty)
-    place_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
-    places = [place_of.setdefault(tuple(prompt), len(place_of)) for prompt in prompts]
+        return search(prompts)
+    index_of: dict[tuple[int, ...], int] = {}  # equal prompts are decoded once
+    distinct = [index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts]
     try:
-        result = _search(model, list(place_of), trie, num_beams, normaliser, guide or Guide(), length_penalty)
+        result = search(list(index_of))
     except BrokenScores as error:
-        raise BrokenScores(places.index(error.row)) from None
-    if len(place_of) == len(places):
+        raise BrokenScores(distinct.index(error.row)) from None
+    if len(index_of) == len(distinct):
         return result
-    order = torch.tensor(places, device=result.sids.device)
+    order = torch.tensor(distinct, device=result.sids.device)
     return BeamResult(result.sids[order], result.scores[order])
 
 
@@ -95,6 +102,7 @@ def _search(
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     num_beams: int,
+    *,
     normaliser: str,
     guide: Guide,
     length_penalty: float,
@@ -117,16 +125,18 @@ def _search(
         flat_children = torch.where(present, children, -1).flatten(1)
         ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
         if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
-            ends = ends.masked_fill(totals < best(totals, num_beams)[0][:, -1:], -1)
+            ends = ends.masked_fill(totals < top_scores(totals, num_beams)[0][:, -1:], -1)
         complete, ends = guide.ends(totals, ends, flat_children)
         if length_penalty:
             complete = complete / (depth + 1) ** length_penalty
-        done_scores, order = best(torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams)
+        done_scores, order = top_scores(
+            torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams
+        )
         done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
         if depth + 1 == trie.levels:
             break
         inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
-        running, order = best(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
+        running, order = top_scores(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
         if (nodes < 0).all():
             break
@@ -137,7 +147,136 @@ def _search(
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
 
 
-def best(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `width` highest scores of each row, best first, and their places."""
-    best = scores.topk(min(width, scores.shape[1]), dim=1)
-    return best.values, best.indices
+def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest scores of each row, best first, and their columns."""
+    found = scores.topk(min(count, scores.shape[1]), dim=1)
+    return found.values, found.indices
+
+
+# Sampling SIDs without replacement, by stochastic beam search over the trie.
+#
+# Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them" (ICML 2019), Algorithm 1: every SID gets its
+# log-probability plus a Gumbel variable, and the K largest are a sample without replacement; a prefix's value is the
+# largest of the SIDs below it, drawn from the top down, so that only K prefixes a level are run. One deviation: what is
+# sampled from is the constrained distribution, each step's softmax being over the trie's children alone.
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """SIDs sampled without replacement for a batch of prompts.
+
+    Attributes:
+        sids: int64 (B, K), SID numbers of the trie, in the order in which they were drawn; -1 where the catalogue has
+            fewer than K.
+        log_probs: float64 (B, K), log-probability of each under the sampled distribution (constrained, tempered);
+            minus infinity where there is none.
+        keys: float64 (B, K), log-probabilities plus Gumbel variables, descending: the K-th is the threshold that
+            importance weights need.
+    """
+
+    sids: torch.Tensor
+    log_probs: torch.Tensor
+    keys: torch.Tensor
+
+
+@torch.no_grad()
+def sample_search(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> SampleResult:
+    """Draw K distinct SIDs for each prompt.
+
+    The first is a plain sample of the constrained policy; each further one is a sample of what is left, renormalised.
+
+    Args:
+        model: Causal language model in evaluation mode.
+        prompts: B token id lists, none empty; equal prompts draw independently.
+        trie: SIDs of the catalogue; none may begin another (`Trie.with_tail` sees to that).
+        k: SIDs to draw.
+        temperature: Logits are divided by it.
+        generator: Source of randomness, on the CPU; torch's own if None.
+
+    Raises:
+        ConfigError: If a setting is out of range, or the trie cannot be sampled from.
+        DataError: If a prompt is empty or foreign, or scores are not numbers; the message names the prompt's row.
+    """
+    if k < 1 or not temperature > 0:
+        raise ConfigError(f"k is {k} and temperature {temperature}; k must be at least 1 and temperature above 0.")
+    if trie.mixed_ends:
+        raise ConfigError(
+            "some SIDs begin other SIDs, so a step has no probability of ending there; sample over "
+            "trie.with_tail([end token])."
+        )
+    return _draw(model, prompts, check_search(model, prompts, trie), k, temperature, generator)
+
+
+def _draw(
+    model: SearchModel,
+    prompts: Sequence[Sequence[int]],
+    trie: Trie,
+    k: int,
+    temperature: float,
+    generator: torch.Generator | None,
+) -> SampleResult:
+    """The search itself, for settings that were checked."""
+    batch, device = len(prompts), model.device
+    branches = open_branches(model, prompts, trie)
+    hidden = branches.hidden.unsqueeze(1)
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
+    sids = torch.full((batch, 1), -1, dtype=torch.long, device=device)
+    log_probs = torch.zeros(batch, 1, dtype=torch.float64, device=device)
+    keys = _gumbel((batch, 1), generator, device)
+    for depth in range(trie.levels):
+        complete = sids >= 0
+        children, present = trie.children(nodes.masked_fill(complete, -1))  # (B, K, W)
+        fan = children.shape[-1]
+        tokens = trie.tokens(children, depth + 1)
+        steps = branches.scores(hidden, tokens, present, "renormalised", temperature)
+        check_scores(steps)
+        below = (log_probs.unsqueeze(-1) + steps).masked_fill(~present, -torch.inf)
+        perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
+        # SIDs that are already complete compete on with the keys they have.
+        pool = torch.cat([keys.masked_fill(~complete, -torch.inf), perturbed.flatten(1)], 1)
+        places = nodes.shape[1]
+        keys, order = top_scores(pool, k)
+        log_probs = torch.cat([log_probs, below.flatten(1)], 1).gather(1, order)
+        pool_nodes = torch.cat([nodes, children.flatten(1)], 1)
+        nodes = pool_nodes.gather(1, order).masked_fill(keys == -torch.inf, -1)
+        sids = trie.sid[nodes.clamp(min=0)].long().masked_fill(nodes < 0, -1)
+        going = (nodes >= 0) & (sids < 0)
+        if not going.any():
+            break
+        parents = (order - places).clamp(min=0) // fan + branches.count - places
+        if depth == 0:
+            parents = torch.full_like(parents, -1)
+        tokens = trie.tokens(nodes.masked_fill(~going, 0), depth + 1)
+        hidden = branches.run(tokens, parents.masked_fill(~going, -1), depth)
+    empty = sids < 0
+    return SampleResult(sids, log_probs.masked_fill(empty, -torch.inf), keys.masked_fill(empty, -torch.inf))
+
+
+def _gumbel(shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel variables, float64, the same on every device."""
+    uniform = torch.rand(*shape, generator=generator, dtype=torch.float64)
+    smallest = torch.finfo(torch.float64).tiny
+    return -(-uniform.clamp(smallest, 1 - 1e-16).log()).log().to(device)
+
+
+def _with_maximum(values: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
+    """Gumbel variables conditioned on their maximum over the last dimension (Kool et al., Appendix B.3).
+
+    Args:
+        values: float64 (..., W), unconditioned; minus infinity where there is none.
+        maximum: float64 (..., 1), what their maximum is to be.
+    """
+    top = values.amax(-1, keepdim=True)
+    gap = (values - top).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+    log1mexp = torch.where(gap > -0.693, (-torch.expm1(gap)).log(), torch.log1p(-gap.exp()))
+    shift = maximum - values + log1mexp
+    found = maximum - shift.clamp(min=0) - torch.log1p(torch.exp(-shift.abs()))
+    found = torch.where(gap == 0, maximum.expand_as(found), found)
+    return found.masked_fill(values == -torch.inf, -torch.inf)

@@ -1,4 +1,4 @@
-"""The true best K SIDs of the whole catalogue under a model, and how far beam search falls short of them.
+"""The true best K SIDs of the whole catalogue under a model.
 
 A prefix's score bounds the scores of all SIDs below it, for log-probabilities are never positive. So the search opens
 prefixes best first, some at a time, and stops when no unopened prefix beats the K-th best complete SID.
@@ -7,22 +7,17 @@ prefixes best first, some at a time, and stops when no unopened prefix beats the
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.log import progress
-from minionerec.metrics.ranking import ranking_metrics
-from minionerec.models.decoding.beam import BeamResult, best
+from minionerec.core.errors import ConfigError
+from minionerec.models.decoding.beam import BeamResult, top_scores
 from minionerec.models.decoding.branches import (
     OpensBranches,
     SearchModel,
     check_scores,
     check_search,
-    evaluating,
     open_branches,
 )
-from minionerec.models.decoding.decoder import length_batches, target_ranks
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.names import SCORES
 from minionerec.models.decoding.trie import Trie
@@ -84,7 +79,7 @@ def exact_search(
     if ranked is not None:
         check_scores(ranked[0].unsqueeze(1))
         return _of_length(*ranked, k)
-    return _best_searched(model, prompts, trie, k, normaliser, width, guide)
+    return _best_searched(model, prompts, trie, k, normaliser=normaliser, width=width, guide=guide)
 
 
 def _best_searched(
@@ -92,6 +87,7 @@ def _best_searched(
     prompts: Sequence[Sequence[int]],
     trie: Trie,
     k: int,
+    *,
     normaliser: str,
     width: int,
     guide: Guide,
@@ -135,7 +131,7 @@ def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
         log_probs = log_probs + guide.own
     if guide.sids is not None:
         log_probs = log_probs.masked_fill(~guide.sids, -torch.inf)
-    return _of_length(*best(log_probs, k), k)
+    return _of_length(*top_scores(log_probs, k), k)
 
 
 def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> ExactResult:
@@ -167,7 +163,7 @@ class _Complete:
     def add(self, scores: torch.Tensor, sids: torch.Tensor) -> None:
         """Let (B, W) more compete; -1 is no SID."""
         competing = torch.cat([self.scores, scores.masked_fill(sids < 0, -torch.inf)], 1)
-        self.scores, order = best(competing, self.scores.shape[1])
+        self.scores, order = top_scores(competing, self.scores.shape[1])
         self.sids = torch.cat([self.sids, sids], 1).gather(1, order)
 
 
@@ -203,7 +199,7 @@ class _Waiting:
         most = int(hopeful.sum(1).max())
         if most == 0:
             return False
-        self.scores, order = best(self.scores.masked_fill(~hopeful, -torch.inf), most)
+        self.scores, order = top_scores(self.scores.masked_fill(~hopeful, -torch.inf), most)
         self.nodes, self.slots = self.nodes.gather(1, order), self.slots.gather(1, order)
         return True
 
@@ -218,96 +214,3 @@ class _Waiting:
 def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:
     """Vocabulary ids of nodes of any depth; fillers (the root) get token 0."""
     return trie.tokens(nodes).clamp(min=0)
-
-
-def exact_prompts(
-    model: SearchModel,
-    prompts: Sequence[Sequence[int]],
-    trie: Trie,
-    k: int,
-    *,
-    batch_size: int = 8,
-    normaliser: str = "full",
-    width: int = 32,
-    description: str | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`exact_search` for many prompts, those of similar length together.
-
-    Returns:
-        SID numbers int64 (R, K), -1 behind the end of shorter lists, scores float32 (R, K), and prefixes opened
-        int64 (R,), in prompt order.
-    """
-    sids = np.full((len(prompts), k), -1, dtype=np.int64)
-    scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
-    opened = np.zeros(len(prompts), dtype=np.int64)
-    batches = length_batches(prompts, batch_size)
-    with evaluating(model):
-        for batch in progress(batches, description, unit="rows", size=len) if description else batches:
-            result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
-            sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
-            opened[batch] = result.opened.cpu().numpy()
-    return sids, scores, opened
-
-
-@dataclass(frozen=True)
-class SearchError:
-    """What a search loses against the exact one.
-
-    Attributes:
-        rows: Number of lists compared, R.
-        lists_differ: Share of rows whose ranked lists are not the same.
-        sets_differ: Share of rows whose lists do not hold the same SIDs.
-        missed: Share of the exact lists' SIDs that the search did not find.
-        hr: HR@K of the search less that of the exact lists, by K; empty without targets.
-        ndcg: NDCG@K likewise.
-    """
-
-    rows: int
-    lists_differ: float
-    sets_differ: float
-    missed: float
-    hr: dict[int, float]
-    ndcg: dict[int, float]
-
-
-def search_error(
-    found: np.ndarray, exact: np.ndarray, targets: np.ndarray | None = None, ks: Sequence[int] = (1, 5, 10)
-) -> SearchError:
-    """Compare the lists of a search with the exact ones.
-
-    Args:
-        found: int64 (R, K), SID numbers, best first, -1 behind the end.
-        exact: int64 (R, K), likewise.
-        targets: int64 (R,), SID number of each row's target, for HR and NDCG.
-        ks: Cut-offs.
-
-    Raises:
-        DataError: If the shapes do not match.
-
-    Example:
-        >>> error = search_error(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [4, 5]]), np.array([1, 4]), ks=[1, 2])
-        >>> error.lists_differ, error.missed, error.hr
-        (0.5, 0.25, {1: -0.5, 2: 0.0})
-    """
-    if found.shape != exact.shape or len(found) == 0 or (targets is not None and len(targets) != len(found)):
-        raise DataError(
-            f"lists of shape {found.shape} cannot be compared with lists of shape {exact.shape}"
-            + ("." if targets is None else f" and {len(targets)} targets.")
-        )
-    known = exact >= 0
-    missed = known & ~(found[:, :, None] == exact[:, None, :]).any(1)
-    extra = (found >= 0) & ~(found[:, :, None] == exact[:, None, :]).any(2)
-    hr: dict[int, float] = {}
-    ndcg: dict[int, float] = {}
-    if targets is not None:
-        ours, best_ones = (ranking_metrics(target_ranks(lists, targets), ks) for lists in (found, exact))
-        hr = {k: float(ours[f"HR@{k}"].mean() - best_ones[f"HR@{k}"].mean()) for k in ks}
-        ndcg = {k: float(ours[f"NDCG@{k}"].mean() - best_ones[f"NDCG@{k}"].mean()) for k in ks}
-    return SearchError(
-        rows=len(found),
-        lists_differ=float((found != exact).any(1).mean()),
-        sets_differ=float((missed.any(1) | extra.any(1)).mean()),
-        missed=float(missed.sum() / max(1, known.sum())),
-        hr=hr,
-        ndcg=ndcg,
-    )

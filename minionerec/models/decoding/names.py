@@ -2,19 +2,9 @@
 
 from minionerec.core.errors import ConfigError
 
-SEARCHES = ("beam", "exact", "stock")
+SEARCHES = ("beam", "exact")
 SCORES = ("full", "renormalised")
 COMBINATIONS = ("steps", "rerank")
-
-
-def check_scores_of_search(search: str, scores: str) -> None:
-    """Check that a search gives the scores that are asked for.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    if search == "stock" and scores != "full":
-        raise ConfigError(f"scores is {scores!r}, but search stock knows the full ones alone. Give --scores full.")
 
 
 def check_length_penalty(search: str, length_penalty: float) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.linear import Linear
+from minionerec.models.nn.layers import Linear
 from minionerec.models.nn.rows import ColumnSubset
 
 

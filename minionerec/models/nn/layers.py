@@ -1,16 +1,281 @@
-"""Layers that several models share, and the two exact savings: short batches and single readouts."""
+"""Layers that several models share, dropout and products that are fast on a CPU, and where padding stands."""
 
 import math
 from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.linear import Linear, linear
-from minionerec.models.nn.padding import length_groups, slot_range, take_slots
+
+# Dropout that does not wait for random numbers on a CPU.
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_STEPS = 256
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, with its mask from random bits in bulk where it works on a CPU.
+
+    Torch draws one number an element from a serial generator, which in small models takes longer than the layers
+    between. Here each call takes one seed from torch's generator (so that `torch.manual_seed` and saved generator
+    states decide the masks as always), from which a fast generator fills the whole mask.
+
+    The law is that of `torch.nn.Dropout`: each element stays with probability 1 - p, independently, and is scaled so
+    that the expectation is kept; p is rounded to a multiple of 1/256 where it is one, else of 1/65536.
+
+    Shape:
+        Any, float; the result is like the input. In evaluation, or with p = 0, the input itself is returned.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Zero elements at random and scale the others."""
+        if not self.training or self.p == 0:
+            return input
+        if input.device.type != "cpu" or self.p == 1:
+            return nn.functional.dropout(input, self.p)
+        return input * dropout_mask(input.shape, self.p).to(input.dtype)
+
+
+def replace_dropout(model: Model) -> Model:
+    """Put `Dropout` in place of every `torch.nn.Dropout` of a model, with the same share, and return the model.
+
+    Subclasses of `torch.nn.Dropout` stay.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p).train(child.training))
+    return model
+
+
+def dropout_mask(shape: torch.Size, p: float) -> torch.Tensor:
+    """A mask that dropout multiplies by: 0 with probability p, else 1 / (1 - p).
+
+    Args:
+        shape: Shape of the mask.
+        p: Share of zeros, in [0, 1).
+
+    Returns:
+        float32, of the given shape, on the CPU.
+    """
+    width = 1 if float(p * _STEPS).is_integer() else 2
+    steps = _STEPS**width
+    dropped = min(round(p * steps), steps - 1)
+    count = shape.numel()
+    seed = int(torch.randint(2**62, ()))
+    words = np.random.SFC64(seed).random_raw(-(-count * width // 8))
+    drawn = torch.from_numpy(words.view(np.uint8 if width == 1 else np.int16)[:count]).view(shape)
+    least = dropped if width == 1 else dropped - steps // 2
+    # Straight into float32: a tensor of bools in between takes five times as long.
+    return torch.ge(drawn, least, out=torch.empty(shape)).mul_(steps / (steps - dropped))
+
+
+# Linear layers whose products run in oneDNN on a CPU, where torch's own take another library.
+
+_ROWS = 128
+_LEAST_WORK = 2**21
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear`, computed by `linear`."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Map float (..., in_features) to (..., out_features)."""
+        return linear(input, self.weight, self.bias)
+
+
+def replace_linear(model: Model) -> Model:
+    """Put `Linear` in place of every `torch.nn.Linear` of a model, with the same weights, and return the model.
+
+    Subclasses of `torch.nn.Linear` stay. Names, parameters and what is saved remain as they were.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear:
+                with torch.device("meta"):
+                    own = Linear(child.in_features, child.out_features, child.bias is not None)
+                own.weight = child.weight
+                if child.bias is not None:
+                    own.bias = child.bias
+                setattr(parent, name, own.train(child.training))
+    return model
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """As `torch.nn.functional.linear`, x weightᵀ + bias, and faster on some CPUs; differentiable once.
+
+    Torch multiplies float32 matrices on x86 with MKL, which leaves AVX-512 unused on processors that are not Intel's.
+    The operator that torch's compiler emits for linear layers calls oneDNN, which asks the processor alone. It computes
+    in float32 too; sums may be ordered otherwise, so that results agree to rounding.
+
+    oneDNN prepares itself for every new shape, which takes longer than many a product. Rows are therefore filled up or
+    split to multiples of 128, and small products are left to torch. Which library multiplies depends on nothing but
+    machine, shapes and types, so that a repeated computation is bit-equal.
+
+    Args:
+        x: float (..., K).
+        weight: float (N, K), any strides.
+        bias: float (N,), or None.
+
+    Returns:
+        float (..., N).
+    """
+    rows = x.numel() // max(x.shape[-1], 1)
+    if not _favourable(x, weight) or rows < _ROWS or rows * weight.numel() < _LEAST_WORK:
+        return nn.functional.linear(x, weight, bias)
+    return _differentiable_product(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)
+
+
+def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether oneDNN is worth its while: the types are its, it is switched on, and nothing casts."""
+    return bool(
+        x.dtype == weight.dtype == torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and _capable()
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+@cache
+def _capable() -> bool:
+    """Whether the processor has AVX-512, and this torch oneDNN with the operator."""
+    return (
+        torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """X weightᵀ + bias by oneDNN: float (M, K), (N, K) and (N,) to (M, N). `x` is copied if it is transposed."""
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+class _Linear(torch.autograd.Function):
+    """The product and both of its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """From float (M, K), (N, K) and (N,) to (M, N)."""
+        ctx.save_for_backward(x, weight)
+        missing = -len(x) % _ROWS
+        if not missing:
+            return _product(x, weight, bias)
+        filled = _product(nn.functional.pad(x, (0, 0, 0, missing)), weight, bias)
+        # Cut without a view, which might not be changed in place.
+        return filled.resize_(len(x), filled.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of the three, those that are wanted."""
+        x, weight = ctx.saved_tensors
+        x_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
+        gradient = gradient.contiguous()
+        whole = len(x) - len(x) % _ROWS
+        of_x = of_weight = of_bias = None
+        if x_wanted:
+            of_x = _product(gradient[:whole], weight.t())
+            if whole < len(x):
+                of_x = torch.cat((of_x, gradient[whole:] @ weight))
+        if weight_wanted:
+            # The first factor is copied; turned round, the other is, and the result is turned by who adds it up.
+            if x.numel() + weight.numel() < gradient.numel():
+                of_weight = _product(x[:whole].t(), gradient[:whole].t()).t()
+            else:
+                of_weight = _product(gradient[:whole].t(), x[:whole].t())
+            if whole < len(x):
+                of_weight = of_weight.addmm_(gradient[whole:].t(), x[whole:])
+        if bias_wanted:
+            of_bias = gradient.sum(0)
+        return of_x, of_weight, of_bias
+
+
+_differentiable_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] = _Linear.apply
+
+
+# Where padding stands in a batch of histories, and how to do without most of it.
+
+
+def slot_range(width: int, max_len: int, padding: Side) -> slice:
+    """Which of the `max_len` slots a batch stands at whose padding columns were cut off to `width`."""
+    return slice(max_len - width, max_len) if padding == "left" else slice(0, width)
+
+
+def full_width(histories: torch.Tensor, max_len: int, padding: Side) -> torch.Tensor:
+    """Pad int64 (B, L) to (B, max_len), for models in which padding takes part."""
+    missing = max_len - histories.shape[1]
+    return nn.functional.pad(histories, (missing, 0) if padding == "left" else (0, missing))
+
+
+def readout_slots(histories: torch.Tensor, padding: Side) -> torch.Tensor:
+    """Column of each row's newest item, where the next one is predicted.
+
+    Args:
+        histories: int64 (B, L), 0 is padding.
+        padding: Side of the padding.
+
+    Returns:
+        int64 (B,); the last column for left padding; for right padding 0 where a row holds no item.
+    """
+    rows, width = histories.shape
+    if padding == "left":
+        return torch.full((rows,), width - 1, device=histories.device)
+    return ((histories > 0).sum(1) - 1).clamp_(min=0)
+
+
+def take_slots(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """One slot of each row: (B, L, D) at int64 (B,) gives (B, D)."""
+    return x[torch.arange(len(x), device=x.device), slots]
+
+
+def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Tensor, slice]]:
+    """Split a batch into at most three groups of similar length, so that few columns are padding.
+
+    A row without any item counts as one of full length: where padding is masked as keys, all its keys are masked alike
+    and the padding takes part.
+
+    Args:
+        histories: int64 (B, L).
+        padding: Side of the padding.
+
+    Returns:
+        For each group the places of its rows in the batch, int64 (b,), and the columns that are not padding in all of
+        them.
+    """
+    width = histories.shape[1]
+    lengths = (histories > 0).sum(1)
+    counted = torch.where(lengths == 0, width, lengths).cpu().numpy()
+    groups, low = [], 0
+    for high in _group_widths(counted, width):
+        places = np.flatnonzero((counted > low) & (counted <= high))
+        if len(places):
+            groups.append((torch.from_numpy(places).to(histories.device), slot_range(high, width, padding)))
+        low = high
+    return groups
+
+
+def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
+    """Ascending widths of at most three groups that make the fewest slots; the last is the longest row's."""
+    counts = np.bincount(lengths, minlength=width + 1)
+    longest = int(np.flatnonzero(counts)[-1])
+    below = np.cumsum(counts)[: longest + 1]  # rows of at most that length
+    widths = np.arange(longest + 1)
+    middle = (below[None, :] - below[:, None]) * widths[None, :]  # slots between two cuts, at the wider one's width
+    slots = (below * widths)[:, None] + middle + ((len(lengths) - below) * longest)[None, :]
+    slots[widths[:, None] > widths[None, :]] = len(lengths) * width + 1
+    low, high = np.unravel_index(np.argmin(slots), slots.shape)
+    return sorted({int(low), int(high), longest} - {0})
+
 
 MASKED = -10000.0
 """Added to the scores of keys that may not be seen; finite, so that a row without any visible key stays defined."""
@@ -247,3 +512,54 @@ class TransformerLayer(nn.Module):
         """As `SelfAttention`: float (B, L, D), or (B, 1, D) with `at`."""
         result: torch.Tensor = self.feed_forward(self.attention(x, mask, at))
         return result
+
+
+# One causal transformer layer, with learned or rotary positions.
+
+
+class CausalLayer(nn.Module):
+    """One pre-norm layer: x + Drop(attention(LN x)), then x + Drop(W2 gelu(W1 LN x))."""
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, inner_size: int, dropout: float, attention_dropout: float, rotary: bool
+    ):
+        super().__init__()
+        self.num_heads, self.rotary = num_heads, rotary
+        self.attention_norm, self.norm = nn.LayerNorm(hidden_size), nn.LayerNorm(hidden_size)
+        self.qkv = Linear(hidden_size, 3 * hidden_size)
+        self.out = Linear(hidden_size, hidden_size)
+        self.inner, self.outer = Linear(hidden_size, inner_size), Linear(inner_size, hidden_size)
+        self.attention_dropout, self.dropout = Dropout(attention_dropout), Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """Map float (B, L, D) to the same shape, or with slots `at`, int64 (B,), to (B, 1, D)."""
+        parts = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        if at is not None:
+            rows = torch.arange(len(x), device=x.device)
+            x, q, mask = take_slots(x, at)[:, None], q[rows, :, at][:, :, None], mask[rows, :, at][:, :, None]
+        context = attend(q, k, v, mask, self.attention_dropout)
+        x = x + self.dropout(self.out(context.transpose(1, 2).flatten(2)))
+        result: torch.Tensor = x + self.dropout(self.outer(nn.functional.gelu(self.inner(self.norm(x)))))
+        return result
+
+
+def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
+    """Rotary position embedding: the two halves of a head's width turn by slot · base^(-2i / d).
+
+    Args:
+        x: float (B, H, L, d), slots 0 to L - 1; only differences of slots matter to attention.
+        base: Base of the angles.
+
+    Returns:
+        float (B, H, L, d).
+    """
+    half = x.shape[-1] // 2
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    speed = base ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
+    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * speed  # (L, d / 2)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -1,22 +1,73 @@
 """The project's own baseline: a causal transformer with a full softmax; item text, repeats and counts if wanted."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.sequences import Side
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.causal import CausalLayer
-from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import HistoryScores, PairCounts, Places
-from minionerec.models.nn.layers import check_heads, init_weights
-from minionerec.models.nn.linear import Linear
-from minionerec.models.nn.padding import readout_slots, slot_range
-from minionerec.models.sequential.encoder import CausalEncoder
+from minionerec.models.nn.layers import (
+    CausalLayer,
+    Dropout,
+    Linear,
+    init_weights,
+    readout_slots,
+    slot_range,
+)
+from minionerec.models.sequential.model import AttentionShape, CausalEncoder
 
 POSITIONS = ("rotary", "learned", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalShape(AttentionShape):
+    """Shape of a `Causal`.
+
+    Attributes:
+        dropout: Dropout of item vectors at the input, and behind each part of a layer.
+        label_smoothing: Share of the target's probability that is spread over all rows of the table.
+        positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
+            padding it counts from the newest item) or "none".
+        text_width: Width T of the text vectors; 0 for none. `Causal.set_text` gives them.
+        pointer: Whether items of the history get an additional score by how long ago they came.
+        reach: Items back that counts of pairs are looked up; 0 for no counts. `Causal.set_transitions` gives them.
+        decay: Weight of each further step back in the counts.
+        reverse: Weight of a pair in the other direction in the counts.
+        num_transitions: Stored counts.
+
+    Raises:
+        ConfigError: If `positions` is unknown, or a setting of the counts is out of range.
+    """
+
+    hidden_size: int = 128
+    num_heads: int = 4
+    inner_size: int = 512
+    dropout: float = 0.3
+    attention_dropout: float = 0.0
+    label_smoothing: float = 0.0
+    positions: str = "rotary"
+    text_width: int = 0
+    pointer: bool = False
+    reach: int = 0
+    decay: float = 0.6
+    reverse: float = 0.3
+    num_transitions: int = 0
+
+    def __post_init__(self) -> None:
+        """Check heads, counts and positions."""
+        super().__post_init__()
+        if self.reach < 0 or not 0 < self.decay <= 1 or self.reverse < 0:
+            raise ConfigError(
+                f"reach is {self.reach}, decay {self.decay} and reverse {self.reverse}; reach and reverse must be at "
+                "least 0, decay above 0 and at most 1."
+            )
+        if self.positions not in POSITIONS:
+            raise ConfigError(f"unknown positions {self.positions!r}; known: {', '.join(POSITIONS)}.")
+        if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
+            raise ConfigError(f"rotary positions need an even width a head, not {self.hidden_size // self.num_heads}.")
 
 
 class Causal(CausalEncoder):
@@ -27,79 +78,36 @@ class Causal(CausalEncoder):
     the product of the last state, behind a LayerNorm, with their vectors, and, where asked for, by what
     `minionerec.models.nn.history` adds: a pointer to the history, and counts of what followed its items in training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
-
-    Args:
-        num_items: Number of items.
-        max_len: Longest history.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        inner_size: Width of the position-wise network.
-        dropout: Dropout of item vectors at the input, and behind each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        label_smoothing: Share of the target's probability that is spread over all rows of the table.
-        positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
-            padding it counts from the newest item) or "none".
-        text_width: Width T of the text vectors; 0 for none. `set_text` gives them.
-        pointer: Whether items of the history get an additional score by how long ago they came.
-        reach: Items back that counts of pairs are looked up; 0 for no counts. `set_transitions` gives them.
-        decay: Weight of each further step back in the counts.
-        reverse: Weight of a pair in the other direction in the counts.
-        num_transitions: Stored counts.
-
-    Raises:
-        ConfigError: If heads do not divide the width, or `positions` is unknown, or a setting of the counts is out of
-            range.
     """
 
+    shape_type = CausalShape
     text: torch.Tensor
 
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "right",
-        hidden_size: int = 128,
-        num_layers: int = 2,
-        num_heads: int = 4,
-        inner_size: int = 512,
-        dropout: float = 0.3,
-        attention_dropout: float = 0.0,
-        label_smoothing: float = 0.0,
-        positions: str = "rotary",
-        text_width: int = 0,
-        pointer: bool = False,
-        reach: int = 0,
-        decay: float = 0.6,
-        reverse: float = 0.3,
-        num_transitions: int = 0,
-    ):
-        super().__init__(num_items, max_len, padding)
-        check_heads(hidden_size, num_heads)
-        if reach < 0 or not 0 < decay <= 1 or reverse < 0:
-            raise ConfigError(
-                f"reach is {reach}, decay {decay} and reverse {reverse}; reach and reverse must be at least 0, decay "
-                "above 0 and at most 1."
-            )
-        if positions not in POSITIONS:
-            raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}.")
-        if positions == "rotary" and hidden_size // num_heads % 2:
-            raise ConfigError(f"rotary positions need an even width a head, not {hidden_size // num_heads}.")
-        self.label_smoothing = label_smoothing
+    def __init__(self, shape: CausalShape):
+        super().__init__(shape)
+        num_items, hidden_size, text_width = shape.num_items, shape.hidden_size, shape.text_width
+        reach, decay, positions = shape.reach, shape.decay, shape.positions
+        self.label_smoothing = shape.label_smoothing
         self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
-        self.slots = nn.Embedding(max_len, hidden_size) if positions == "learned" else None
-        self.dropout = Dropout(dropout)
+        self.slots = nn.Embedding(shape.max_len, hidden_size) if positions == "learned" else None
+        self.dropout = Dropout(shape.dropout)
         self.layers = nn.ModuleList(
-            CausalLayer(hidden_size, num_heads, inner_size, dropout, attention_dropout, positions == "rotary")
-            for _ in range(num_layers)
+            CausalLayer(
+                hidden_size,
+                shape.num_heads,
+                shape.inner_size,
+                shape.dropout,
+                shape.attention_dropout,
+                positions == "rotary",
+            )
+            for _ in range(shape.num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size)
         self.text_map = Linear(text_width, hidden_size, bias=False) if text_width else None
         if text_width:
             self.register_buffer("text", torch.zeros(num_items + 1, text_width))
-        self.pairs = PairCounts(num_items, num_transitions, reach, decay, reverse) if reach else None
-        self.history = HistoryScores(hidden_size, max_len if pointer else 0, reach, first=1)
+        self.pairs = PairCounts(num_items, shape.num_transitions, reach, decay, shape.reverse) if reach else None
+        self.history = HistoryScores(hidden_size, shape.max_len if shape.pointer else 0, reach, first=1)
         self.apply(init_weights)
         if reach:
             self.history.start_counts(decay)

@@ -1,4 +1,8 @@
-"""What every sequential recommender is to the trainer and the evaluator."""
+"""The interface of every sequential recommender, and the encoders that several of them share."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -7,9 +11,92 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.moments import UNKNOWN
 from minionerec.data.sequences import Side
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.linear import linear
+from minionerec.models.nn.layers import (
+    INIT_STD,
+    CausalLayer,
+    FeedForward,
+    ItemEmbedding,
+    by_length,
+    causal_mask,
+    check_heads,
+    full_width,
+    length_groups,
+    linear,
+    readout_slots,
+)
 from minionerec.models.nn.moments import MomentStates
-from minionerec.models.nn.padding import length_groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a sequential model, and its other hyper-parameters; a subclass for each model has those of its own.
+
+    Attributes:
+        num_items: Number of items N.
+        max_len: Longest history that the model reads; one in which padding takes part fills shorter batches up to it.
+        padding: Side on which histories are padded.
+        hidden_size: Width D.
+
+    Raises:
+        ConfigError: If there is no item, or a history has no place.
+    """
+
+    num_items: int
+    max_len: int
+    padding: Side = "right"
+    hidden_size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("num_items", "max_len"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape(ModelShape):
+    """Shape of a model of layers of attention.
+
+    Attributes:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+
+    Raises:
+        ConfigError: If `num_heads` does not divide `hidden_size`.
+    """
+
+    num_layers: int = 2
+    num_heads: int = 2
+    inner_size: int = 256
+    attention_dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the heads."""
+        super().__post_init__()
+        check_heads(self.hidden_size, self.num_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape(AttentionShape):
+    """Shape of a transformer with an embedding block.
+
+    Attributes:
+        hidden_dropout: Dropout behind the embedding and each part of a layer.
+    """
+
+    hidden_dropout: float = 0.5
+
+
+def check_share(name: str, value: float) -> None:
+    """Check that a hyper-parameter is a share.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}; it is a share and must lie in [0, 1].")
 
 
 class SequentialModel(nn.Module):
@@ -18,6 +105,9 @@ class SequentialModel(nn.Module):
     Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
     item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
     by a model where that leaves its result unchanged, and only there.
+
+    Args:
+        shape: The sizes, of the model's own `shape_type`.
 
     Attributes:
         num_items: Number of items N; tables of items have V = N + 1 rows.
@@ -37,12 +127,11 @@ class SequentialModel(nn.Module):
     masks_padding = False
     needs_users = False
     learns_next = True
+    shape_type: ClassVar[type[ModelShape]]
 
-    def __init__(self, num_items: int, max_len: int, padding: Side):
+    def __init__(self, shape: ModelShape):
         super().__init__()
-        self.num_items = num_items
-        self.max_len = max_len
-        self.padding = padding
+        self.num_items, self.max_len, self.padding = shape.num_items, shape.max_len, shape.padding
         self.label_smoothing = 0.0
         self.moment_states: MomentStates | None = None
 
@@ -224,3 +313,94 @@ class SequentialModel(nn.Module):
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""
         return nn.functional.cross_entropy(self.logits(vectors), targets, label_smoothing=self.label_smoothing)
+
+
+# Encoders that several models share: causal layers, and layers that see padding as they see items.
+
+
+class CausalEncoder(SequentialModel):
+    """Causal layers, and a norm behind them, over the vectors that a model makes of its histories.
+
+    Attributes:
+        layers: Causal layers.
+        norm: The map of the last state; the identity where layers end with a norm.
+    """
+
+    causal = True
+    masks_padding = True
+    layers: nn.ModuleList
+    norm: nn.Module
+
+    def embed(self, histories: torch.Tensor) -> torch.Tensor:
+        """What the first layer reads: int64 (B, L) to float (B, L, D)."""
+        raise NotImplementedError
+
+    def scale_residual_maps(self) -> None:
+        """Draw the maps that end in residual connections so that their sum does not grow with the number of layers."""
+        for layer in self.modules():
+            if isinstance(layer, CausalLayer):
+                for part in (layer.out, layer.outer):
+                    nn.init.normal_(part.weight, std=INIT_STD / math.sqrt(2 * len(self.layers)))
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return by_length(self._last_vectors, histories, self.padding)
+
+    def _last_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        x, mask = self.embed(histories), causal_mask(histories)
+        for layer in self.layers[:-1]:
+            x = layer(x, mask)
+        vectors: torch.Tensor = self.norm(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
+        return vectors
+
+    def position_vectors(self, histories: torch.Tensor) -> torch.Tensor:
+        """See `SequentialModel`."""
+        x, mask = self.embed(histories), causal_mask(histories)
+        for layer in self.layers:
+            x = layer(x, mask)
+        vectors: torch.Tensor = self.norm(x)
+        return vectors
+
+
+class MixingLayer(nn.Module):
+    """Something that mixes slots, then the position-wise network, each followed by its norm.
+
+    Attributes:
+        mix: Maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
+        feed_forward: The position-wise network.
+    """
+
+    def __init__(self, mix: nn.Module, feed_forward: FeedForward):
+        super().__init__()
+        self.mix = mix
+        self.feed_forward = feed_forward
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """As `mix`."""
+        result: torch.Tensor = self.feed_forward(self.mix(x, at))
+        return result
+
+
+class UnmaskedEncoder(SequentialModel):
+    """Layers that mix all `max_len` slots, padding included, behind an embedding block whose table scores items too.
+
+    Attributes:
+        embedding: The embedding block.
+        layers: Each maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
+    """
+
+    embedding: ItemEmbedding
+    layers: nn.ModuleList
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        histories = full_width(histories, self.max_len, self.padding)
+        x = self.embedding(histories)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+        vectors: torch.Tensor = self.layers[-1](x, readout_slots(histories, self.padding))
+        return vectors
+
+    def item_matrix(self) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return self.embedding.items.weight

@@ -1,10 +1,14 @@
-"""What the PSWRec models share: the phases of the input, the layers that attend by them, and the rotation."""
+"""PSWRec: transformers whose attention reads the phases of a filter bank over their input, in five versions."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
@@ -14,12 +18,154 @@ from minionerec.models.nn.layers import (
     ItemEmbedding,
     attend,
     causal_mask,
-    check_heads,
+    full_width,
     init_weights,
+    length_groups,
+    readout_slots,
+    take_slots,
 )
-from minionerec.models.nn.padding import full_width, length_groups, readout_slots, take_slots
-from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.phase import NUM_BANDS, PhaseBank, Phases, Silence
+from minionerec.models.sequential.model import SequentialModel, TransformerShape
+
+# A bank of causal filters that gives every slot a phase and a magnitude in each of four bands.
+
+KERNELS = (3, 7, 15, 31)
+DILATIONS = (1, 2, 4, 8)
+NUM_BANDS = len(KERNELS)
+_FLOOR = 1e-8
+_SILENT = 1e-3
+_TINY = 1e-30
+
+Silence = Literal["kept", "zero angle", "no phase"]
+"""What becomes of slots whose magnitude is at most 0.001: nothing; angle 0, cos 1, sin 0; or cos 0, sin 0."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Phase and magnitude of each slot in each band.
+
+    Attributes:
+        cos: float (B, S, L), cosine of the phase.
+        sin: float (B, S, L), its sine.
+        magnitude: float (B, S, L), above 0.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    magnitude: torch.Tensor
+
+    def roughness(self) -> torch.Tensor:
+        """Mean over rows, bands and neighbouring slots of how far the phase moves: |e^{iφ(t+1)} - e^{iφ(t)}|²."""
+        return (self.cos.diff(dim=-1).square() + self.sin.diff(dim=-1).square()).mean()
+
+    def split(self, sizes: list[int]) -> list["Phases"]:
+        """Cut the rows into runs of the given sizes."""
+        parts = (value.split(sizes) for value in (self.cos, self.sin, self.magnitude))
+        return [Phases(*values) for values in zip(*parts, strict=True)]
+
+    def columns(self, slots: slice) -> "Phases":
+        """The given slots alone."""
+        return Phases(self.cos[..., slots], self.sin[..., slots], self.magnitude[..., slots])
+
+    def take(self, at: torch.Tensor) -> "Phases":
+        """One slot of each row: all of (B, S, 1)."""
+        index = at[:, None, None].expand(-1, self.cos.shape[1], 1)
+        return Phases(self.cos.gather(2, index), self.sin.gather(2, index), self.magnitude.gather(2, index))
+
+
+def to_phases(real: torch.Tensor, imaginary: torch.Tensor, silence: Silence) -> Phases:
+    """Phase and magnitude of complex numbers.
+
+    The magnitude is √(U² + V² + 1e-8), the angle atan2(V, U + 1e-8), or atan2(V, U) for the silence "no phase". Cosine
+    and sine are taken as quotients, which are the same; the gradient is finite everywhere.
+
+    Args:
+        real: float (B, S, L), U.
+        imaginary: float (B, S, L), V.
+        silence: What becomes of slots of a magnitude of at most 0.001.
+    """
+    magnitude = (real.square() + imaginary.square() + _FLOOR).sqrt()
+    if silence != "no phase":
+        real = real + _FLOOR
+    if silence != "kept":
+        loud = magnitude > _SILENT
+        real, imaginary = torch.where(loud, real, 1.0), torch.where(loud, imaginary, 0.0)
+    inverse = (real.square() + imaginary.square()).clamp_min(_TINY).rsqrt()
+    cos, sin = real * inverse, imaginary * inverse
+    if silence == "no phase":
+        cos = cos * loud
+    return Phases(cos, sin, magnitude)
+
+
+class _SumTaps(torch.autograd.Function):
+    """Sum over the taps of each band, tap m moved m · dilation slots onward; what moves beyond the last slot is lost.
+
+    Autograd of shifted slices would fill a whole gradient with zeros for every one of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, taps: torch.Tensor, shifts: list[list[int]]) -> torch.Tensor:
+        """From float (Σ m, 2, B, L), the taps of all bands one after the other, to (S, 2, B, L)."""
+        ctx.shifts = shifts
+        summed = taps.new_zeros(len(shifts), *taps.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(summed, shifts, strict=True):
+            for shift in moves:
+                band[..., shift:] += next(tap)[..., : taps.shape[-1] - shift]
+        return summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Move the gradient back."""
+        length = gradient.shape[-1]
+        taps = gradient.new_empty(sum(map(len, ctx.shifts)), *gradient.shape[1:])
+        tap = iter(taps)
+        for band, moves in zip(gradient, ctx.shifts, strict=True):
+            for shift in moves:
+                part = next(tap)
+                part[..., : length - shift] = band[..., shift:]
+                part[..., length - shift :] = 0
+        return taps, None
+
+
+_sum_taps: Callable[[torch.Tensor, list[list[int]]], torch.Tensor] = _SumTaps.apply
+
+
+class PhaseBank(nn.Module):
+    """Pairs of depth-wise dilated causal convolutions, one pair a band, each averaged over the channels.
+
+    Band s has kernels of k_s = 3, 7, 15, 31 taps at dilations of 1, 2, 4, 8 slots. Its real part is
+    U_s(t) = 1/D Σ_c Σ_m w[c, k_s - 1 - m] x[t - m · dilation, c], and V_s likewise with weights of its own; what lies
+    before the first slot is 0. The mean over channels is taken first: one product gives all taps at all slots, and
+    their sums along time follow. Taps that lie before the first slot for every slot are left out.
+
+    Attributes:
+        weights: For each band float (2, D, k_s), real and imaginary, drawn uniformly from ±1/√k_s.
+    """
+
+    def __init__(self, hidden_size: int, num_bands: int, silence: Silence):
+        super().__init__()
+        self.num_bands, self.silence = num_bands, silence
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(2, hidden_size, taps).uniform_(-1 / math.sqrt(taps), 1 / math.sqrt(taps)))
+            for taps in KERNELS
+        )
+
+    def forward(self, x: torch.Tensor) -> Phases:
+        """Phases of the first `num_bands` bands of float (B, L, D)."""
+        rows, length, width = x.shape
+        used = [
+            weight[..., -(1 + (length - 1) // dilation) :].flip(-1)
+            for weight, dilation in zip(self.weights[: self.num_bands], DILATIONS, strict=False)
+        ]  # (2, D, m), the tap of the slot itself first
+        shifts = [
+            [tap * dilation for tap in range(weight.shape[-1])]
+            for weight, dilation in zip(used, DILATIONS, strict=False)
+        ]
+        flat = torch.cat([weight.permute(2, 0, 1) for weight in used]).flatten(0, 1)  # (2 Σ m, D)
+        taps = ((flat / width) @ x.reshape(-1, width).T).view(-1, 2, rows, length)
+        real, imaginary = _sum_taps(taps, shifts).transpose(0, 2).unbind(1)
+        return to_phases(real, imaginary, self.silence)
 
 
 class PhaseAttention(AttentionFrame):
@@ -192,6 +338,35 @@ class PhaseLayer(nn.Module):
         return result
 
 
+@dataclass(frozen=True, kw_only=True)
+class PSWRecShape(TransformerShape):
+    """Shape of a PSWRec.
+
+    Attributes:
+        phase_aux_weight: Weight of the roughness of the phases in the loss; at least 0.
+
+    Raises:
+        ConfigError: If the weight is negative, or a model would use more bands than there are.
+    """
+
+    padding: Side = "left"
+    num_heads: int = NUM_BANDS
+    phase_aux_weight: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check bands and weight."""
+        super().__post_init__()
+        if not 1 <= self.used_bands <= NUM_BANDS:
+            raise ConfigError(f"the model would use {self.used_bands} bands of phases; there are 1 to {NUM_BANDS}.")
+        if self.phase_aux_weight < 0:
+            raise ConfigError(f"phase_aux_weight is {self.phase_aux_weight}; it must be at least 0.")
+
+    @property
+    def used_bands(self) -> int:
+        """Bands in use, one for each head; the parameters of all four exist."""
+        return self.num_heads
+
+
 class PSWRec(SequentialModel):
     """Base of the PSWRec models, transformers whose attention reads the phases of a filter bank over their input.
 
@@ -202,64 +377,33 @@ class PSWRec(SequentialModel):
     Padding is masked as keys, so past the bank a row goes without most of its padding, and the last layer works for the
     slot that is read alone.
 
-    Args:
-        num_items: Number of items.
-        max_len: Longest history; shorter batches are padded to it.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        num_bands: Bands in use; the parameters of all four exist.
-        inner_size: Width of the position-wise network.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
-        attention_dropout: Dropout of attention weights.
-        phase_aux_weight: Weight of the roughness in the loss; at least 0.
+    There is no paper; what the published implementations of all versions do beside:
 
-    Raises:
-        ConfigError: If a number does not serve.
+    1. Norm and dropout of the embedding are applied twice (`embedding_passes`), with one and the same norm: at dropout
+       0.5 only a quarter of the entries survive in training.
+    2. The bank reads the padding before a history, so left padding takes part in the phases.
+    3. The guard for rows without a visible key can never act and is left out: padding is masked with -10000.
     """
 
     causal = True
     silence: Silence = "kept"
     embedding_passes = 2
-    """How often the norm and the dropout of the embedding are applied; the same norm each time."""
 
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side,
-        hidden_size: int,
-        num_layers: int,
-        num_heads: int,
-        num_bands: int,
-        inner_size: int,
-        hidden_dropout: float,
-        attention_dropout: float,
-        phase_aux_weight: float,
-    ):
-        super().__init__(num_items, max_len, padding)
-        check_heads(hidden_size, num_heads)
-        if not 1 <= num_bands <= NUM_BANDS:
-            raise ConfigError(f"the model would use {num_bands} bands of phases; there are 1 to {NUM_BANDS}.")
-        if phase_aux_weight < 0:
-            raise ConfigError(f"phase_aux_weight is {phase_aux_weight}; it must be at least 0.")
-        self.phase_aux_weight = phase_aux_weight
-        self.embedding = ItemEmbedding(num_items, max_len, hidden_size, hidden_dropout, padding)
-        self.bank = PhaseBank(hidden_size, num_bands, self.silence)
+    def __init__(self, shape: PSWRecShape):
+        super().__init__(shape)
+        self.phase_aux_weight = shape.phase_aux_weight
+        self.embedding = ItemEmbedding(
+            shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
+        )
+        self.bank = PhaseBank(shape.hidden_size, shape.used_bands, self.silence)
         self.layers = nn.ModuleList(
-            PhaseLayer(
-                self.attention(hidden_size, num_heads, hidden_dropout, attention_dropout),
-                FeedForward(hidden_size, inner_size, hidden_dropout),
-            )
-            for _ in range(num_layers)
+            PhaseLayer(self.attention(shape), FeedForward(shape.hidden_size, shape.inner_size, shape.hidden_dropout))
+            for _ in range(shape.num_layers)
         )
         self.apply(init_weights)
 
     @abstractmethod
-    def attention(
-        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float
-    ) -> PhaseAttention:
+    def attention(self, shape: Any) -> PhaseAttention:
         """Build the attention of one layer."""
 
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
@@ -325,3 +469,240 @@ class PSWRec(SequentialModel):
         if self.phase_aux_weight == 0:
             return loss
         return loss + self.phase_aux_weight * phases.roughness()
+
+
+class SyncAttention(PhaseAttention):
+    """Attention whose scores and weights both follow how far two slots are in step.
+
+    With weights w_h = softmax(band_logits_h) of the bands and m_h(i) = Σ_s w_hs mag_s(i),
+    sync_h(i, j) = e^{β_h} · 2 m_h(i) m_h(j) / (m_h(i) + m_h(j)) · Σ_s w_hs cos(φ_s(i) - φ_s(j)) is added to the scores;
+    after softmax and dropout the weights are multiplied by sigmoid(κ sync) and divided by their sum.
+
+    Attributes:
+        band_logits: float (H, S).
+        beta: float (H,), from 0.1.
+        kappa: float, scalar, from 1.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float):
+        super().__init__(hidden_size, num_heads, hidden_dropout, attention_dropout)
+        self.band_logits = nn.Parameter(initial_band_logits(num_heads, NUM_BANDS))
+        self.beta = nn.Parameter(torch.full((num_heads,), 0.1))
+        self.kappa = nn.Parameter(torch.tensor(1.0))
+
+    def heads(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        return self.weights((q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2), phases, phases, mask) @ v
+
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        return self.gather(self.weights(self.products(q / math.sqrt(q.shape[-1]), x), own, phases, mask), x)
+
+    def weights(self, scores: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """Attention weights from scores, float (B, H, M, L) to the same; `own` are the phases of the M slots."""
+        bands = self.band_logits.softmax(-1)
+        strength_q, strength_k = (bands @ each.magnitude for each in (own, phases))  # (B, H, M), (B, H, L)
+        # The product of the two magnitudes goes into the features.
+        scale = 2 * self.beta.exp()[:, None] * strength_q
+        features_q = band_features(own, bands) * scale[..., None]
+        features_k = band_features(phases, bands) * strength_k[..., None]
+        sync = features_q @ features_k.transpose(-1, -2)
+        sync = sync / (strength_q[..., None] + (strength_k[..., None, :] + 1e-8))
+        gated = self.attention_dropout((scores + sync + mask).softmax(-1)) * (self.kappa * sync).sigmoid()
+        shares: torch.Tensor = gated / (gated.sum(-1, keepdim=True) + 1e-9)
+        return shares
+
+
+class ScaledAttention(PhaseAttention):
+    """Attention with queries and keys scaled by magnitudes, and a bias from phases in step.
+
+    With mag~_s = mag_s / mean over the bands of mag_s and a_h = tanh(Σ_s softplus(γ_hs) mag~_s), queries and keys are
+    scaled by 1 + a_h / 2, and softplus(b_h) / √S · Σ_s w_hs cos(φ_s(i) - φ_s(j)) is added to the scores, with
+    w_h = softmax(band_logits_h).
+
+    Attributes:
+        band_logits: float (H, S).
+        gamma: float (H, S), from -3.
+        phase_bias: float (H,), b, from -5.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_bands: int, hidden_dropout: float, attention_dropout: float
+    ):
+        super().__init__(hidden_size, num_heads, hidden_dropout, attention_dropout)
+        self.band_logits = nn.Parameter(initial_band_logits(num_heads, num_bands))
+        self.gamma = nn.Parameter(torch.full((num_heads, num_bands), -3.0))
+        self.phase_bias = nn.Parameter(torch.full((num_heads,), -5.0))
+
+    def heads(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        # One product gives scores and bias: `attend` divides by the root of the whole width.
+        whole = q.shape[-1] + 2 * self.gamma.shape[1]
+        queries, keys = self.features(phases)
+        scale = self.scale(phases)
+        queries = torch.cat((q * (scale * math.sqrt(whole / q.shape[-1])), queries * math.sqrt(whole)), -1)
+        return attend(queries, torch.cat((k * scale, keys), -1), v, mask, self.attention_dropout)
+
+    def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
+        """See `PhaseAttention`."""
+        products = self.products(q * (self.scale(own) / math.sqrt(q.shape[-1])), x)
+        bias = self.features(own)[0] @ self.features(phases)[1].transpose(-1, -2)
+        scores = products * self.scale(phases).transpose(-1, -2) + bias + mask
+        return self.gather(self.attention_dropout(scores.softmax(-1)), x)
+
+    def features(self, phases: Phases) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors of queries and of keys whose products are the bias: twice float (B, H, L, 2 S)."""
+        features = band_features(phases, self.band_logits.softmax(-1))
+        weight = nn.functional.softplus(self.phase_bias) / math.sqrt(self.gamma.shape[1])
+        return features * weight[:, None, None], features
+
+    def scale(self, phases: Phases) -> torch.Tensor:
+        """What queries or keys are multiplied by: float (B, H, L, 1)."""
+        relative = phases.magnitude / (phases.magnitude.mean(1, keepdim=True) + 1e-8)  # (B, S, L)
+        return (1 + 0.5 * (nn.functional.softplus(self.gamma) @ relative).tanh())[..., None]
+
+
+# The versions.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV5Shape(PSWRecShape):
+    """Shape of a `PSWRecV5`, in which every head uses all bands."""
+
+    num_heads: int = 2
+
+    @property
+    def used_bands(self) -> int:
+        """All bands."""
+        return NUM_BANDS
+
+
+class PSWRecV5(PSWRec):
+    """Attention with a bias and a gate from the phases of four bands; see `SyncAttention` for the equations.
+
+    What the published implementation does otherwise than those of the later versions:
+
+    1. A slot whose magnitude is at most 0.001 in a band has no phase there: its cosine and sine are 0.
+    2. Dropout acts on the weights before they are gated and divided by their sum, so rows sum to 1 in training too.
+    3. Norm and dropout of the embedding are applied once.
+    """
+
+    shape_type = PSWRecV5Shape
+    silence = "no phase"
+    embedding_passes = 1
+
+    def attention(self, shape: PSWRecV5Shape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return SyncAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+
+
+_OUT_OF_STEP = -1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV12Shape(PSWRecShape):
+    """Shape of a `PSWRecV12`.
+
+    Attributes:
+        sync_threshold: Least cosine of a phase difference across which a head sees.
+
+    Raises:
+        ConfigError: If `num_heads` is not 4, one for each band.
+    """
+
+    sync_threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the heads."""
+        if self.num_heads != NUM_BANDS:
+            raise ConfigError(
+                f"num_heads is {self.num_heads}; PSWRec V12 has one head for each of its {NUM_BANDS} bands."
+            )
+        super().__post_init__()
+
+
+class PSWRecV12(PSWRec):
+    """Attention whose head h turns queries and keys by the phase of band h, and sees slots in step alone (B-RoPE).
+
+    Scores are (e^{iφ_h(i)} q_h(i)) · (e^{iφ_h(j)} k_h(j)) / √d. Two different slots whose cos(φ_h(i) - φ_h(j)) is below
+    `sync_threshold` do not see each other in head h. What the published implementation does beside:
+
+    1. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
+    2. A slot whose magnitude is at most 0.001 has angle 0. An angle is atan2(V, U + 1e-8), because the gradient of
+       atan2(0, 0) is not defined.
+    """
+
+    shape_type = PSWRecV12Shape
+    silence = "zero angle"
+
+    def __init__(self, shape: PSWRecV12Shape):
+        super().__init__(shape)
+        self.sync_threshold = shape.sync_threshold
+
+    def attention(self, shape: PSWRecV12Shape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return RotatedAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+
+    @torch.no_grad()
+    def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
+        """See `PSWRec`; slots out of step are masked far below padding."""
+        angles = torch.stack((phases.cos, phases.sin), -1)  # (B, S, L, 2)
+        apart = angles @ angles.transpose(-1, -2) < self.sync_threshold
+        apart.diagonal(dim1=-2, dim2=-1).fill_(False)
+        return super().mask(histories, phases).masked_fill(apart, _OUT_OF_STEP)
+
+
+class PSWRecV13(PSWRec):
+    """Attention whose head h turns queries and keys by the phase of band h and scales them by its magnitude.
+
+    q'_h(t) = (1 + γ_h mag_h(t)) e^{iφ_h(t)} q_h(t), k' likewise, v untouched; scores q'·k' / √d; γ starts at 0. All
+    dimensions of a head turn by one angle, that of the slot's content. With fewer than four heads the bands beyond them
+    have parameters that nothing uses. D / num_heads must be even.
+    """
+
+    shape_type = PSWRecShape
+    gamma_init = 0.0
+
+    def attention(self, shape: PSWRecShape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return RotatedAttention(
+            shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout, self.gamma_init
+        )
+
+
+class PSWRecV14(PSWRecV13):
+    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes have a say from the first step."""
+
+    gamma_init = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSWRecV13UnrotatedShape(PSWRecShape):
+    """Shape of a `PSWRecV13Unrotated`.
+
+    Attributes:
+        num_bands: Bands in use, 1 to 4; the parameters of all four exist.
+    """
+
+    num_bands: int = NUM_BANDS
+
+    @property
+    def used_bands(self) -> int:
+        """Bands in use."""
+        return self.num_bands
+
+
+class PSWRecV13Unrotated(PSWRec):
+    """PSWRec V13 without phase rotation ("V13withoutphaserot"); see `ScaledAttention` for the equations."""
+
+    shape_type = PSWRecV13UnrotatedShape
+
+    def attention(self, shape: PSWRecV13UnrotatedShape) -> PhaseAttention:
+        """See `PSWRec`."""
+        return ScaledAttention(
+            shape.hidden_size, shape.num_heads, shape.num_bands, shape.hidden_dropout, shape.attention_dropout
+        )

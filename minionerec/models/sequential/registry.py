@@ -1,27 +1,29 @@
-"""The sequential recommenders by name, and one way to build them."""
+"""The sequential recommenders by name: how one is built, saved and loaded."""
 
-import inspect
+import json
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
-from minionerec.core.errors import ConfigError
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from minionerec.core.artefacts import open_artefact, read_json
+from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.values import convert
-from minionerec.models.sequential.bert4rec import BERT4Rec
-from minionerec.models.sequential.caser import Caser
+from minionerec.models.nn.history import PairCounts
+from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.causal import Causal
-from minionerec.models.sequential.fearec import FEARec
-from minionerec.models.sequential.gru4rec import GRU4Rec
+from minionerec.models.sequential.classic import BERT4Rec, Caser, GRU4Rec, SASRec
+from minionerec.models.sequential.frequency import FEARec, WEARec
 from minionerec.models.sequential.hstu import HSTU
 from minionerec.models.sequential.lightsans import LightSANs
 from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.pswrec_unrotated import PSWRecV13Unrotated
-from minionerec.models.sequential.pswrec_v5 import PSWRecV5
-from minionerec.models.sequential.pswrec_v12 import PSWRecV12
-from minionerec.models.sequential.pswrec_v13 import PSWRecV13, PSWRecV14
+from minionerec.models.sequential.pswrec import PSWRecV5, PSWRecV12, PSWRecV13, PSWRecV13Unrotated, PSWRecV14
 from minionerec.models.sequential.rpg import RPG
-from minionerec.models.sequential.sasrec import SASRec
 from minionerec.models.sequential.trm4rec import TRM4Rec
-from minionerec.models.sequential.wearec import WEARec
 
 MODELS: dict[str, type[SequentialModel]] = {
     "bert4rec": BERT4Rec,
@@ -41,20 +43,19 @@ MODELS: dict[str, type[SequentialModel]] = {
     "trm4rec": TRM4Rec,
     "wearec": WEARec,
 }
-_FIXED = ("self", "num_items", "max_len")
+_FIXED = ("num_items", "max_len")
 _SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions", "num_digits", "num_codes")
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """Hyper-parameters of a model and their defaults; `inspect.Parameter.empty` where there is none.
+    """Hyper-parameters of a model and their defaults; `dataclasses.MISSING` where there is none.
 
     Raises:
         ConfigError: If there is no model of that name.
     """
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
-    signature = inspect.signature(MODELS[name].__init__)
-    return {key: value.default for key, value in signature.parameters.items() if key not in _FIXED}
+    return {field.name: field.default for field in fields(MODELS[name].shape_type) if field.name not in _FIXED}
 
 
 def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         name: Key of `MODELS`.
         num_items: Number of items; they are numbered 1 to `num_items`, 0 is padding.
         max_len: Longest history that the model reads.
-        **hyper: Hyper-parameters of the model, as its class documents them.
+        **hyper: Hyper-parameters of the model, as the class of its shape documents them.
 
     Raises:
         ConfigError: If the name or a hyper-parameter is unknown, one without a default is missing, or a value does not
@@ -106,9 +107,90 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         if key not in known:
             raise ConfigError(f"model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
     for key, default in known.items():
-        if default is inspect.Parameter.empty and key not in hyper:
+        if default is MISSING and key not in hyper:
             raise ConfigError(f"model {name} needs the hyper-parameter {key!r}; give it a value.")
-    for key, value in (("num_items", num_items), ("max_len", max_len)):
-        if value < 1:
-            raise ConfigError(f"{key} is {value}; it must be at least 1.")
-    return MODELS[name](num_items, max_len, **hyper)
+    model = MODELS[name]
+    return model(model.shape_type(num_items=num_items, max_len=max_len, **hyper))
+
+
+# Trained sequential recommenders on disk: weights, and what to build around them.
+
+WEIGHTS_FILE, MODEL_FILE = "model.safetensors", "model.json"
+_REMEDY = "Train it again (minionerec train-sequential)."
+_SMALL = 1000  # a hyper-parameter that is no size of a tensor, such as a number of negatives, is no larger
+
+
+def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any], place: Path) -> None:
+    """Write a model into the folder of an artefact.
+
+    Args:
+        model: The model.
+        name: Key of `minionerec.models.sequential.registry.MODELS`.
+        hyper: The hyper-parameters that it was built with.
+        place: The folder.
+    """
+    about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
+    about |= {} if model.moment_states is None else {"moments": True}
+    save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, place / WEIGHTS_FILE)
+    (place / MODEL_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def load_sequential(path: str | Path) -> SequentialModel:
+    """A trained recommender, in evaluation mode.
+
+    Args:
+        path: The folder `model` of `minionerec train-sequential`.
+
+    Raises:
+        ArtefactError: If it is none, a file of it was changed since it was written, or weights and description are not
+            of one model.
+    """
+    open_artefact(path, MODEL_KIND)
+    place = Path(path)
+    tensors = _read_weights(place / WEIGHTS_FILE)
+    model = _describe(place / MODEL_FILE, tensors)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
+    kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
+    wrong = next((said for part in kept if (said := part.flaw())), None)
+    if wrong is not None:
+        raise ArtefactError(f"{place / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
+    return model.eval()
+
+
+def _read_weights(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        tensors = load_file(file)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ArtefactError(
+            f"{file}: not a safetensors file ({' '.join(str(error).split())[:200]}). {_REMEDY}"
+        ) from None
+    for name, value in tensors.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ArtefactError(f"{file}: {name} is not finite. {_REMEDY}")
+    return tensors
+
+
+def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialModel:
+    """The model that a description describes, not larger than its weights."""
+    about = read_json(file)
+    wanted = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
+    if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in wanted.items()):
+        raise ArtefactError(f"{file}: expected an object with {', '.join(wanted)}. {_REMEDY}")
+    if type(told := about.get("moments", False)) is not bool:
+        raise ArtefactError(f"{file}: moments is {shown(told)}, expected true or false. {_REMEDY}")
+    most = max((side for value in tensors.values() for side in value.shape), default=0)
+    sizes = [about["num_items"], about["max_len"], *(n for n in about["hyper"].values() if isinstance(n, int))]
+    if max(sizes) > max(most, _SMALL):
+        raise ArtefactError(f"{file}: speaks of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
+    try:
+        model = build_model(about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"])
+        if told:
+            model.tell_moments()
+        return model
+    except (ConfigError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ArtefactError(f"{file}: describes no model ({reason}). {_REMEDY}") from None

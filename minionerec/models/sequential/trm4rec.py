@@ -9,10 +9,19 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Side
-from minionerec.models.nn.layers import INIT_STD, attend, causal_mask, check_heads, init_weights
-from minionerec.models.nn.linear import Linear, linear
-from minionerec.models.nn.padding import length_groups, readout_slots, slot_range
-from minionerec.models.sequential.model import SequentialModel
+from minionerec.models.nn.layers import (
+    INIT_STD,
+    Linear,
+    attend,
+    causal_mask,
+    check_heads,
+    init_weights,
+    length_groups,
+    linear,
+    readout_slots,
+    slot_range,
+)
+from minionerec.models.sequential.model import ModelShape, SequentialModel
 
 # A batch of histories without its padding: one token after another, laid out as a grid for attention alone.
 
@@ -151,6 +160,45 @@ class RecursiveBlock(nn.Module):
         return turned[:, :heads], turned[:, heads:], qkv[:, 2 * width :].unflatten(-1, (heads, -1))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TRM4RecShape(ModelShape):
+    """Shape of a `TRM4Rec`.
+
+    Attributes:
+        num_heads: Attention heads; D must be a multiple.
+        num_steps: Cycles, T.
+        num_blocks: Blocks of a cycle.
+        expansion: The SwiGLU's width is 2/3 of `expansion` · D, rounded up to a multiple of 256.
+        use_rope: Rotate queries and keys by their slots.
+        use_positions: Add learned vectors of the slots to the input.
+        full_backprop: Train through all cycles, and not through the last alone.
+
+    Raises:
+        ConfigError: If a number does not serve: no step or block, or an odd width of heads with `use_rope`.
+    """
+
+    num_heads: int = 2
+    num_steps: int = 4
+    num_blocks: int = 1
+    expansion: float = 4.0
+    use_rope: bool = True
+    use_positions: bool = False
+    full_backprop: bool = False
+
+    def __post_init__(self) -> None:
+        """Check heads, steps and blocks."""
+        super().__post_init__()
+        check_heads(self.hidden_size, self.num_heads)
+        for name in ("num_steps", "num_blocks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.use_rope and self.hidden_size // self.num_heads % 2:
+            raise ConfigError(
+                f"hidden_size {self.hidden_size} with num_heads {self.num_heads} makes heads of odd width, but "
+                "use_rope turns pairs of channels. Change num_heads, or leave use_rope out."
+            )
+
+
 class TRM4Rec(SequentialModel):
     """Recursion of tiny blocks over items (after "Less is More: Recursive Reasoning with Tiny Networks", 2025).
 
@@ -170,62 +218,28 @@ class TRM4Rec(SequentialModel):
 
     The published rows are `use_positions` off and `use_rope` on ("vanilla", and "FullBP" with `full_backprop`), then
     `use_positions` with `use_rope` off ("pos-only") or on ("pos+RoPE").
-
-    Args:
-        num_items: Number of items.
-        max_len: Longest history.
-        padding: Side of the padding.
-        hidden_size: Width D.
-        num_heads: Attention heads; D must be a multiple.
-        num_steps: Cycles, T.
-        num_blocks: Blocks of a cycle.
-        expansion: The SwiGLU's width is 2/3 of `expansion` · D, rounded up to a multiple of 256.
-        use_rope: Rotate queries and keys by their slots.
-        use_positions: Add learned vectors of the slots to the input.
-        full_backprop: Train through all cycles, and not through the last alone.
-
-    Raises:
-        ConfigError: If a number does not serve: no step or block, or an odd width of heads with `use_rope`.
     """
 
     causal = True
     masks_padding = True
+    shape_type = TRM4RecShape
 
-    def __init__(
-        self,
-        num_items: int,
-        max_len: int,
-        padding: Side = "right",
-        hidden_size: int = 64,
-        num_heads: int = 2,
-        num_steps: int = 4,
-        num_blocks: int = 1,
-        expansion: float = 4.0,
-        use_rope: bool = True,
-        use_positions: bool = False,
-        full_backprop: bool = False,
-    ):
-        super().__init__(num_items, max_len, padding)
-        check_heads(hidden_size, num_heads)
-        for name, value in (("num_steps", num_steps), ("num_blocks", num_blocks)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1.")
-        if use_rope and hidden_size // num_heads % 2:
-            raise ConfigError(
-                f"hidden_size {hidden_size} with num_heads {num_heads} makes heads of odd width, but use_rope turns "
-                "pairs of channels. Change num_heads, or leave use_rope out."
-            )
-        self.num_steps, self.full_backprop = num_steps, full_backprop
-        self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
-        self.positions = nn.Embedding(max_len, hidden_size) if use_positions else None
+    def __init__(self, shape: TRM4RecShape):
+        super().__init__(shape)
+        hidden_size, num_heads, max_len = shape.hidden_size, shape.num_heads, shape.max_len
+        self.num_steps, self.full_backprop = shape.num_steps, shape.full_backprop
+        self.items = nn.Embedding(shape.num_items + 1, hidden_size, padding_idx=0)
+        self.positions = nn.Embedding(max_len, hidden_size) if shape.use_positions else None
         self.answer = nn.Parameter(INIT_STD * torch.randn(hidden_size))
         self.reasoning = nn.Parameter(INIT_STD * torch.randn(hidden_size))
-        inner_size = _INNER_MULTIPLE * math.ceil(round(expansion * hidden_size * 2 / 3) / _INNER_MULTIPLE)
-        self.blocks = nn.ModuleList(RecursiveBlock(hidden_size, num_heads, inner_size) for _ in range(num_blocks))
+        inner_size = _INNER_MULTIPLE * math.ceil(round(shape.expansion * hidden_size * 2 / 3) / _INNER_MULTIPLE)
+        self.blocks = nn.ModuleList(RecursiveBlock(hidden_size, num_heads, inner_size) for _ in range(shape.num_blocks))
         width = hidden_size // num_heads
         rates = ROPE_THETA ** (-torch.arange(0, width, 2) / width)
         self.angles: torch.Tensor | None
-        self.register_buffer("angles", torch.arange(max_len)[:, None] * rates if use_rope else None, persistent=False)
+        self.register_buffer(
+            "angles", torch.arange(max_len)[:, None] * rates if shape.use_rope else None, persistent=False
+        )
         self.apply(init_weights)
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,7 +12,6 @@ from minionerec.models.decoding.names import (
     SCORES,
     SEARCHES,
     check_length_penalty,
-    check_scores_of_search,
 )
 
 SPLITS = ("test", "valid")
@@ -48,8 +47,7 @@ class EvalConfig(StageConfig):
     split: str = setting("test", "rows to recommend for", known=SPLITS)
     search: str = setting(
         "beam",
-        "how a checkpoint searches: beam; exact (the true best of the whole catalogue); stock (beam search of "
-        "transformers, much slower, as a check)",
+        "how a checkpoint searches: beam, or exact (the true best of the whole catalogue)",
         known=SEARCHES,
     )
     beams: int = setting(50, "beam width, and length of the ranked lists", least=1)
@@ -62,7 +60,7 @@ class EvalConfig(StageConfig):
     )
     scores: str = setting(
         "full",
-        "full: log-softmax over the vocabulary, as stock beam search; renormalised: over children",
+        "full: log-softmax over the vocabulary, as beam search of transformers; renormalised: over children",
         known=SCORES,
     )
     length_penalty: float = setting(
@@ -98,7 +96,8 @@ class EvalConfig(StageConfig):
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
     )
     score_end: bool = setting(
-        False, "also score what follows the SID in a completion (newline, end token), as stock search does"
+        False,
+        "also score the tokens behind the SID in a completion (newline, end token), as `generate` does",
     )
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
     slices: bool = setting(
@@ -138,7 +137,6 @@ class EvalConfig(StageConfig):
             )
         if self.assistant and self.ranker:
             yield f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
-        check_scores_of_search(self.search, self.scores)
         check_length_penalty(self.search, self.length_penalty)
 
     def inputs(self) -> dict[str, Path]:

@@ -22,8 +22,7 @@ from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decoding_device
-from minionerec.models.decoding.stock import write_freely
-from minionerec.models.decoding.titles import Titles
+from minionerec.models.decoding.titles import Titles, write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, TFIDF, GroundingConfig

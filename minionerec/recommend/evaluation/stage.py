@@ -29,7 +29,7 @@ from minionerec.sid.table import SidTable
 
 logger = get_logger(__name__)
 
-_SEARCH_NAMES = {"beam": "beam search", "exact": "exact search", "stock": "stock beam search"}
+_SEARCH_NAMES = {"beam": "beam search", "exact": "exact search"}
 
 
 @dataclass(frozen=True)

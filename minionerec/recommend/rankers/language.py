@@ -13,23 +13,19 @@ from minionerec.data.stored import StoredCorpus
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.beam import BeamResult, beam_search
 from minionerec.models.decoding.branches import SearchModel, evaluating, vocabulary_size
-from minionerec.models.decoding.decoder import Decode, decode_batches
+from minionerec.models.decoding.decoder import Decode, decode_batches, fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.leaves import LeafModel
-from minionerec.models.decoding.mixture import Mixture, rerank
+from minionerec.models.decoding.leaves import LeafModel, Mixture, rerank
 from minionerec.models.decoding.names import (
     COMBINATIONS,
     SCORES,
     SEARCHES,
     check_length_penalty,
-    check_scores_of_search,
 )
-from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
@@ -47,8 +43,8 @@ class Search:
     """How SIDs are searched.
 
     Attributes:
-        method: "beam"; "exact", the true best of the whole catalogue; or "stock", beam search of transformers.
-        scores: "full" or "renormalised", see `minionerec.models.decoding.scoring.candidate_scores`.
+        method: "beam", or "exact", the true best of the whole catalogue.
+        scores: "full" or "renormalised", see `minionerec.models.decoding.branches.candidate_scores`.
         score_end: Whether to score what follows the SID in a completion too.
         batch_size: Prompts searched at a time; 0 finds it from the free memory.
         beams: Least width of a search; a list of K is cut from one of max(K, beams).
@@ -71,13 +67,12 @@ class Search:
         for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
-        check_scores_of_search(self.method, self.scores)
         check_length_penalty(self.method, self.length_penalty)
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a search is mixed with an assistant; see `minionerec.models.decoding.mixture`.
+    """How a search is mixed with an assistant; see `minionerec.models.decoding.leaves`.
 
     Attributes:
         assistant: Who is mixed in.
@@ -304,10 +299,6 @@ class LanguageRanker:
         self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
     ) -> BeamResult:
         how = self.search
-        if how.method == "stock":
-            if sids is not None or self.bonus is not None:
-                raise ConfigError("stock search takes neither filters nor a bonus. Take search beam or exact.")
-            return stock_search(model, prompts, self.trie, width, self.end if how.score_end else ())
         guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
             return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)

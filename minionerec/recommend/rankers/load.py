@@ -23,7 +23,7 @@ from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import sum_to_leaves
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.models.sequential import MODEL_KIND
-from minionerec.models.sequential.saved import MODEL_FILE, load_sequential
+from minionerec.models.sequential.registry import MODEL_FILE, load_sequential
 from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
 from minionerec.recommend.rankers.protocol import Assistant, Queries, Ranker
 from minionerec.recommend.rankers.sequential import SequentialRanker

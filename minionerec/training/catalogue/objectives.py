@@ -5,7 +5,7 @@ Rewards need no rollouts here, for the model's distribution over the whole catal
 - `expected`: the loss is minus the reward that the model expects, E[r] = sum over SIDs of p(s) r(s). With a reward of
   1 for the target that is minus the target's probability (the rule reward of MiniOneRec; Williams, 1992, without
   sampling);
-- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.training.rewards.ranking`); each
+- `grpo`: the G most probable SIDs are a group, rewarded by rule and rank (`minionerec.training.rewards`); each
   one's
   advantage is its reward less the group's mean, over the group's standard deviation (Shao et al., "DeepSeekMath",
   2024, section 4.1), and the loss is minus the mean of advantage times log-probability: one step a group, whose
@@ -28,9 +28,7 @@ from minionerec.models.nn.moments import hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.catalogue.sampling import Sampler
-from minionerec.training.rewards.advantages import group_advantages
-from minionerec.training.rewards.ranking import ranking
-from minionerec.training.rewards.rollouts import Rollouts
+from minionerec.training.rewards import Rollouts, group_advantages, ranking
 from minionerec.training.trainer import RankingEvaluation
 
 

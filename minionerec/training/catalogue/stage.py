@@ -22,7 +22,7 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.memory import free_memory
+from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.moments import UNSOLD
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
@@ -42,11 +42,16 @@ from minionerec.training.catalogue.shards import (
 )
 from minionerec.training.catalogue.windows import Windows, collate, held_out_windows, sid_windows, some_windows
 from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.finish import TrainingResult, keep_start_if_better
 from minionerec.training.memory import estimate_catalogue
-from minionerec.training.plan import StepPlan, plan_steps
-from minionerec.training.run import TrainingRun, run_training
-from minionerec.training.validation import validation_set
+from minionerec.training.run import (
+    StepPlan,
+    TrainingResult,
+    TrainingRun,
+    keep_start_if_better,
+    plan_steps,
+    run_training,
+)
+from minionerec.training.trainer import validation_set
 
 # How much popularity at the asked moment counts: found on held-out rows when training is over.
 

@@ -2,20 +2,20 @@
 
 One step, P prompts with G completions each:
 
-    rows.py        prompt, target, tail, history               P rows
+    rollouts.py    prompt, target, tail, history               P rows
                      │
-    rollouts.py      ▼   beam search over the trie
+                     ▼   beam search over the trie
                    Rollouts: sids (P, G), targets (P,), scores (P, G)
                      │
-    rewards        ┌─┴────────────▶ rewards (F, P, G) ─▶ weighted sum (P, G) ─▶ advantages (P, G), which groups matter
+    ../rewards.py  ┌─┴────────────▶ rewards (F, P, G) ─▶ weighted sum (P, G) ─▶ advantages (P, G), which groups matter
                    │                                                              │
-    scoring.py     ├─▶ log-probabilities under the reference (P * G, C)           │    no gradient
+    loss.py        ├─▶ log-probabilities under the reference (P * G, C)           │    no gradient
                    │                       │                                      │
                    ├─▶ log-probabilities under the policy (P * G, C)              │    slice by slice
                    │                       ▼                                      ▼
-    loss.py        └──────────────▶ loss and KL of each slice ─▶ gradient ─▶ the optimiser's step
+                   └──────────────▶ loss and KL of each slice ─▶ gradient ─▶ the optimiser's step
 
     trainer.py     goes this way, and tells the log (figures.py)
     trl_adapter.py where TRL's trainer is touched
-    stage.py       loads, builds, trains, keeps the best weights; config.py has its settings
+    stage.py       loads, builds, trains, keeps the best weights; the settings are those of training/config.py
 """

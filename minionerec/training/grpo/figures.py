@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from minionerec.training.grpo.loss import CLIP, LossTerms
-from minionerec.training.grpo.scoring import RolloutGroups
-from minionerec.training.rewards.combined import WeightedRewards
-from minionerec.training.rewards.rollouts import Rollouts
+from minionerec.training.grpo.loss import CLIP, LossTerms, RolloutGroups
+from minionerec.training.rewards import Rollouts, WeightedRewards
 
 # What is not a mean over the step; a share lies between 0 and 1.
 _SUMMARIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

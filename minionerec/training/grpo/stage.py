@@ -32,20 +32,28 @@ from minionerec.models.prompts.examples import (
     special_texts,
 )
 from minionerec.models.sequential import MODEL_KIND
-from minionerec.models.sequential.saved import load_sequential
+from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.stored import load_vector_artefact
-from minionerec.training.finish import TrainingResult, keep_start_if_better
-from minionerec.training.grpo.config import GrpoConfig
-from minionerec.training.grpo.rollouts import RollOut, beams, roller, samples
-from minionerec.training.grpo.rows import PromptRows, Row, check_task, grpo_rows
+from minionerec.training.config import GrpoConfig
+from minionerec.training.grpo.rollouts import PromptRows, RollOut, Row, beams, check_task, grpo_rows, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.packing import TellEpoch
-from minionerec.training.plan import plan_steps
-from minionerec.training.precision import warn_of_rounding
-from minionerec.training.rewards.combined import WeightedRewards
-from minionerec.training.rewards.items import Scorer
-from minionerec.training.rewards.registry import RewardSources, check_histories, make_reward, reward_weights
-from minionerec.training.run import TrainingRun, run_training
+from minionerec.training.rewards import (
+    RewardSources,
+    Scorer,
+    WeightedRewards,
+    check_histories,
+    make_reward,
+    reward_weights,
+)
+from minionerec.training.run import (
+    TrainingResult,
+    TrainingRun,
+    keep_start_if_better,
+    plan_steps,
+    run_training,
+    warn_of_rounding,
+)
 from minionerec.training.stream.disk import Numbered, Ragged, span
 from minionerec.training.stream.jobs import (
     Chance,
@@ -59,8 +67,7 @@ from minionerec.training.stream.jobs import (
     write_jobs,
 )
 from minionerec.training.stream.sampler import BlockSampler
-from minionerec.training.trainer import early_stopping
-from minionerec.training.validation import validation_set
+from minionerec.training.trainer import early_stopping, validation_set
 
 # Prompts of a corpus that stays on disk, tokenised into files.
 
@@ -73,7 +80,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class FlatPrompts:
-    """Prompts in a few arrays, as `minionerec.training.grpo.rows.Row` has them.
+    """Prompts in a few arrays, as `minionerec.training.grpo.rollouts.Row` has them.
 
     Attributes:
         targets: int (R,), SID numbers.

@@ -24,16 +24,11 @@ from minionerec.training.grpo.figures import (
     rollout_figures,
     token_figures,
 )
-from minionerec.training.grpo.loss import policy_loss
-from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut
-from minionerec.training.grpo.rows import Row
-from minionerec.training.grpo.scoring import RolloutGroups, completion_logps, completions_of, make_groups
+from minionerec.training.grpo.loss import RolloutGroups, completion_logps, completions_of, make_groups, policy_loss
+from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer
-from minionerec.training.rewards.advantages import group_advantages, has_signal, sibling_advantages
-from minionerec.training.rewards.combined import WeightedRewards
-from minionerec.training.rewards.rollouts import Rollouts
-from minionerec.training.trainer import RankingEvaluation
-from minionerec.training.validation import ValidationSet
+from minionerec.training.rewards import Rollouts, WeightedRewards, group_advantages, has_signal, sibling_advantages
+from minionerec.training.trainer import RankingEvaluation, ValidationSet
 
 REFERENCE_FILE = "reference.safetensors"
 

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from minionerec.training.grpo.rows import Row
-from minionerec.training.grpo.scoring import RolloutGroups
+from minionerec.training.grpo.loss import RolloutGroups
+from minionerec.training.grpo.rollouts import Row
 
 # Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by
 # `Trainer`. No other private method or attribute of TRL is overridden, called or read.

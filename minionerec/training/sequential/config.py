@@ -1,10 +1,10 @@
 """Settings of sequential recommenders; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.sequential import MODEL_KIND
 
@@ -109,37 +109,37 @@ class SequentialConfig(StageConfig):
     device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if self.sids and self.protocol != "rows":
-            raise ConfigError(
+            yield (
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
                 "or take protocol rows."
             )
         if self.items and self.protocol == "rows":
-            raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
+            yield f"items is {self.items!r}, but a corpus has its own titles; leave items out."
         if self.monitor == "NDCG@20" and self.protocol == "b":
-            raise ConfigError("monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out.")
+            yield "monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out."
 
         if self.moments and self.protocol != "rows":
-            raise ConfigError(
+            yield (
                 f"moments is true, but protocol is {self.protocol!r}, whose sequences have no times; take protocol "
                 "rows, or leave moments out."
             )
-        self._check_stream()
+        yield from self._stream_contradictions()
 
-    def _check_stream(self) -> None:
-        """Check that only rows of a corpus are streamed."""
+    def _stream_contradictions(self) -> Iterator[str]:
+        """What keeps rows from being streamed."""
         if self.stream and self.protocol != "rows":
-            raise ConfigError(
+            yield (
                 f"stream is true, but protocol is {self.protocol!r}; only the rows of a corpus can be streamed. Take "
                 "protocol rows, or leave stream out."
             )
         if self.stream and self.moments:
-            raise ConfigError("moments is true, but rows that are streamed tell none; leave stream or moments out.")
+            yield "moments is true, but rows that are streamed tell none; leave stream or moments out."
         if self.eval_rows == 0:
-            raise ConfigError("eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1.")
+            yield "eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1."
 
     def inputs(self) -> dict[str, Path]:
         """Everything that is read; of the text vectors what their source reads."""

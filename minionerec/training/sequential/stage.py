@@ -27,12 +27,12 @@ from minionerec.data.sequences import Split
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked, write_ranks
-from minionerec.metrics.ranking import estimate, ranking_metrics
-from minionerec.models.nn.order import fix_order
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.metrics.statistics import estimate
+from minionerec.models.nn.device import fix_order
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
-from minionerec.models.sequential.registry import check_hyper
-from minionerec.models.sequential.saved import load_sequential, save_sequential
+from minionerec.models.sequential.registry import check_hyper, load_sequential, save_sequential
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from support.paths import ROOT
 from support.preloaded import python
+from support.studies import Ended
 
 from minionerec import __version__
 from minionerec.cli import runner
@@ -34,20 +35,6 @@ def recipe(monkeypatch, *words):
     return 0
 
 
-class Ended:
-    """A process that has ended."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def poll(self):
-        """Its exit status."""
-        return 0
-
-
 @pytest.fixture
 def started(monkeypatch):
     """Names of the steps that are started; the report prints a table, "sids" is up to date."""
@@ -60,7 +47,7 @@ def started(monkeypatch):
             log.flush()
         else:
             assert log is None  # it prints to the terminal itself
-        return Ended()
+        return Ended(0)
 
     monkeypatch.setattr(runner, "started_words", started_words)
     monkeypatch.setattr(Job, "is_current", lambda self: self.key.step == "sids")

@@ -23,8 +23,8 @@ from minionerec.metrics.ranking import ranking_metrics
 
 
 def table(path):
-    found = json.loads((path.parent / "runs" / "shop" / "compare" / "test" / "comparison.json").read_text())
-    return {line["name"]: line for line in found["test"]}
+    found = json.loads((path.parent / "runs" / "shop" / "compare" / "test" / "metrics.json").read_text())
+    return found["splits"]["test"]["recommenders"]
 
 
 def test_a_study_ends_in_a_table_and_is_then_up_to_date(played, tmp_path, monkeypatch, capsys):
@@ -41,9 +41,13 @@ def test_a_study_ends_in_a_table_and_is_then_up_to_date(played, tmp_path, monkey
     for name, start in (("labels", 2), ("a slower rate", 4), ("sharpened", 3)):
         ranks = [[start + 4 * (row % (5 + seed) == 0) for row in range(ROWS)] for seed in (1, 2)]
         means = [ranking_metrics(np.array(line), [3])["HR@3"].mean() for line in ranks]
-        assert found[name]["metrics"]["HR@3"][0] == pytest.approx(sum(means) / 2)
+        assert found[name]["metrics"]["item"]["HR@3"]["mean"] == pytest.approx(sum(means) / 2)
         assert found[name]["seeds"] == 2
-    assert found["a slower rate"]["against"]["HR@3"][0] == pytest.approx(-found["labels"]["metrics"]["HR@3"][0])
+    assert (
+        found["a slower rate"]["metrics"]["item"]["HR@3"]["mean"]
+        == 0
+        < found["labels"]["metrics"]["item"]["HR@3"]["mean"]
+    )
     before = list(played.names)
     assert study(monkeypatch, path) == 0
     assert played.names == before

@@ -11,13 +11,13 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import (
     coverage,
-    evaluate_predictions,
     invalid_count,
     item_ranks,
     list_width,
     ranking_metrics,
     sid_ranks,
 )
+from minionerec.metrics.results import evaluate_predictions
 from minionerec.metrics.statistics import bootstrap_interval, bootstrap_means, paired_bootstrap, paired_differences
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import evaluate_predictions, ranking_metrics, sid_ranks
+from minionerec.metrics.ranking import ranking_metrics, sid_ranks
+from minionerec.metrics.results import evaluate_predictions
 from minionerec.metrics.statistics import (
     bootstrap_interval,
     bootstrap_means,

@@ -3,7 +3,8 @@
 import numpy as np
 
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import Estimate, evaluate_predictions
+from minionerec.metrics.results import evaluate_predictions
+from minionerec.metrics.statistics import Estimate
 from minionerec.metrics.tables import format_estimate, format_metrics_table, text_table
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evaluation import copy_artefact, made
+from support.scripts import benchmark
 from support.telling import save_telling
 
 from minionerec.core.errors import ArtefactError
@@ -218,9 +219,9 @@ def test_each_request_of_a_batch_has_its_own_moment(telling, data):
         assert scores_of(answer) == pytest.approx(scores_of(telling.answer([asked])[0]), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["beam", "stock"])
-def test_every_search_is_told_the_moment(telling, method):
-    ranker = LanguageRanker(telling.ranker.bundle, telling.ranker.builder.corpus, Search(method, beams=24))
+@pytest.mark.parametrize("kind", [LanguageRanker, benchmark("stock").StockRanker])
+def test_every_search_is_told_the_moment(telling, kind):
+    ranker = kind(telling.ranker.bundle, telling.ranker.builder.corpus, Search(beams=24))
     found = Recommender(ranker, telling.items, "model", "0" * 12, 10)
     requests = [Request(["i3", "i9"], 24, moment=moment) for moment in MOMENTS]
     for request, answer, exact in zip(requests, found.answer(requests), telling.answer(requests), strict=True):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from support.runs import write_run
 
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.reports.compare import run_compare
-from minionerec.reports.config import CompareConfig
+from minionerec.reports.config import ReportConfig
 from minionerec.reports.reference import doubtful_cells, impossible_pairs, load_reference, read_reference
+from minionerec.reports.report import run_report
 
 KS = (1, 3, 5, 10, 20, 50)
 
@@ -50,8 +50,8 @@ def test_comparisons_mark_them_too(tmp_path):
     for name in ("HSTU", "SASRec"):
         write_run(tmp_path / name, ranks, np.arange(40), valid=False)
     runs = {name: str(tmp_path / name) for name in ("HSTU", "SASRec")}
-    config = CompareConfig(runs=runs, metrics=["NDCG@3", "NDCG@5"], reference="industrial", resamples=10)
-    markdown = run_compare(config).markdown
+    settings = {"metrics": ["NDCG@3", "NDCG@5"], "reference": "industrial", "resamples": 10}
+    markdown = run_report(ReportConfig(predictions=runs, layout="comparison", **settings)).table
     assert "published 0.0885 ✗" in markdown
     assert "published 0.0918 |" in markdown and "published 0.0700 |" in markdown
 

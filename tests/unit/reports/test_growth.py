@@ -11,7 +11,7 @@ import pytest
 from support.paths import ROOT
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.reports.plots import available, growth_lines
+from minionerec.reports.plots import available
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,8 @@ def scale():
 
 
 @pytest.mark.skipif(not available(), reason="matplotlib is not installed (extra plots)")
-def test_a_picture_names_its_lines_and_sizes():
-    text = growth_lines({"sort": {1e6: 0.5, 1e8: 70.0}, "read": {1e6: 1.0, 1e7: 9.0}}, "rows", "seconds")
+def test_a_picture_names_its_lines_and_sizes(scale):
+    text = scale.growth_lines({"sort": {1e6: 0.5, 1e8: 70.0}, "read": {1e6: 1.0, 1e7: 9.0}}, "rows", "seconds")
     ElementTree.fromstring(text)
     said = re.sub(r"<[^>]+>", " ", text)
     for word in ("sort", "read", "rows", "seconds", "1 M", "10 M", "100 M"):

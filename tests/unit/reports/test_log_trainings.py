@@ -9,12 +9,9 @@ from support.trained_shop import GRPO, RECORD, SFT, checkpoint, write_trained
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.records import duration, record_path
 from minionerec.core.stage import Stage
-from minionerec.reports.experiment_log.config import StageSetting
-from minionerec.reports.experiment_log.lineage import Training, changes, trace
-from minionerec.reports.experiment_log.trainings import TITLES, our_settings, outcome, parameters, recorded
-from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.dpo.config import DpoConfig
-from minionerec.training.tiger.config import TigerTrainConfig
+from minionerec.reports.lineage import Training, changes, trace, trace_unfinished
+from minionerec.reports.trainings import TITLES, our_settings, outcome, parameters, recorded
+from minionerec.training.config import CatalogueTrainConfig, DpoConfig, TigerTrainConfig
 
 
 @pytest.fixture
@@ -25,7 +22,7 @@ def shop(tmp_path, monkeypatch):
 
 
 def test_the_walk_goes_through_every_training(shop):
-    lineage = trace("RL", StageSetting(Path("made/eval_grpo")))
+    lineage = trace("RL", Path("made/eval_grpo"))
     assert [(each.name, each.stage) for each in lineage.trainings] == [("sft", "sft"), ("RL", "grpo")]
     assert lineage.own is lineage.trainings[-1] and not lineage.missing
     sft, rl = lineage.trainings
@@ -35,13 +32,13 @@ def test_the_walk_goes_through_every_training(shop):
 
 def test_the_walk_finds_its_way_from_another_folder(shop, monkeypatch, tmp_path_factory):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    lineage = trace("RL", StageSetting(shop / "made" / "eval_grpo"))
+    lineage = trace("RL", shop / "made" / "eval_grpo")
     assert [each.path for each in lineage.trainings] == [shop / "made" / "sft", shop / "made" / "grpo"]
 
 
 def test_a_training_that_was_made_anew_is_not_taken_for_the_old_one(shop):
     checkpoint("made/sft", {**SFT, "epochs": 1.0}, {}, {}, [{"step": 1}])
-    lineage = trace("RL", StageSetting(Path("made/eval_grpo")))
+    lineage = trace("RL", Path("made/eval_grpo"))
     assert [each.name for each in lineage.trainings] == ["RL"]
     assert lineage.missing == ["made/sft"]
 
@@ -53,7 +50,7 @@ def test_a_teacher_is_a_training_too(shop):
     checkpoint("made/taught", SFT, {}, {"teacher": "made/teacher"}, [])
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/taught"}):
         pass
-    lineage = trace("taught", StageSetting(Path("made/eval")))
+    lineage = trace("taught", Path("made/eval"))
     assert [(each.name, each.stage) for each in lineage.trainings] == [
         ("teacher", "train-catalogue"),
         ("taught", "sft"),
@@ -80,7 +77,7 @@ def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, 
     assert read_manifest("made/it")["stage"] == stage
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
         pass
-    (training,) = trace("it", StageSetting(Path("made/eval"))).trainings
+    (training,) = trace("it", Path("made/eval")).trainings
     assert training.stage == stage and TITLES.get(training.stage, training.stage) == title
 
 
@@ -88,20 +85,20 @@ def test_a_checkpoint_of_an_earlier_version_is_of_an_unknown_stage(shop, caplog)
     checkpoint("made/sft", SFT, {}, {}, [], stage=None)
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/sft"}):
         pass
-    (training,) = trace("it", StageSetting(Path("made/eval"))).trainings
+    (training,) = trace("it", Path("made/eval")).trainings
     assert training.stage == "unknown" and changes(training, training) is None
     assert "made/sft: was written by version 0.1, whose manifests do not say of which stage" in caplog.text
     with write_artefact("made/model", "sequential_model", config={}, inputs={}):
         pass
     with write_artefact("made/lists", "predictions", config={}, inputs={"model": "made/model"}):
         pass
-    (training,) = trace("it", StageSetting(Path("made/lists"))).trainings
+    (training,) = trace("it", Path("made/lists")).trainings
     assert training.stage == "train-sequential"  # the only stage that makes such models
 
 
 def test_pending_stages_are_told_by_what_lies_there(shop):
     def found(checkpoint=""):
-        lineage = trace("X", StageSetting(Path("nowhere"), checkpoint))
+        lineage = trace_unfinished("X", checkpoint)
         assert lineage.predictions is None
         return lineage.trainings
 
@@ -188,6 +185,6 @@ def test_records_in_words():
 def test_a_record_of_another_artefact_is_not_this_ones(shop):
     place = record_path(Path("made/sft"))
     place.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
-    assert trace("SFT", StageSetting(Path("made/eval_sft"))).trainings[0].record is None
+    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is None
     place.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
-    assert trace("SFT", StageSetting(Path("made/eval_sft"))).trainings[0].record is not None
+    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is not None

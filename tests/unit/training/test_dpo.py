@@ -13,8 +13,14 @@ from trl import DPOConfig, DPOTrainer
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.training.dpo.negatives import beams, draw_negatives, drawn
-from minionerec.training.dpo.stage import SidDpoTrainer, ratio_figures, softmax_preference_loss
+from minionerec.training.dpo import (
+    SidDpoTrainer,
+    draw_negatives,
+    drawn_negatives,
+    ratio_figures,
+    searched_negatives,
+    softmax_preference_loss,
+)
 
 # The loss
 
@@ -84,11 +90,11 @@ def test_negatives_are_distinct_and_never_the_target(sids, count, seed):
 
 def test_negatives_follow_seed_and_epoch():
     targets, weights = np.zeros(50, dtype=np.int64), np.ones(100)
-    of_epoch = drawn(targets, weights, 3, seed=5)
+    of_epoch = drawn_negatives(targets, weights, 3, seed=5)
     first, second = of_epoch(0), of_epoch(1)
     assert not np.array_equal(first, second)
     assert np.array_equal(of_epoch(0), first)
-    assert not np.array_equal(drawn(targets, weights, 3, seed=6)(0), first)
+    assert not np.array_equal(drawn_negatives(targets, weights, 3, seed=6)(0), first)
 
 
 def test_negatives_are_as_frequent_as_their_weights():
@@ -110,12 +116,12 @@ def test_beams_leave_out_the_target_and_are_searched_once(tmp_path, monkeypatch)
 
     prompts, targets = [[0], [3], [6]], np.array([1, 3, 0])
     wanted = [[0, 2, 3], [4, 5, 6], [6, 7, 8]]
-    assert beams(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
-    assert beams(prompts, targets, 3, search, tmp_path)(4).tolist() == wanted
+    assert searched_negatives(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
+    assert searched_negatives(prompts, targets, 3, search, tmp_path)(4).tolist() == wanted
     assert asked == [3]
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:-9])  # torn
-    assert beams(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
+    assert searched_negatives(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
     assert asked == [3, 3]
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.training.packing import TreeCollator, good_row_length
-from minionerec.training.shared_prefix import picked_logits
+from minionerec.training.packing import TreeCollator, good_row_length, picked_logits
 
 VOCABULARY = 12
 

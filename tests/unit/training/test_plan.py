@@ -5,7 +5,7 @@ import pytest
 
 from minionerec.core.errors import ConfigError
 from minionerec.training.config import RunConfig
-from minionerec.training.plan import accumulation_steps, choose_examples, plan_steps
+from minionerec.training.run import accumulation_steps, choose_examples, plan_steps
 
 
 def test_weights_of_tasks():
@@ -23,6 +23,6 @@ def test_micro_batches():
 def test_the_plan_is_for_all_processes_of_the_launch_and_is_said(monkeypatch, caplog):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with caplog.at_level("INFO", "minionerec"):
-        plan = plan_steps(RunConfig(output="x", evals_per_epoch=3, epochs=1.5), 1000, 64, 8, "x", "rows")
+        plan = plan_steps(RunConfig(corpus="c", output="x", evals_per_epoch=3, epochs=1.5), 1000, 64, 8, "x", "rows")
     assert (plan.accumulation, plan.steps_per_epoch, plan.eval_steps) == (2, 16, 6)
     assert "A step is 64 rows = 8 a device x 4 device(s) x 2; 16 steps an epoch, 1.5 epochs" in caplog.text

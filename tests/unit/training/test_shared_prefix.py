@@ -8,7 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.errors import DataError
-from minionerec.training.shared_prefix import pack_groups, shared_prefix_logps, tree_mask
+from minionerec.training.packing import pack_groups, shared_prefix_logps, tree_mask
 
 VOCABULARY = 40
 

@@ -18,15 +18,12 @@ from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, n
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
 from minionerec.models.backbone.catalogue.tower import SidBlock, Tower
-from minionerec.models.decoding.branches import OpensBranches
+from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
-from minionerec.models.decoding.masks import pad_left
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.causal import CausalLayer
-from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import PairCounts, Places
-from minionerec.models.nn.layers import check_heads
+from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.moments import LearnedPopularity
 from minionerec.models.nn.repeats import Repeats
 from minionerec.models.nn.rows import ColumnSubset

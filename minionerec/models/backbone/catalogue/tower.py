@@ -9,13 +9,9 @@ from torch import nn
 
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
-from minionerec.models.nn.causal import CausalLayer
-from minionerec.models.nn.dropout import Dropout
 from minionerec.models.nn.history import HistoryScores, Places
-from minionerec.models.nn.layers import causal_mask
-from minionerec.models.nn.linear import Linear, linear
+from minionerec.models.nn.layers import CausalLayer, Dropout, Linear, causal_mask, length_groups, linear
 from minionerec.models.nn.moments import MomentStates
-from minionerec.models.nn.padding import length_groups
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 
 

@@ -25,7 +25,7 @@ from minionerec.models.backbone.vocabulary import (
     lift_code_rows,
     verify_code_tokens,
 )
-from minionerec.models.nn.linear import Linear
+from minionerec.models.nn.layers import Linear
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 

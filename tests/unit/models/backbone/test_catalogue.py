@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.trie import Trie
 
 SIZES = (3, 3, 4)

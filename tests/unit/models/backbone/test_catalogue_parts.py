@@ -11,11 +11,10 @@ from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.backbone.catalogue.tower import SidBlock
-from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.decoder import fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.sampling import sample_search
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 

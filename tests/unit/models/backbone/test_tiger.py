@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import random_trie, token_ids
+from support.scripts import benchmark
 from transformers import T5Config, T5ForConditionalGeneration
 
 from minionerec.models.backbone.tiger import TigerConfig, TigerModel, sid_tokenizer
-from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.decoder import decode_prompts, fitting_batch_size
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.fitting import fitting_batch_size
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.sampling import sample_search
-from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.dropout import Dropout, replace_dropout
+from minionerec.models.nn.layers import Dropout, replace_dropout
 from minionerec.sid.table import SidTable
+
+stock_search = benchmark("stock").stock_search
 
 SHAPE = {"vocab_size": 64, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
 PROMPTS = [[5, 6, 7, 1], [9, 1], [*range(8, 40), 1], [5, 6, 7, 1]]

@@ -7,11 +7,9 @@ from support.decoding import lists
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding import causal as prefill_module
-from minionerec.models.decoding import scoring
+from minionerec.models.decoding import branches
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.causal import prefill, prefill_groups
-from minionerec.models.decoding.scoring import candidate_scores
+from minionerec.models.decoding.branches import candidate_scores, prefill, prefill_groups
 from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64
@@ -52,7 +50,7 @@ def test_head_in_slices_equals_the_whole_head(monkeypatch, normaliser, biased, t
     tokens = torch.from_numpy(rng.integers(0, VOCABULARY, (700, 9)))
     present = torch.from_numpy(rng.random((700, 9)) < 0.7)
     present[:, 0] = True
-    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 1000})
+    monkeypatch.setattr(branches, "_LOGITS_AT_ONCE", {"cpu": 1000})
     with torch.no_grad():
         got = candidate_scores(model, hidden, tokens, present, normaliser, temperature)
         logits = model.lm_head(hidden).double() / temperature
@@ -80,7 +78,7 @@ def test_a_head_that_is_no_linear_layer_is_called(monkeypatch):
     trie = Trie.build(rng.integers(0, 8, (40, 3)), ids(3, 8))
     wanted = beam_search(model, [[1, 2], [3]], trie, 10)
     model.lm_head = WrappedHead(model.lm_head)
-    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", {"cpu": 100})
+    monkeypatch.setattr(branches, "_LOGITS_AT_ONCE", {"cpu": 100})
     got = beam_search(model, [[1, 2], [3]], trie, 10)
     assert torch.equal(got.sids, wanted.sids)
 
@@ -101,9 +99,9 @@ def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
     model = tiny()
     prompts = prompts_of(np.random.default_rng(3), [3, 40, 1, 17, 40, 39, 16])
     with torch.no_grad():
-        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 10_000})
+        monkeypatch.setattr(branches, "_FULL_PASS", {"cpu": 10_000})
         one = prefill(model, prompts)
-        monkeypatch.setattr(prefill_module, "_FULL_PASS", {"cpu": 0})
+        monkeypatch.setattr(branches, "_FULL_PASS", {"cpu": 0})
         several = prefill(model, prompts)
     assert torch.equal(one.mask, several.mask)
     assert one.lengths.tolist() == several.lengths.tolist() == [len(prompt) for prompt in prompts]

@@ -1,14 +1,14 @@
-"""Exact search against enumeration, and the comparison of lists against counting by hand."""
+"""Exact search against enumeration."""
 
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists
+from support.decoding import exact_prompts, lists
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.exact import exact_prompts, exact_search, search_error
+from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64
@@ -123,25 +123,12 @@ def test_many_prompts_keep_their_order():
     assert (opened > 1).all()
 
 
-def test_search_error_counts():
-    exact = np.array([[1, 2, 3], [4, 5, 6], [7, 8, -1], [9, 1, 2]])
-    found = np.array([[1, 2, 3], [5, 4, 6], [7, -1, -1], [9, 1, 3]])
-    error = search_error(found, exact, np.array([3, 4, 8, 2]), ks=(1, 2, 3))
-    assert (error.rows, error.lists_differ, error.sets_differ) == (4, 0.75, 0.5)
-    assert error.missed == pytest.approx(2 / 11)
-    assert error.hr == pytest.approx({1: -0.25, 2: -0.25, 3: -0.5})
-    assert error.ndcg[3] == pytest.approx((1 / np.log2(3) - 1 - 1 / np.log2(3) - 1 / 2) / 4)
-    assert search_error(exact, exact).hr == {}
-
-
 def test_bad_settings_are_named():
     model, trie = tiny(), Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 7))
     with pytest.raises(ConfigError, match="k is 0 and width 32; both must be at least 1"):
         exact_search(model, [[1]], trie, 0)
     with pytest.raises(ConfigError, match="unknown scores 'fancy'"):
         exact_search(model, [[1]], trie, 1, "fancy")
-    with pytest.raises(DataError, match=r"shape \(1, 2\) cannot be compared with lists of shape \(2, 2\)"):
-        search_error(np.zeros((1, 2), int), np.zeros((2, 2), int))
     with torch.no_grad():
         model.get_input_embeddings().weight[9] = float("nan")
     with pytest.raises(DataError, match="scores for prompt 1 of the batch are not numbers"):

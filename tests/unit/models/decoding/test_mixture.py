@@ -10,8 +10,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.leaves import LeafModel
-from minionerec.models.decoding.mixture import Mixture, rerank
+from minionerec.models.decoding.leaves import LeafModel, Mixture, rerank
 from minionerec.models.decoding.trie import Trie
 
 PROMPTS = [[1, 2, 3], [4], [4]]

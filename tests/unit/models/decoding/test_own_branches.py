@@ -6,13 +6,10 @@ import torch
 from support.decoding import VOCABULARY, lists, random_trie, tiny_model
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.branches import OpensBranches, evaluating
-from minionerec.models.decoding.causal import CausalBranches
+from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.branches import CausalBranches, OpensBranches, evaluating
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search
-from minionerec.models.decoding.sampling import sample_search
-from minionerec.models.decoding.stock import stock_search
 from minionerec.models.decoding.trie import Trie
 
 
@@ -106,8 +103,6 @@ def test_what_a_mixture_cannot_do_is_said(mixture):
     trie, _ = random_trie(np.random.default_rng(0), n=4)
     with pytest.raises(DataError, match="prompt 0 of the batch is empty"):
         exact_search(mixture, [[]], trie, 1)
-    with pytest.raises(ConfigError, match="Mixture cannot generate, so stock search does not apply"):
-        stock_search(mixture, [[1]], trie, 1)
 
 
 def test_a_model_must_open_branches_to_be_one_that_does():

@@ -10,8 +10,7 @@ from support.decoding import lists
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.sampling import sample_search
+from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.trie import Trie
 
 VOCABULARY = 64

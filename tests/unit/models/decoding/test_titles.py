@@ -7,8 +7,7 @@ from support.decoding import lists, tiny_model
 
 from minionerec.models.decoding import branches as opening
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.branches import ForcedBranches
-from minionerec.models.decoding.causal import CausalBranches
+from minionerec.models.decoding.branches import CausalBranches, ForcedBranches
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.models.decoding.stock import write_freely
+from minionerec.models.decoding.titles import write_freely
 
 SIZE, END = 7, 6
 

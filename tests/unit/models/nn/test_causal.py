@@ -2,7 +2,7 @@
 
 import torch
 
-from minionerec.models.nn.causal import rotate
+from minionerec.models.nn.layers import rotate
 
 
 def test_rotation_depends_on_distance_alone():

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from minionerec.core.machine import keep_freed_memory
-from minionerec.models.nn.dropout import Dropout, dropout_mask
+from minionerec.models.nn.layers import Dropout, dropout_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.3, 0.5, 0.9, 0.001])

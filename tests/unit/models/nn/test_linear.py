@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from minionerec.models.nn import linear as module
-from minionerec.models.nn.linear import Linear, linear, replace_linear
+from minionerec.models.nn import layers as module
+from minionerec.models.nn.layers import Linear, linear, replace_linear
 
 HERE = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX512") or not torch.backends.mkldnn.is_available(),

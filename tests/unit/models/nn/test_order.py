@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from minionerec.models.nn.order import VARIABLE, fix_order
+from minionerec.models.nn.device import VARIABLE, fix_order
 
 
 @pytest.mark.parametrize(("said", "gpu", "fixed"), [("1", True, True), ("1", False, False), ("0", True, False)])

@@ -3,8 +3,7 @@
 import torch
 from support.histories import histories_of
 
-from minionerec.models.nn.layers import by_length
-from minionerec.models.nn.padding import length_groups
+from minionerec.models.nn.layers import by_length, length_groups
 
 ITEMS, LENGTH = 30, 12
 

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import count_transitions
-from minionerec.models.nn.dropout import Dropout
-from minionerec.models.nn.padding import length_groups, readout_slots, take_slots
+from minionerec.models.nn.layers import Dropout, length_groups, readout_slots, take_slots
 from minionerec.models.sequential.hstu import normalise
 from minionerec.models.sequential.registry import build_model, hyper_parameters
 

@@ -8,9 +8,9 @@ from support.histories import scrambled
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.models.sequential.phase import DILATIONS, KERNELS, PhaseBank, to_phases
+from minionerec.models.sequential.frequency import WaveletFourierFilter
+from minionerec.models.sequential.pswrec import DILATIONS, KERNELS, PhaseBank, to_phases
 from minionerec.models.sequential.registry import build_model
-from minionerec.models.sequential.wearec import WaveletFourierFilter
 
 LASTFM, BEAUTY = 3646, 12101
 PSWREC = ["pswrec_v5", "pswrec_v12", "pswrec_v13", "pswrec_v14", "pswrec_v13_unrotated"]

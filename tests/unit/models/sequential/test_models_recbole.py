@@ -5,7 +5,7 @@ import torch
 from support.histories import scrambled
 
 from minionerec.core.errors import ConfigError
-from minionerec.models.sequential.fearec import AutoCorrelation
+from minionerec.models.sequential.frequency import AutoCorrelation
 from minionerec.models.sequential.lightsans import InterestAttention
 from minionerec.models.sequential.registry import build_model
 

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2Model
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.sequences import Samples
-from minionerec.models.nn.padding import readout_slots, take_slots
+from minionerec.models.nn.layers import readout_slots, take_slots
 from minionerec.models.sequential import rpg
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import build_model

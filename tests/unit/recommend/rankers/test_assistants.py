@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.telling import save_telling
 
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search
@@ -49,3 +50,16 @@ def test_an_assistant_is_told_moments_where_it_knows_them(shop, searched, combin
         wanted = SHARE * of_model(ranker, said[searched]) + (1 - SHARE) * of_model(helper, said[other])
         assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], abs=1e-4)
     assert len({round(scores[0], 3) for scores in found.scores}) == len(MOMENTS)
+
+
+def test_queries_are_joined_taken_and_told_apart():
+    known, unknown = Queries([HISTORY, HISTORY, HISTORY[:0]], np.array([SAME, LATER, LATER])), Queries([HISTORY[:1]])
+    assert known.session_context.tolist() == [SAME, LATER, UNKNOWN]  # no session goes on behind an empty history
+    assert known.given == ("session context",) and unknown.given == ()
+    assert len({known.key(0), known.key(1), unknown.key(0), known.take([1]).key(0)}) == 3
+    assert Queries.joined([known, known.take([1])]).session_context.tolist() == [SAME, LATER, UNKNOWN, LATER]
+    joined = Queries.joined([known, unknown])
+    assert len(joined) == 4 and joined.session_context is None
+    assert known.with_histories([HISTORY, HISTORY[:0]]).session_context.tolist() == [SAME, UNKNOWN]
+    with pytest.raises(DataError, match="session_context has 2 values for 1 histories"):
+        Queries([HISTORY], np.array([SAME, LATER]))

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from support.evaluation import made
+from support.evaluation import copy_artefact, made
+from support.scripts import benchmark
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
@@ -57,12 +59,20 @@ def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
     assert [ranker.width(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.width(9, 0) == 5
 
 
+def stock_ranker(checkpoint, corpus, **search):
+    """A ranker that searches by `generate` of transformers."""
+    return benchmark("stock").StockRanker(load_bundle(checkpoint), corpus, Search(**search))
+
+
 @pytest.mark.parametrize("batch_size", [0, 1, 7])
 @pytest.mark.parametrize("method", ["beam", "exact", "stock"])
 def test_neither_search_nor_batch_size_changes_the_lists(made, corpus, method, batch_size):
     wanted = load_ranker(made / "checkpoint", corpus).rank(Queries(HISTORIES), 5)
-    search = Search(method, batch_size=batch_size)
-    found = load_ranker(made / "checkpoint", corpus, search=search).rank(Queries(HISTORIES), 5)
+    if method == "stock":
+        ranker = stock_ranker(made / "checkpoint", corpus, batch_size=batch_size)
+    else:
+        ranker = load_ranker(made / "checkpoint", corpus, search=Search(method, batch_size=batch_size))
+    found = ranker.rank(Queries(HISTORIES), 5)
     assert found.items == wanted.items
     for ours, theirs in zip(found.scores, wanted.scores, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
@@ -81,9 +91,20 @@ def test_the_model_is_left_in_the_mode_it_was_in(made, corpus):
 
 
 def test_searches_that_there_are_not():
-    with pytest.raises(ConfigError, match="unknown search 'wide'; known: beam, exact, stock"):
+    with pytest.raises(ConfigError, match="unknown search 'wide'; known: beam, exact"):
         Search("wide")
     with pytest.raises(ConfigError, match="unknown scores 'odd'; known: full, renormalised"):
         Search(scores="odd")
-    with pytest.raises(ConfigError, match="search stock knows the full ones alone"):
-        Search("stock", "renormalised")
+
+
+@pytest.mark.parametrize("beams", [1, 3, 5])
+@pytest.mark.parametrize("score_end", [False, True])
+def test_generate_of_transformers_gives_the_same_lists(made, corpus, tmp_path, beams, score_end):
+    checkpoint = made / "checkpoint"
+    if score_end:
+        checkpoint = copy_artefact(checkpoint, tmp_path / "prose", **{"wording.yaml": load_wording("prose").to_yaml()})
+    ours = load_ranker(checkpoint, corpus, search=Search(score_end=score_end)).rank(Queries(HISTORIES), beams)
+    stock = stock_ranker(checkpoint, corpus, score_end=score_end).rank(Queries(HISTORIES), beams)
+    assert stock.items == ours.items
+    for one, other in zip(stock.scores, ours.scores, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)

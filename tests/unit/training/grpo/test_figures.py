@@ -10,9 +10,8 @@ from support.rollouts import rollouts_of
 
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.figures import Figures, completion_figures, reward_figures, rollout_figures, token_figures
-from minionerec.training.grpo.loss import LossTerms
-from minionerec.training.grpo.scoring import RolloutGroups
-from minionerec.training.rewards.combined import WeightedRewards
+from minionerec.training.grpo.loss import LossTerms, RolloutGroups
+from minionerec.training.rewards import WeightedRewards
 
 NAN = float("nan")
 TABLE = SidTable(np.array([[1, 1], [1, 2], [2, 1]]), ["w", "x", "y"])

@@ -7,8 +7,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.training.grpo.loss import policy_loss
-from minionerec.training.grpo.scoring import RolloutGroups
+from minionerec.training.grpo.loss import RolloutGroups, policy_loss
 
 GROUPS, SIZE, WIDTH = 3, 4, 5
 # What TRL calls the losses.

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from minionerec.training.grpo.scoring import make_groups
+from minionerec.training.grpo.loss import make_groups
 
 
 def groups_of(scored=(True, False, True)):

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minionerec.training.rewards.advantages import group_advantages, has_signal, sibling_advantages
-from minionerec.training.rewards.ranking import ndcg_penalties
+from minionerec.training.rewards import group_advantages, has_signal, ndcg_penalties, sibling_advantages
 
 NAN = float("nan")
 

@@ -6,7 +6,7 @@ from support.rollouts import rollouts_of
 
 from minionerec.core.errors import DataError
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards.items import make_collaborative, make_semantic
+from minionerec.training.rewards import make_collaborative, make_semantic
 
 # Items 2 and 3 share an SID.
 TABLE = SidTable(np.array([[1, 1], [1, 2], [2, 1], [2, 1]]), ["w", "x", "y", "z"])

@@ -7,9 +7,17 @@ from hypothesis import strategies as st
 from support.rollouts import rollouts_of
 
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards.combined import WeightedRewards
-from minionerec.training.rewards.ranking import ndcg, ndcg_penalties, position, ranking, rule
-from minionerec.training.rewards.registry import RewardSources, make_reward, reward_weights
+from minionerec.training.rewards import (
+    RewardSources,
+    WeightedRewards,
+    make_reward,
+    ndcg,
+    ndcg_penalties,
+    position,
+    ranking,
+    reward_weights,
+    rule,
+)
 
 # Weights of sixteen ranks, from the formula by hand to four places.
 SIXTEEN = (

@@ -8,11 +8,12 @@ from support.rollouts import rollouts_of
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards.combined import WeightedRewards, ask_reward
-from minionerec.training.rewards.registry import (
+from minionerec.training.rewards import (
     PRESETS,
     REWARDS,
     RewardSources,
+    WeightedRewards,
+    ask_reward,
     check_histories,
     make_reward,
     reward_files,

@@ -1,0 +1,43 @@
+"""A process and its device: the memory that it may take, and sums in a fixed order."""
+
+import os
+from typing import Any
+
+import psutil
+import torch
+
+from minionerec.core.processes import local_world_size
+
+# How much memory a process may still take.
+
+
+def free_memory(device: torch.device | None = None) -> int:
+    """Bytes that this process may still take on a device; on a CPU its share among the processes of the machine.
+
+    Args:
+        device: The device; the current GPU where there is one, else the CPU, if None.
+    """
+    kind = device.type if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available) // local_world_size()
+
+
+# Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit.
+
+VARIABLE = "MINIONEREC_DETERMINISTIC"
+
+
+def fix_order() -> None:
+    """Let torch add up in a fixed order on GPUs from now on, where the environment says MINIONEREC_DETERMINISTIC=1.
+
+    A GPU adds what threads send to one place (`index_add`, `scatter_add`) in the order in which they arrive, so that
+    two equal runs agree to rounding alone; a fixed order takes longer. What has no such order is an error of torch's.
+    On a CPU the order is fixed anyway.
+    """
+    if os.environ.get(VARIABLE) != "1" or not torch.cuda.is_available():
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    torch.use_deterministic_algorithms(True)
+    memory: Any = torch.utils.deterministic
+    memory.fill_uninitialized_memory = False  # nothing reads what was not written

@@ -1,0 +1,475 @@
+"""The stage `experiment-log`: any number of data sets with their stages, how they were trained, and all side by side.
+
+OUTPUT/experiment_log.md, .html   the log; the HTML file loads nothing
+OUTPUT/experiment_log.json        every number of it, unrounded
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import is_artefact, read_json, read_manifest
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.records import duration
+from minionerec.core.stage import Stage
+from minionerec.metrics.levels import LevelAnalysis
+from minionerec.metrics.tables import format_percent, format_share, transition_label
+from minionerec.reports import sections
+from minionerec.reports.cells import shown_setting, signed_percent
+from minionerec.reports.config import EntrySetting, ExperimentLogConfig
+from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section, Table
+from minionerec.reports.findings import findings
+from minionerec.reports.lineage import RL, SFT, Lineage, Training, changes
+from minionerec.reports.page import write_page
+from minionerec.reports.provenance import configuration
+from minionerec.reports.reference import (
+    HITS,
+    UNKNOWN,
+    PublishedGap,
+    ReferenceRow,
+    SettingLine,
+    load_reference,
+    setting_lines,
+    spread,
+)
+from minionerec.reports.report import results_json
+from minionerec.reports.results import EvaluationSet, PageResults, read_results
+from minionerec.reports.sections import NOT_COMPARABLE, PENDING, Row
+from minionerec.reports.trainings import (
+    NOT_RECORDED,
+    TITLES,
+    Value,
+    backbone,
+    machine,
+    our_settings,
+    outcome,
+    parameters,
+)
+
+logger = get_logger(__name__)
+
+NAME = "experiment_log"
+_DECODERS = {
+    "beam": "constrained beam search, nothing drawn",
+    "exact": "exact search of the catalogue",
+    "stock": "constrained beam search of transformers, nothing drawn",
+}
+
+
+@dataclass(frozen=True)
+class DataSetLog:
+    """One data set of the log.
+
+    Attributes:
+        name: Its name.
+        results: The results of its stages.
+    """
+
+    name: str
+    results: PageResults
+
+    @classmethod
+    def read(cls, entry: EntrySetting, config: ExperimentLogConfig) -> "DataSetLog":
+        """Measure the finished stages of one data set, and find what all of them come from.
+
+        Raises:
+            ArtefactError: If an input is missing, or the inputs do not belong together.
+            ConfigError: If no stage is finished, or a K is larger than the lists of some stage.
+            DataError: If a file is malformed.
+        """
+        if not any(run.runs for run in entry.stages):
+            raise ConfigError(
+                f"entries: {entry.name}: none of its stages has predictions, {entry.stages[0].places[0]} among them. "
+                "Finish one, or leave the entry out."
+            )
+        found = read_results(
+            entry.stages,
+            entry.split,
+            EvaluationSet.read(entry.corpus, entry.split, entry.protocol, entry.items, entry.sids),
+            seed=config.seed,
+            resamples=config.resamples,
+            resample=config.resample,
+            levels=["sid", "item"] if entry.sids else ["item"],
+            ks=config.ks,
+            reference=load_reference(entry.reference) if entry.reference else None,
+        )
+        return cls(entry.name, found)
+
+    @property
+    def examples(self) -> EvaluationSet:
+        """The examples that its stages are measured on."""
+        assert self.results.examples is not None
+        return self.results.examples
+
+    @property
+    def stages(self) -> dict[str, Lineage]:
+        """Its stages, pending ones too, with what (the first seed of) each comes from."""
+        return {name: found[0] for name, found in self.results.lineages.items()}
+
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """All trainings once, the first first; each under the name of the stage whose predictions are its own."""
+        names = {own.path.absolute(): name for name, lineage in self.stages.items() if (own := lineage.own) is not None}
+        found: dict[Path, Training] = {}
+        for lineage in self.stages.values():
+            for training in lineage.trainings:
+                place = training.path.absolute()
+                found.setdefault(place, replace(training, name=names.get(place, training.name)))
+        return list(found.values())
+
+    @property
+    def compared(self) -> str:
+        """The stage that is set beside the published headline: the last finished one of RL, else the last.
+
+        Stages that were given more than the histories are not, unless there are no others.
+        """
+        own = [name for name in self.results.own if name not in self.results.conditioned] or self.results.own
+        trained = {name: self.stages[name].own for name in own if name in self.stages}
+        return next((name for name in reversed(own) if (t := trained.get(name)) and t.stage == RL), own[-1])
+
+    @property
+    def headline(self) -> ReferenceRow | None:
+        """The published headline row; None where the compared stage was given more than published ones."""
+        reference = self.results.reference
+        if reference is None or self.compared in self.results.conditioned:
+            return None
+        return next(row for row in reference.rows if row.name == reference.headline)
+
+    @property
+    def gaps(self) -> list[PublishedGap]:
+        """The compared stage beside the published headline; empty without published figures."""
+        return [] if self.headline is None else self.results.gaps(self.compared, self.headline)
+
+    @property
+    def reading(self) -> str:
+        """The reading of a hit in which the compared stage is set beside others."""
+        results = self.results
+        return results.levels[0] if self.headline is None else results.reading_of(self.headline, self.compared)
+
+    @property
+    def analysis(self) -> LevelAnalysis | None:
+        """Hit rates by level of the compared stage."""
+        return self.results.analyses.get(self.compared)
+
+    def settings_beside(self, stage: str, row: ReferenceRow) -> list[SettingLine]:
+        """The settings of a published row, ours beside them."""
+        results, lineage = self.results, self.stages[stage]
+        theirs: Mapping[str, Value] = results.reference.settings.get(row.group, {}) if results.reference else {}
+        width, table = results.recommenders[stage].width, results.table
+        search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or UNKNOWN
+        ours: dict[str, Value] = {
+            **our_settings(lineage.trainings),
+            "protocol": self.examples.rule,
+            "sids": "none" if table is None else f"{self.sid_method}, {table.levels} levels",
+            "hits": HITS[results.reading_of(row, stage)],
+            "decoder": "full ranking" if width is None else _DECODERS.get(search, search),
+            **({} if width is None else {"beams": width}),
+        }
+        if not any(key.startswith("rl_") for key in ours):  # a stage without RL is set beside what came before theirs
+            theirs = {key: value for key, value in theirs.items() if not key.startswith("rl_")}
+        return setting_lines(theirs, ours)
+
+    @property
+    def beside(self) -> list[tuple[str, ReferenceRow]]:
+        """Stages beside a published row of each source: the compared one, and others where a source is theirs alone."""
+        pairs = [(name, row) for name in [self.compared, *self.results.own] for row in self.results.counterparts(name)]
+        first: dict[str, tuple[str, ReferenceRow]] = {}
+        for name, row in ([(self.compared, self.headline)] if self.headline else []) + pairs:
+            first.setdefault(row.group, (name, row))
+        return list(first.values())
+
+    @property
+    def sid_method(self) -> str:
+        """How the table of SIDs was made, as its manifest says it."""
+        place = self.examples.sids
+        return str(read_manifest(place)["config"].get("method", UNKNOWN)) if place and is_artefact(place) else UNKNOWN
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know of these numbers."""
+        found = [f"{self.name}: {name} is pending." for name in self.results.pending]
+        for name, lineage in self.stages.items():
+            if lineage.predictions and not lineage.trainings and not lineage.missing:
+                found.append(f"{self.name}: the predictions of {name} name no checkpoint.")
+            found += [
+                f"{self.name}: {place}, which {name} was made from, is not there as it was; its settings are left out."
+                for place in lineage.missing
+            ]
+        reference = self.results.reference
+        for row, metric in reference.doubtful if reference else ():
+            found.append(f"{self.name}: the published {metric} of {row.name}, {row.shown(metric)}, cannot be right.")
+        return found
+
+    def sections(self) -> list[Section]:
+        """All parts of one data set."""
+        results, setup = self.results, [list(line) for line in self.setup()]
+        found = [
+            Section("Set-up", [Table(["", ""], setup, text_columns=2)]),
+            Section("Training", self._trained()),
+            sections.metrics(results),
+            sections.differences(results),
+            self._published(),
+            sections.levels(results),
+        ]
+        return [Section(f"{self.name}: {part.title}", part.blocks) for part in found if part is not None]
+
+    def setup(self) -> list[tuple[str, str]]:
+        """Data, SIDs, evaluation and machine, as (name, value)."""
+        records = [each.record for each in self.trainings] + [each.record for each in self.stages.values()]
+        started = sorted(str(record["started"])[:10] for record in records if record)
+        machines = dict.fromkeys(machine(each.record["machine"]) for each in self.trainings if each.record)
+        models = dict.fromkeys(backbone(each) for each in self.trainings if each.stage == SFT)
+        lines = [
+            ("Date", started[0] if started else NOT_RECORDED),
+            ("Base model", "; ".join(models) or "none"),
+            ("Machine", "; ".join(machines) or NOT_RECORDED),
+            ("Data", self.examples.source),
+            ("Protocol", self.examples.rule),
+            *(line for line in sections.facts(self.results) if line[0] != "Protocol"),
+        ]
+        if self.results.table is not None:
+            lines.append(("Semantic IDs made by", self.sid_method))
+        lines.append(("Intervals", self.results.bootstrap.sentence()))
+        return lines + [
+            (f"Evaluation, {name}", "pending" if name in self.results.pending else self._evaluation(name))
+            for name in self.stages
+        ]
+
+    def _evaluation(self, name: str) -> str:
+        """How a stage was evaluated."""
+        lineage, evaluation = self.stages[name], self.results.evaluations[name]
+        settings = (lineage.predictions or {}).get("settings") or {}
+        width = self.results.recommenders[name].width
+        words = ["whole catalogue ranked" if width is None else f"{width} candidates a row"]
+        if settings.get("search"):
+            words.append(f"{settings['search']} search over the SIDs that exist")
+        if settings.get("seen"):
+            words.append(f"seen items: {settings['seen']}")
+        words.append(f"{evaluation.rows:,} {self.results.split} rows")
+        if evaluation.invalid is not None:
+            words.append(f"{format_share(evaluation.invalid, evaluation.predictions)} predictions are no item's SID")
+        seeds = [(each.predictions or {}).get("seed") for each in self.results.lineages[name]]
+        if len(seeds) > 1:
+            words.append(f"seeds {', '.join(map(str, seeds))}")
+        if lineage.record is not None:
+            words.append(f"took {duration(lineage.record['seconds']['all'])}")
+        return "; ".join(words)
+
+    def _trained(self) -> list[Block]:
+        """Settings and outcome of every training; of one of a kind that was met before, what changed."""
+        if not self.trainings:
+            return [Paragraph("The predictions name no checkpoint, so nothing is known of any training.")]
+        blocks: list[Block] = []
+        for training, earlier, changed in self.changes():
+            kind = TITLES.get(training.stage, training.stage)
+            caption = kind if training.name == kind else f"{training.name}: {kind}"
+            if earlier is None or changed is None:
+                lines = [list(line) for line in parameters(training)]
+                blocks.append(Table(["Parameter", training.name], lines, f"{caption}.", 2))
+            else:
+                rows = [[key, shown_setting(then), shown_setting(now)] for key, (then, now) in changed.items()]
+                caption += f", what changed from {earlier.name}; all other parameters are the same."
+                blocks.append(Table(["Parameter", earlier.name, training.name], rows, caption, 3))
+            lines = [list(line) for line in outcome(training)]
+            blocks.append(Table(["Outcome", training.name], lines, text_columns=2))
+        return blocks
+
+    def changes(self) -> list[tuple[Training, Training | None, dict[str, tuple[Any, Any]] | None]]:
+        """Each training with the last one before of its stage, and the settings in which they differ."""
+        found = []
+        for place, training in enumerate(self.trainings):
+            same = [other for other in self.trainings[:place] if other.stage == training.stage]
+            found.append((training, *((same[-1], changes(training, same[-1])) if same else (None, None))))
+        return found
+
+    def _published(self) -> Section | None:
+        """Published rows, ours beside them, and the settings side by side."""
+        part = sections.published(self.results)
+        if part is None:
+            return None
+        blocks = [*part.blocks]
+        if not any(isinstance(block, Table) and block.caption.startswith("Discrepancy") for block in blocks):
+            blocks.append(Paragraph(f"No figure is set beside a published one; {NOT_COMPARABLE} where it is told so."))
+        for name, row in self.beside:
+            lines: list[Row] = [
+                [line.name, shown_setting(line.theirs), shown_setting(line.ours), "differs" if line.differs else ""]
+                for line in self.settings_beside(name, row)
+            ]
+            headers = ["Setting", f"theirs: {row.group}", f"ours: {name}", ""]
+            if lines:
+                text = "Settings side by side; what the source does not tell is unknown."
+                blocks.append(Table(headers, lines, text, 4))
+        return Section(part.title, blocks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that the log shows of it, unrounded."""
+        return {
+            **results_json(self.results),
+            "setup": dict(self.setup()),
+            "trainings": {each.name: _training_json(each) for each in self.trainings},
+            "changes": [
+                {"training": now.name, "from": then.name, "changed": {key: list(pair) for key, pair in changed.items()}}
+                for now, then, changed in self.changes()
+                if then is not None and changed is not None
+            ],
+            "compared": self.compared,
+            "reading": self.reading,
+            "discrepancy": [gap.to_json() for gap in self.gaps],
+            "settings": [
+                {
+                    "stage": name,
+                    "row": f"{row.name} ({row.group})",
+                    "lines": [
+                        {"name": line.name, "paper": line.theirs, "ours": line.ours, "differs": line.differs}
+                        for line in self.settings_beside(name, row)
+                    ],
+                }
+                for name, row in self.beside
+            ],
+        }
+
+
+def _training_json(training: Training) -> dict[str, Any]:
+    """One training: in words and as its manifest and record say it."""
+    return {
+        "stage": training.stage,
+        "parameters": dict(parameters(training)),
+        "outcome": dict(outcome(training)),
+        "settings": dict(training.settings),
+        "counts": dict(training.counts),
+        "seed": training.seed,
+        "progress": None if training.progress is None else list(training.progress),
+        "record": training.record,
+    }
+
+
+def across(logs: Sequence[DataSetLog]) -> Section:
+    """Metrics, gaps and levels of all data sets."""
+    stages = "; ".join(f"{log.name}: {log.compared}, counted {sections.READING[log.reading]}" for log in logs)
+    blocks: list[Block] = [Paragraph(f"The stage of each data set that is shown: {stages}."), _metrics_across(logs)]
+    found = {log.name: log.analysis for log in logs if log.analysis is not None}
+    if found:
+        depth = max(analysis.levels for analysis in found.values())
+        rows: list[Row] = []
+        for level in range(depth):
+            names = "+".join(f"L{n}" for n in range(1, level + 2))
+            at_one = [a.cumulative[0][level] if level < a.levels and a.ks[0] == 1 else None for a in found.values()]
+            exact = " (exact)" if level == depth - 1 else " accuracy"
+            rows.append([f"{names}{exact}", *map(format_percent, at_one)])
+        transitions = next(a for a in found.values() if a.levels == depth).transitions
+        for level, transition in list(enumerate(transitions))[1:]:
+            kept = [a.dropoff[level] if level < a.levels else None for a in found.values()]
+            rows.append([transition_label(transition), *map(format_percent, kept)])
+        blocks.append(Table(["Level, at K = 1", *found], rows))
+    return Section("Across data sets", blocks)
+
+
+def _metrics_across(logs: Sequence[DataSetLog]) -> Table:
+    """The metrics of published headlines, else those that all data sets have, ours beside theirs."""
+    told = {gap.metric for log in logs for gap in log.gaps}
+    everyone = [name for name in logs[0].results.metrics if all(name in log.results.metrics for log in logs)]
+    names = sorted(told, key=lambda name: (not name.startswith("HR"), int(name.partition("@")[2]))) or everyone
+    published = [(log, log.headline) for log in logs if log.headline is not None]
+    rows: list[Row] = []
+    for name in names:
+        found = [log.results.estimates(log.reading)[log.compared].get(name) for log in logs]
+        ours: Row = [PENDING if each is None else f"{each.mean:.4f}" for each in found]
+        theirs = [row.shown(name) if name in row.metrics else PENDING for _, row in published]
+        rows.append([name, *ours, *theirs])
+    ranges = [Cell(gap_range(log), strong=True) for log in logs]
+    rows.append([Cell("Gap", strong=True), *ranges, *[PENDING] * len(published)])
+    headers = ["Metric", *(log.name for log in logs), *(f"{row.name} ({log.name})" for log, row in published)]
+    caption = "Ours beside the published headline; Gap: from the smallest to the largest relative difference."
+    return Table(headers, rows, caption)
+
+
+def gap_range(log: DataSetLog) -> str:
+    """The smallest and the largest relative gap of a data set, in that order."""
+    ends = spread(log.gaps)
+    if ends is None:
+        return PENDING
+    first, second = sorted(ends, key=abs)
+    return f"{signed_percent(first)} to {signed_percent(second)}"
+
+
+@dataclass(frozen=True)
+class ExperimentLogResult:
+    """What was written.
+
+    Attributes:
+        output: The directory.
+        entries: Number of data sets.
+        said: The first finding of each data set.
+        up_to_date: Whether an earlier log of the same inputs was kept.
+    """
+
+    output: Path
+    entries: int
+    said: Sequence[str]
+    up_to_date: bool
+
+    def lines(self) -> list[str]:
+        """The first sentences, and where the log lies."""
+        return [*self.said, f"log: {self.output / NAME}.html (and .md, .json)"]
+
+
+def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
+    """Write the log of any number of data sets, stages and methods.
+
+    Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, but for what run records say.
+
+    Raises:
+        ArtefactError: If an input is missing, or the inputs do not belong together.
+        ConfigError: If an entry has no finished stage, or a K is larger than the lists of some stage.
+        DataError: If a file is malformed.
+    """
+    stage = Stage(config)
+    up_to_date = stage.current() is not None
+    if not up_to_date:
+        with stage.work() as work:
+            logs = [DataSetLog.read(entry, config) for entry in config.parsed()]
+            warnings = [text for log in logs for text in log.warnings]
+            for warning in warnings:
+                logger.info("%s", warning)
+            names = "; ".join(f"{log.name}: {', '.join(log.stages)}" for log in logs)
+            lead = (
+                f"{names}. Written from finished artefacts: every figure and every sentence follows from their files."
+            )
+            parts = [_short(logs, warnings), *(part for log in logs for part in log.sections())]
+            parts += [across(logs)] * (len(logs) > 1) + [configuration(stage.inputs)]
+            content = {
+                "title": config.title,
+                "entries": {log.name: log.to_json() for log in logs},
+                "gap_range": {log.name: list(ends) for log in logs if (ends := spread(log.gaps)) is not None},
+                "warnings": warnings,
+            }
+            pending = sum(len(log.results.pending) for log in logs)
+            counts = {"entries": len(logs), "stages": sum(len(log.stages) for log in logs), "pending": pending}
+            with work.finish(seed=config.seed, counts=counts) as place:
+                write_page(place, NAME, config.title, lead, parts)
+                (place / f"{NAME}.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    entries = read_json(stage.output / f"{NAME}.json")["entries"]
+    first = [f"{name}: {found['findings'][0]['text']}" for name, found in entries.items()]
+    return ExperimentLogResult(stage.output, len(entries), first, up_to_date)
+
+
+def _short(logs: Sequence[DataSetLog], warnings: Sequence[str]) -> Section:
+    """The headline of each data set, what is said of it, and what to know before reading on."""
+    rows, blocks = list[Row](), list[Block]()
+    for log in logs:
+        metric = log.results.headline
+        found = log.results.estimates(log.reading)[log.compared][metric]
+        rows.append([log.name, log.compared, metric, f"{found.mean:.4f}", gap_range(log)])
+    headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
+    blocks.append(Table(headers, rows, text_columns=3))
+    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_SAID)]))
+    if warnings:
+        blocks += [Paragraph("To know before reading on:"), Bullets(warnings)]
+    return Section("In short", blocks)
+
+
+_SAID = ("best", "baseline", "steps", "published")

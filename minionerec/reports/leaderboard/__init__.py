@@ -1,1 +1,0 @@
-"""One page that sets many recommenders side by side, from finished artefacts."""

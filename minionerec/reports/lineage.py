@@ -1,0 +1,229 @@
+"""From predictions back to the trainings behind them, by the manifests that each stage leaves; and what they took."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, real_place, to_plain
+from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.core.records import read_run_record
+from minionerec.core.stages import stage_behind
+from minionerec.reports.config import RunSetting
+
+logger = get_logger(__name__)
+
+SFT, DPO, RL, CATALOGUE, SEQUENTIAL = "sft", "dpo", "grpo", "train-catalogue", "train-sequential"
+OTHER = "unknown"
+"""The stage of a checkpoint of version 0.1, whose manifests did not say it."""
+_BESIDE = ("assistant", "sequential")
+_BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
+_LOGS = ("training_log.json", "history.json")
+_STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training behind a stage.
+
+    Attributes:
+        name: What the log calls it: the stage whose predictions are its own, else the name of its directory.
+        stage: The stage that trained it, such as "sft"; "unknown" for a checkpoint of version 0.1.
+        path: Where its checkpoint lies, or will lie.
+        settings: What decided it, by name.
+        counts: What its manifest counts; empty for an unfinished one.
+        log: The rows of its training log, in order.
+        seed: Its seed.
+        record: Its run record as plain values; None where there is none.
+        progress: Of an unfinished run, its optimiser steps so far and in all, as far as they are known; None of a
+            finished one.
+        before: Names of inputs → their fingerprints.
+    """
+
+    name: str
+    stage: str
+    path: Path
+    settings: Mapping[str, Any]
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    log: Sequence[Mapping[str, Any]] = ()
+    seed: int | None = None
+    record: Mapping[str, Any] | None = None
+    progress: tuple[int | None, int | None] | None = None
+    before: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What the predictions of one seed come from.
+
+    Attributes:
+        name: The recommender.
+        predictions: Manifest of the predictions; None while they are pending.
+        record: Run record of the predictions.
+        trainings: What was trained for them, the first first.
+        missing: Inputs that are not there any more as they were.
+    """
+
+    name: str
+    predictions: Mapping[str, Any] | None
+    record: Mapping[str, Any] | None
+    trainings: Sequence[Training]
+    missing: Sequence[str]
+
+    @property
+    def own(self) -> Training | None:
+        """The training that the predictions are of."""
+        return next((training for training in reversed(self.trainings) if training.name == self.name), None)
+
+
+def trace(name: str, place: Path) -> Lineage:
+    """Walk from predictions to all trainings behind them.
+
+    Raises:
+        ArtefactError: If they are none.
+    """
+    trainings, missing = _back(place, name)
+    return Lineage(name, read_manifest(place), _record(place), trainings, missing)
+
+
+def trace_unfinished(name: str, checkpoint: str) -> Lineage:
+    """The training that is under way for predictions that are pending, as far as its checkpoint is named."""
+    found = unfinished(name, checkpoint)
+    return Lineage(name, None, None, [] if found is None else [found], ())
+
+
+def unfinished_steps(run: RunSetting) -> list[list[int | None]]:
+    """How far the training of a pending recommender is, for the question whether a log is up to date."""
+    return [
+        list(each.progress or ()) for each in trace_unfinished(run.name, run.details.get("checkpoint", "")).trainings
+    ]
+
+
+def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
+    """The trainings behind an artefact, the first first, and inputs that are not there as they were."""
+    found: dict[Path, Training] = {}
+    missing, queue = [], [(place, 0)]
+    while queue:
+        artefact, depth = queue.pop(0)
+        for name, record in read_manifest(artefact)["inputs"].items():
+            if name not in _BEFORE:
+                continue
+            there = _find(artefact, record)
+            if there is None:
+                missing.append(record["path"])
+            elif there not in found:
+                found[there] = _training(there, label if depth == 0 and name not in _BESIDE else there.name)
+                queue.append((there, depth + 1))
+    return list(found.values())[::-1], missing
+
+
+def _find(artefact: Path, record: Mapping[str, str]) -> Path | None:
+    """Where an input lies: at its path, or at that path from one of the folders above the artefact that read it."""
+    for root in (Path(), *artefact.absolute().parents):
+        place = root / record["path"]
+        if is_artefact(place):
+            try:
+                if fingerprint(place) == record["sha256"]:
+                    return place
+            except MinioneRecError:
+                continue
+    return None
+
+
+def _training(place: Path, name: str) -> Training:
+    manifest = read_manifest(place)
+    settings = manifest.get("settings") or manifest["config"]
+    return Training(
+        name=name,
+        stage=_stage(manifest, place),
+        path=place,
+        settings=settings,
+        counts=manifest["counts"],
+        log=_log(place),
+        seed=manifest["seed"],
+        record=_record(place),
+        before={key: record["sha256"] for key, record in manifest["inputs"].items()},
+    )
+
+
+def _stage(manifest: Mapping[str, Any], place: Path) -> str:
+    found = stage_behind(manifest)
+    if found is None:
+        logger.warning(
+            "%s: was written by version 0.1, whose manifests do not say of which stage a checkpoint is; its settings "
+            "are shown as they stand. Train it again to have it named.",
+            place,
+        )
+    return found or OTHER
+
+
+def _log(place: Path) -> list[dict[str, Any]]:
+    for name in _LOGS:
+        if (place / name).is_file():
+            rows = read_json(place / name)
+            return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return []
+
+
+def _record(output: Path) -> dict[str, Any] | None:
+    found = read_run_record(output)
+    return None if found is None else dict(to_plain(found))
+
+
+def unfinished(label: str, checkpoint: str) -> Training | None:
+    """A training that is under way: its settings, and how far it is; None where nothing lies there."""
+    output = real_place(checkpoint)
+    if checkpoint and is_artefact(output):
+        return _training(output, label)
+    folder = output.with_name(f"{output.name}.partial") if checkpoint else None
+    if folder is None or not (folder / "run.json").is_file():
+        return None
+    try:
+        began = read_json(folder / "run.json")
+        settings, before = dict(began["settings"]), dict(began["inputs"])
+    except (ArtefactError, KeyError, TypeError, ValueError):
+        logger.warning("%s: does not say what the unfinished run was begun with; it is shown as pending.", folder)
+        return None
+    return Training(
+        label,
+        _stage({"kind": "checkpoint", **began}, output),
+        output,
+        settings,
+        progress=_progress(folder),
+        before=before,
+    )
+
+
+def _progress(folder: Path) -> tuple[int | None, int | None]:
+    """Steps done and steps in all, by the newest checkpoint of an unfinished run."""
+    named = {file.parent.name.removeprefix("checkpoint-"): file for file in folder.glob(f"checkpoint-*/{_STATE}")}
+    states = [named[step] for step in sorted((step for step in named if step.isdecimal()), key=int)]
+    if not states:
+        return None, None
+    try:
+        state = read_json(states[-1])
+        return int(state["global_step"]), int(state["max_steps"])
+    except (ArtefactError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def changes(training: Training, earlier: Training) -> dict[str, tuple[Any, Any]] | None:
+    """The settings in which a training differs from an earlier one of its stage, as (then, now); None of another stage.
+
+    What it was begun from counts as a setting.
+    """
+    if training.stage != earlier.stage or training.stage == OTHER:
+        return None
+    names = [*earlier.settings, *(name for name in training.settings if name not in earlier.settings)]
+    found = {
+        name: (earlier.settings.get(name), training.settings.get(name))
+        for name in names
+        if earlier.settings.get(name) != training.settings.get(name)
+    }
+    inputs = sorted({*earlier.before, *training.before})
+    for name in inputs:
+        then, now = earlier.before.get(name), training.before.get(name)
+        if then != now:
+            found[f"input {name}"] = (then and then[:16], now and now[:16])
+    return found

@@ -1,0 +1,613 @@
+"""What pages are written from: `Results` of recommenders and baselines, with the examples that they are measured on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.paths import find_path
+from minionerec.data.corpus import Corpus
+from minionerec.data.kinds import read_kinds
+from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_split
+from minionerec.data.sequences import Split
+from minionerec.data.stored import StoredCorpus, read_corpus
+from minionerec.metrics.levels import LevelAnalysis, level_analysis
+from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.ranked import KIND
+from minionerec.metrics.ranking import check_ks, list_width, sid_ranks
+from minionerec.metrics.results import (
+    Bootstrap,
+    Evaluation,
+    Recommender,
+    Results,
+    Slice,
+    alike,
+    list_slices,
+    metrics_at,
+)
+from minionerec.metrics.statistics import PairedDifference
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
+from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
+from minionerec.recommend.rankers.baselines import RECENT, Chosen, chosen_baselines
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.protocol import Allowed
+from minionerec.reports.config import RunSetting
+from minionerec.reports.lineage import Lineage, trace, trace_unfinished
+from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
+from minionerec.reports.trainings import Effort
+from minionerec.sid.table import SidTable, split_sid
+
+logger = get_logger(__name__)
+
+ONE_BY_ONE = 4
+"""Recommenders of which each is compared with the one before; more are all compared with the first."""
+SID, OWN_SIDS, TITLE = "SID", "own SIDs", "title"
+"""What a recommender's level "sid" counts: the SIDs of the page, SIDs of its own, or titles."""
+_TITLE_LENGTH = 110
+
+
+def shorten(title: str) -> str:
+    """A title for display: on one line, shop entities such as "&deg;" read as characters, cut where it is long."""
+    title = " ".join(unescape(title).split())
+    return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """The examples that all were measured on, the items, and what baselines are counted from.
+
+    Attributes:
+        source: What the settings name: a corpus, or a file of sequences.
+        split: Name of the split.
+        rows: Its examples.
+        title: The rule of the split, e.g. "global time 8:1:1".
+        protocol: How examples were split and are measured.
+        items: Columns `item_id`, `title`.
+        sizes: Number of examples of each split.
+        max_history: Most items of a history that a model reads.
+        data: Where popularity and transitions are counted.
+        sids: Directory of the semantic IDs; None where there are none.
+        table: SIDs of the items; None where there are none.
+    """
+
+    source: str
+    split: str
+    rows: RankedSplit
+    title: str
+    protocol: Protocol
+    items: pd.DataFrame
+    sizes: Mapping[str, int]
+    max_history: int
+    data: Corpus | StoredCorpus | Split
+    sids: Path | None = None
+    table: SidTable | None = None
+
+    @classmethod
+    def read(cls, corpus: str, split: str, protocol: str = ROWS, items: str = "", sids: str = "") -> "EvaluationSet":
+        """The data that settings name: a corpus (a large one as it is on disk), or sequences that a protocol splits.
+
+        Raises:
+            ArtefactError: If the corpus or the SIDs are missing.
+            DataError: If a file is malformed or too small, or the split holds no example.
+        """
+        how = PROTOCOLS[protocol]
+        data = read_corpus(find_path(corpus)) if protocol == ROWS else read_split(corpus, how, items)
+        if isinstance(data, Split):
+            title, known, max_history = data.title, data.catalogue, how.max_len
+        else:
+            title, known, max_history = data.split, data.items, data.max_history
+        if isinstance(data, StoredCorpus):
+            sizes = dict(data.sizes)
+        else:
+            sizes = {"train": len(data.train), "valid": len(data.valid), "test": len(data.test)}
+        found = cls(corpus, split, RankedSplit.of(data, split), title, how, known, sizes, max_history, data)
+        if not sids:
+            return found
+        read_manifest(find_path(sids), "sids")
+        table = SidTable.load_index(find_path(sids), known["item_id"].astype(str).tolist())
+        return replace(found, sids=find_path(sids), table=table)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, N."""
+        return len(self.items)
+
+    @property
+    def rule(self) -> str:
+        """How examples were split, in words."""
+        return self.title if self.protocol.name == ROWS else self.protocol.title
+
+    def titles(self) -> list[str]:
+        """Each item's title as pages show it; an item without one goes by its id."""
+        ids, titles = self.items["item_id"].astype(str), self.items["title"].fillna("").astype(str)
+        return [shorten(title) or f"(no title, {item})" for item, title in zip(ids, titles, strict=True)]
+
+    def check(self, where: str, targets: np.ndarray) -> None:
+        """Check that ranks or lists are of these examples.
+
+        Raises:
+            ArtefactError: Naming the first example that is another.
+        """
+        remedy = "Predict for this corpus and split, or set split."
+        if self.protocol.name != ROWS:
+            remedy += (
+                " Check protocol, and that items names the file that the model was trained with: it numbers the items."
+            )
+        if len(targets) != len(self.rows):
+            raise ArtefactError(
+                f"{where}: {len(targets)} rows, but the {self.split} split of {self.source} has {len(self.rows)}. "
+                f"{remedy}"
+            )
+        other = np.flatnonzero(np.asarray(targets) != self.rows.targets)
+        if len(other):
+            raise ArtefactError(
+                f"{where}: row {other[0]} has target {targets[other[0]]}, in the {self.split} split of {self.source} "
+                f"it is {self.rows.targets[other[0]]}. {remedy}"
+            )
+
+    def with_sids(self, predictions: Predictions) -> Predictions:
+        """Lists with the SIDs of the table where they have none."""
+        if self.table is None or any(predictions.target_sids):
+            return predictions
+        sids = self.table.sids
+        return replace(
+            predictions,
+            target_sids=[sids[target] if target >= 0 else "" for target in predictions.targets],
+            sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
+        )
+
+    def read_lists(self, where: str, place: Path, own_sids: bool) -> Predictions:
+        """The lists of one seed, with SIDs.
+
+        Args:
+            where: What messages call it.
+            place: The artefact.
+            own_sids: Whether they may have other SIDs than those of the table.
+
+        Raises:
+            ArtefactError: If they are of other examples or items, or were made with another SID table.
+        """
+        predictions = Predictions.load(place)
+        self.check(where, predictions.targets)
+        largest = max((max(row, default=-1) for row in predictions.items), default=-1)
+        if largest >= self.n_items:
+            raise ArtefactError(
+                f"{where}: lists item {largest}, but there are {self.n_items}. Predict for this corpus."
+            )
+        predictions = self.with_sids(predictions)
+        if self.table is None or own_sids:
+            return predictions
+        for row, (target, sid) in enumerate(zip(self.rows.targets, predictions.target_sids, strict=True)):
+            if sid != self.table.sids[target]:
+                raise ArtefactError(
+                    f"{where}: the target of row {row} has SID {sid!r}, in {self.sids} it is "
+                    f"{self.table.sids[target]!r}. The predictions were made with another SID table: point sids at "
+                    "theirs."
+                )
+        return predictions
+
+
+def read_recommender(
+    run: RunSetting, split: str, examples: EvaluationSet | None, *, lists: bool, own_sids: bool
+) -> Recommender:
+    """One recommender, its seeds checked against data and SIDs.
+
+    Args:
+        run: What the settings name.
+        split: The split.
+        examples: Its examples; None where they are not known.
+        lists: Whether the lists of its first seed are wanted.
+        own_sids: Whether it may have other SIDs than the examples' table, or titles; what it counts is found then.
+
+    Raises:
+        ArtefactError: If it is about other examples, or was made with another SID table.
+        ConfigError: If a seed is a copy of another.
+    """
+    paths = run.runs
+    if not paths:
+        return Recommender(run.name, details=run.details)
+    who = replace(Recommender.load(run.name, paths, split), details=run.details)
+    if examples is None:
+        return who
+    known: dict[str, Path] = {}
+    for place, found in zip(paths, who.runs, strict=True):
+        other = known.setdefault(fingerprint(place), place)
+        if other != place:
+            raise ConfigError(
+                f"predictions: {run.name}: {place} holds the same files as {other}. Name each seed's own run."
+            )
+        examples.check(f"{place} ({run.name})", found.targets)
+    if own_sids:
+        who = replace(who, counted_by=_counted_by(paths[0], who, examples))
+    if str(read_manifest(paths[0], KIND)["counts"].get("split", split)) != split:
+        return who  # its ranks are of more splits than its lists
+    needs_sids = examples.table is not None and not who.has("sid")
+    wanted = paths if needs_sids else paths[: int(lists)]
+    read = [examples.read_lists(f"{place} ({run.name})", place, own_sids) for place in wanted]
+    if needs_sids:
+        runs = [
+            replace(
+                found,
+                ranks={**found.ranks, "sid": sid_ranks(made)},
+                width=list_width(made) if found.width is None else found.width,
+            )
+            for found, made in zip(who.runs, read, strict=True)
+        ]
+        who = replace(who, runs=runs, counted_by=SID if own_sids else "")
+    return replace(who, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else who
+
+
+def _counted_by(place: Path, who: Recommender, examples: EvaluationSet) -> str:
+    """What the level "sid" of predictions counts; "" where they have none."""
+    if not who.has("sid"):
+        return ""
+    rows = pd.read_parquet(place / FILE, columns=["row", "target_sid"]).drop_duplicates("row").sort_values("row")
+    theirs = rows["target_sid"].tolist()
+    if any(text and split_sid(text) is None for text in theirs):
+        return TITLE
+    table = examples.table
+    return SID if table is not None and theirs == [table.sids[t] for t in examples.rows.targets] else OWN_SIDS
+
+
+def baselines_of(
+    runs: Sequence[RunSetting], examples: EvaluationSet, ks: Sequence[int]
+) -> tuple[dict[str, Recommender], Chosen]:
+    """The baselines, measured by one of the evaluations or else here, with seen items masked as the protocol does.
+
+    An evaluation's are taken where they are lists of the same examples of a corpus with the same content, with the same
+    SIDs, of as many candidates at least, with nothing left out.
+
+    Returns:
+        Baseline to its lists and ranks; and their constants.
+
+    Raises:
+        ArtefactError: If the file of an evaluation cannot be read.
+    """
+    table, rows, width = examples.table, examples.rows, ks[-1]
+    reach = min(width, examples.n_items if table is None else table.n_unique)
+    masked = examples.protocol.seen == "mask"
+    found = None
+    if examples.protocol.name == ROWS and not masked:
+        corpus = fingerprint(find_path(examples.source))
+        places = (place for run in runs for place in run.runs)
+        place = next((place for place in places if _has_baselines(place, corpus, examples, reach)), None)
+        found = None if place is None else read_baseline_lists(place, rows, reach, table)
+    if found is None:
+        allowed = Allowed.leaving_out(rows.histories, rows.n_items) if masked else None
+        chosen, rankers = chosen_baselines(examples.data, table, masked=masked)
+        lists = {
+            name: rank_rows(ranker, rows, reach, table=table, allowed=allowed)
+            for name, ranker in rankers.items()
+            if not (masked and name == RECENT)
+        }
+        found = lists, chosen
+    made = {name: replace(Recommender.from_lists(name, of, width), list_width=width) for name, of in found[0].items()}
+    return made, found[1]
+
+
+def _has_baselines(place: Path, corpus: str, examples: EvaluationSet, reach: int) -> bool:
+    """Whether an evaluation has the baselines' lists that are wanted."""
+    manifest = read_manifest(place, KIND)
+    counts = manifest["counts"]
+    return (
+        {BASELINES_FILE, CONSTANTS_FILE} <= manifest["files"].keys()
+        and manifest["inputs"].get("corpus", {}).get("sha256") == corpus
+        and counts.get("split") == examples.split
+        and counts.get("sid_table") == (None if examples.table is None else examples.table.fingerprint)
+        and type(counts.get("beams")) is int
+        and counts["beams"] >= reach
+    )
+
+
+@dataclass(frozen=True)
+class PageResults(Results):
+    """Results with what a page says of them beside numbers.
+
+    Attributes:
+        split: The split.
+        examples: Its examples; None where they are not known.
+        baselines: Names of the recommenders that need no training.
+        chosen: Their constants, and what they reached on validation examples.
+        headline: The metric that ranks recommenders.
+        reference: Published figures, if any are wanted.
+        ceiling: The expectation of the best possible ranking of items, by metric; empty where it is not known.
+        alike: Groups of slices in which all examples are in one, with that slice.
+    """
+
+    split: str = "test"
+    examples: EvaluationSet | None = None
+    baselines: Sequence[str] = ()
+    chosen: Chosen | None = None
+    headline: str = "NDCG@10"
+    reference: Reference | None = None
+    ceiling: Mapping[str, float] = field(default_factory=dict)
+    alike: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> SidTable | None:
+        """SIDs of the items."""
+        return None if self.examples is None else self.examples.table
+
+    @property
+    def own(self) -> list[str]:
+        """The user's recommenders that are measured."""
+        return [name for name in self.finished if name not in self.baselines]
+
+    @property
+    def pending(self) -> list[str]:
+        """Those without predictions yet."""
+        return [name for name, who in self.recommenders.items() if who.pending]
+
+    @property
+    def conditioned(self) -> list[str]:
+        """Those that were given more than the histories, as no published one was."""
+        return [name for name in self.own if self.recommenders[name].given]
+
+    @property
+    def ceiling_of_sids(self) -> Mapping[str, float]:
+        """The ceiling in the main reading: not known where a SID-level hit is easier than the item."""
+        table = self.table
+        return self.ceiling if table is None or table.n_unique == len(table) else {}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The headline of everyone in the main reading."""
+        return {name: found[self.headline].mean for name, found in self.estimates(self.levels[0]).items()}
+
+    @property
+    def ranked(self) -> list[str]:
+        """Everyone, the best by the headline first."""
+        means = self.means
+        return sorted(means, key=means.__getitem__, reverse=True)
+
+    @property
+    def pair(self) -> list[str]:
+        """The headline, and HR or NDCG at its cut-off, whichever it is not, where that is measured."""
+        kind, _, k = self.headline.partition("@")
+        other = f"{'HR' if kind == 'NDCG' else 'NDCG'}@{k}"
+        return [self.headline, *([other] if other in self.metrics else [])]
+
+    @cached_property
+    def to_best(self) -> dict[str, PairedDifference]:
+        """How far each of the user's others lies from the best of them by the headline."""
+        best, *others = [name for name in self.ranked if name in self.own]
+        found = self.differences(best, self.levels[0], others, [self.headline])
+        return {name: of[self.headline] for name, of in found.items()}
+
+    @property
+    def level_with_best(self) -> list[str]:
+        """Those that these examples cannot tell from the best of the user's, and that one."""
+        best = next(name for name in self.ranked if name in self.own)
+        return [best, *(name for name, found in self.to_best.items() if found.verdict == 0)]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Who is compared with whom: everyone with the first; of few each with the one before, too."""
+        own = self.own
+        found = [(name, self.first) for name in self.finished if name != self.first]
+        steps = list(zip(own[1:], own, strict=False)) if len(own) <= ONE_BY_ONE else []
+        return found + [pair for pair in steps if pair not in found and pair[::-1] not in found]
+
+    @cached_property
+    def analyses(self) -> dict[str, LevelAnalysis]:
+        """Hit rates by level of the semantic ID of everyone with lists; empty without SIDs."""
+        if self.table is None:
+            return {}
+        found = {}
+        for name, who in self.recommenders.items():
+            if who.lists is not None:
+                within = [k for k in self.ks if k <= who.list_width] or [max(1, who.list_width)]
+                found[name] = level_analysis(who.lists, within, width=who.list_width, where=name)
+        return found
+
+    @cached_property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """All metrics of everyone, and what their lists hold."""
+        valid = None if self.table is None else set(self.table.sids)
+        n_items = None if self.examples is None else self.examples.n_items
+        return {name: self.evaluation(name, valid, n_items) for name in self.finished}
+
+    @cached_property
+    def lineages(self) -> dict[str, list[Lineage]]:
+        """What the predictions of recommenders come from, seed by seed; of pending ones what is under way."""
+        found = {}
+        for name, who in self.recommenders.items():
+            if who.pending:
+                found[name] = [trace_unfinished(name, who.details.get("checkpoint", ""))]
+            elif name not in self.baselines:
+                found[name] = [trace(name, path) for path in who.paths]
+        return found
+
+    def effort(self, name: str) -> Effort | None:
+        """What a recommender took; None of a pending one."""
+        who = self.recommenders[name]
+        counted = who.about.get("parameters")
+        return (
+            None
+            if who.pending
+            else Effort(self.lineages[name], who.width, counted if isinstance(counted, int) else None)
+        )
+
+    def counterparts(self, name: str) -> list[ReferenceRow]:
+        """The published rows to compare a recommender with; none where it was given what no published one was.
+
+        Its own by its settings or by name, then the headline row of the source; where settings name some recommenders'
+        counterparts, theirs alone.
+        """
+        reference, who = self.reference, self.recommenders[name]
+        if reference is None or who.given or name in self.baselines:
+            return []
+        if any(each.details.get("published") for each in self.recommenders.values()):
+            return [row for row in reference.rows if row.name == who.details.get("published")][:1]
+        return reference.counterparts(name)
+
+    def own_counterpart(self, name: str) -> ReferenceRow | None:
+        """The first of a recommender's counterparts that is not just the headline row of the source."""
+        rows, reference = self.counterparts(name), self.reference
+        known = reference.own_counterparts(name) if reference else []
+        named = self.recommenders[name].details.get("published")
+        return next((row for row in rows if row in known or row.name == named), None)
+
+    def reading_of(self, row: ReferenceRow, name: str) -> str:
+        """The reading of a hit that a published row's source states, where we have it; else our main one."""
+        stated = self.reference.settings.get(row.group, {}) if self.reference else {}
+        return stated_reading(stated, [level for level in self.levels if self.recommenders[name].has(level)])
+
+    def gaps(self, name: str, row: ReferenceRow) -> list[PublishedGap]:
+        """A recommender beside a published row, in the reading that its source states."""
+        return gaps_to(row, self.estimates(self.reading_of(row, name))[name])
+
+
+def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], recommenders: Sequence[Recommender]) -> list[int]:
+    """The cut-offs: those wanted, or the protocol's within all lists.
+
+    Raises:
+        ConfigError: If one that is wanted is larger than the lists of some recommender.
+    """
+    narrowest = min((who.width for who in recommenders if who.width is not None), default=None)
+    if wanted is not None:
+        return list(check_ks(wanted, narrowest))
+    return [k for k in usual if narrowest is None or k <= narrowest] or [max(1, narrowest or 1)]
+
+
+def read_results(
+    runs: Sequence[RunSetting],
+    split: str,
+    examples: EvaluationSet | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    resample: str = "users",
+    levels: Sequence[str] = ("item",),
+    ks: Sequence[int] | None = None,
+    metrics: Sequence[str] = (),
+    headline: str = "",
+    first: str = "",
+    order: str = "given",
+    reference: Reference | None = None,
+    ceiling: str | None = None,
+    slices: bool = False,
+    times: str | None = None,
+    lists: bool = True,
+    baselines: bool = True,
+    own_sids: bool = False,
+) -> PageResults:
+    """Read and check recommenders and baselines on the examples of one split.
+
+    Args:
+        runs: The recommenders.
+        split: The split.
+        examples: Its examples; without them there are no baselines and no slices.
+        seed: Seed of the bootstrap.
+        resamples: Number of its resamples.
+        resample: What it draws: "users" or "examples".
+        levels: The readings of a hit, the main one first.
+        ks: Cut-offs; those of the protocol within all lists if None.
+        metrics: Metrics; those at the cut-offs if empty.
+        headline: The metric that ranks recommenders; NDCG@10, or else the last NDCG, if empty.
+        first: The recommender that others are compared with, as the settings call it; the first if empty.
+        order: One of `minionerec.reports.config.ORDERS`.
+        reference: Published figures.
+        ceiling: JSON file of what the best possible ranking may expect; passed over where it is about other examples.
+        slices: Whether figures are wanted by slice.
+        times: File of times, where the data have none of their own.
+        lists: Whether the lists of first seeds are wanted too.
+        baselines: Whether the baselines stand beside them.
+        own_sids: As in `read_recommender`.
+
+    Raises:
+        ArtefactError: If an input is missing, or the inputs do not belong together.
+        ConfigError: If none is finished, a K is larger than the lists of some recommender, or two have one name.
+        DataError: If a file is malformed.
+    """
+    read = [read_recommender(run, split, examples, lists=lists, own_sids=own_sids) for run in runs]
+    named = {who.name: who for who in read}
+    if len(named) < len(read):
+        raise ConfigError(
+            f"predictions: two of {', '.join(run.name for run in runs)} are called the same with what they were given. "
+            "Give each its own name."
+        )
+    done = [who for who in read if not who.pending]
+    if not done:
+        raise ConfigError(f"none of {len(runs)} has predictions, {runs[0].places[0]} among them. Finish one first.")
+    for who in done:
+        who.values(levels[0], ())  # says what is missing
+        who.check_same_examples(done[0], split)
+    if not metrics:
+        usual, every = (examples.protocol.ks, examples.protocol.mrr) if examples else ((5, 10), False)
+        metrics = metrics_at(choose_ks(ks, usual, done), every)
+    ndcg = [name for name in metrics if name.startswith("NDCG")]
+    headline = headline or ("NDCG@10" if "NDCG@10" in ndcg else [*metrics, *ndcg][-1])
+    if headline not in metrics:
+        raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
+    ks = sorted({int(name.partition("@")[2]) for name in metrics})
+    made, chosen = baselines_of(runs, examples, ks) if examples and baselines else ({}, None)
+    made = {name: who for name, who in made.items() if name not in named}  # a recommender takes its name's place
+    found: Mapping[str, Mapping[str, Any]] = {}
+    if examples is not None and slices:
+        found = read_kinds(examples.data, examples.rows, split, find_path(times) if times else None)
+    shown: list[Slice] = list_slices(found)
+    results = PageResults(
+        {**named, **made},
+        levels,
+        metrics,
+        Bootstrap.of(seed, resamples, resample, done[0].users),
+        shown,
+        split=split,
+        examples=examples,
+        baselines=list(made),
+        chosen=chosen,
+        headline=headline,
+        first=next((who.name for run, who in zip(runs, read, strict=True) if run.name == first), done[0].name),
+        reference=reference,
+        ceiling=read_ceiling(ceiling, examples, metrics) if ceiling and examples else {},
+        alike=alike(found),
+    )
+    if results.first in results.pending:
+        results = replace(results, first=done[0].name)
+    of_slices = metrics if not baselines else [name for name in metrics if name in results.pair]
+    results = replace(results, slice_metrics=of_slices)
+    return replace(results, recommenders=_ordered(results, order))
+
+
+def _ordered(results: PageResults, order: str) -> dict[str, Recommender]:
+    """The recommenders in the order of the page, baselines last: pending ones behind, unless they stand as given."""
+    if order == "given":
+        return dict(results.recommenders)
+    means = results.means
+
+    def key(name: str) -> tuple[int, float]:
+        if name in results.baselines:
+            return 2, 0.0
+        effort = results.effort(name)
+        if effort is None:
+            return 1, 0.0
+        if order == "headline":
+            return 0, -means[name]
+        value = effort.parameters if order == "parameters" else effort.seconds
+        return 0, float("inf") if value is None else float(value)
+
+    return {name: results.recommenders[name] for name in sorted(results.recommenders, key=key)}
+
+
+def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> dict[str, float]:
+    """The ceiling's metrics by name, empty where there is none for these examples."""
+    place = find_path(file)
+    if not place.is_file():
+        return {}
+    content = read_json(place)
+    values = content.get("ceiling", {}) if isinstance(content, dict) else {}
+    for key, ours in (("split", examples.title), ("rows", len(examples.rows))):
+        if content.get(key, ours) != ours:
+            logger.warning("%s: is for %s %r, the report for %r: left out.", file, key, content[key], ours)
+            return {}
+    ks = {name.partition("@")[2] for name in metrics}
+    return {name.upper(): float(value) for name, value in values.items() if name.partition("@")[2] in ks}

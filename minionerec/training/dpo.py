@@ -1,0 +1,461 @@
+"""S-DPO (Chen et al., "On Softmax Direct Preference Optimization for Recommendation", 2024).
+
+One slice, P prompts with a target and N negatives each:
+
+    negatives             (seed, epoch, row) ─▶ N SIDs that are not the target's      (P, N)
+                            │
+    SidDpoTrainer           ▼   completions: the target's first, then the negatives'  (P, 1 + N)
+                          one pass over each prompt for all of them, under the policy and under the frozen start
+                            │
+    softmax_preference_loss ▼   log-ratios of whole completions ─▶ loss               (P,)
+"""
+
+import copy
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.nn.functional import softplus
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+
+from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.core.log import get_logger
+from minionerec.core.paths import find_path
+from minionerec.core.processes import process_rank, wait_for_everyone, world_size
+from minionerec.data.corpus import Corpus
+from minionerec.models.backbone.build import resolve_dtype
+from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.decoder import decode_prompts, decoding_device
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.training.config import DpoConfig
+from minionerec.training.grpo.figures import Figures
+from minionerec.training.grpo.rollouts import PromptRows, Row, grpo_rows
+from minionerec.training.packing import shared_prefix_logps
+from minionerec.training.run import (
+    TrainingResult,
+    TrainingRun,
+    keep_start_if_better,
+    plan_steps,
+    run_training,
+    warn_of_rounding,
+)
+from minionerec.training.trainer import RankingEvaluation, ValidationSet, early_stopping, validation_set
+
+logger = get_logger(__name__)
+
+# Negatives: SIDs that targets are to be preferred to, all of a row different, and never the target's own.
+#
+# The negatives of a row follow from seed, epoch and the row's index alone, so that a resumed run has them too, on any
+# number of devices.
+
+NegativesOf = Callable[[int], np.ndarray]
+"""Takes an epoch, from 0; gives SID numbers int64 (R, N)."""
+Search = Callable[[Sequence[Sequence[int]], int], np.ndarray]
+"""Takes P prompts and a width K; gives the K best SID numbers of each, int64 (P, K), the best first."""
+
+
+def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
+    """Draw SIDs without replacement, each draw in proportion to the weights of those that are left.
+
+    A draw that hits the target or an earlier one is made again. Each has a stream of its own, of which a row takes the
+    number at its place, so that no row depends on another.
+
+    Args:
+        targets: int64 (R,), SID number of each row's target.
+        weights: float (S,), above 0, of each SID.
+        count: SIDs a row (N), fewer than S.
+        key: Seed and epoch.
+
+    Returns:
+        int64 (R, N).
+    """
+    bounds = np.cumsum(weights)
+    taken = np.empty((len(targets), 1 + count), dtype=np.int64)
+    taken[:, 0] = targets
+    for slot in range(1, 1 + count):
+        left = np.arange(len(targets))
+        attempt = 0
+        while len(left):
+            numbers = np.random.default_rng([*key, slot, attempt]).random(len(targets))[left]
+            taken[left, slot] = np.searchsorted(bounds[:-1], numbers * bounds[-1], side="right")
+            left = left[(taken[left, :slot] == taken[left, slot, None]).any(1)]
+            attempt += 1
+    return taken[:, 1:]
+
+
+def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: int) -> NegativesOf:
+    """Negatives that are drawn anew in every epoch; the arguments are those of `draw_negatives`."""
+
+    @lru_cache(maxsize=1)
+    def of_epoch(epoch: int) -> np.ndarray:
+        return draw_negatives(targets, weights, count, (seed, epoch))
+
+    return of_epoch
+
+
+def searched_negatives(
+    prompts: Sequence[Sequence[int]], targets: np.ndarray, count: int, search: Search, folder: Path
+) -> NegativesOf:
+    """The best SIDs of a search but for the target's, the same in every epoch.
+
+    They are searched once and kept with the run; each process of a launch searches its share.
+
+    Args:
+        prompts: Token ids of each of R rows.
+        targets: int64 (R,), SID number of each row's target.
+        count: SIDs a row (N).
+        search: The search of the model that training begins with.
+        folder: Where they are kept.
+    """
+    world = world_size()
+    files = [folder / f"beams-{rank}-of-{world}.npy" for rank in range(world)]
+    own = slice(process_rank(), None, world)
+    shape = (len(targets[own]), count)
+    if not _is_whole(files[process_rank()], shape):
+        found = search(prompts[own], count + 1)  # (R', N + 1)
+        missed = found != targets[own, None]
+        missed[missed.all(1), -1] = False  # the target is not among them: leave out the last
+        _write(files[process_rank()], found[missed].reshape(shape))
+    wait_for_everyone()
+    negatives = np.empty((len(targets), count), dtype=np.int64)
+    for rank, file in enumerate(files):
+        negatives[rank::world] = np.load(file, allow_pickle=False)
+    return lambda epoch: negatives
+
+
+def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
+    try:
+        return bool(np.load(file, allow_pickle=False).shape == shape)
+    except (OSError, ValueError, EOFError):
+        return False
+
+
+def _write(file: Path, negatives: np.ndarray) -> None:
+    fresh = file.with_suffix(".fresh.npy")
+    np.save(fresh, negatives, allow_pickle=False)
+    os.replace(fresh, file)
+
+
+# Softmax preference optimisation on SIDs: the trainer of transformers with a loss of its own.
+
+# The loss of S-DPO, and what a prompt's log-ratios tell (Chen et al., 2024).
+#
+# A log-ratio r is the log-probability of a whole completion, end mark included, under the policy, less that under the
+# reference: a sum over tokens, not a mean.
+
+
+def softmax_preference_loss(ratios: torch.Tensor, beta: float) -> torch.Tensor:
+    """The loss of each prompt, log(1 + sum over negatives d of exp(beta (r_d - r_target))).
+
+    It is the cross-entropy of a softmax over `beta * ratios` with the target as label. One negative makes it the loss
+    of DPO; where policy and reference are equal it is log(1 + N).
+
+    Args:
+        ratios: float (P, 1 + N), log-ratios, the target's first.
+        beta: Their scale.
+
+    Returns:
+        float (P,).
+
+    Example:
+        >>> softmax_preference_loss(torch.zeros(1, 4), 0.1).exp().item()
+        4.0
+    """
+    return softplus((beta * (ratios[:, 1:] - ratios[:, :1])).logsumexp(1))
+
+
+def ratio_figures(ratios: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is logged of each prompt: float (P,) or (P, N) each.
+
+    Args:
+        ratios: float (P, 1 + N), log-ratios, the target's first.
+
+    Returns:
+        `accuracy`, 1 where the target's log-ratio is above that of every negative; `margin`, how far it is above the
+        highest; `log_ratio/target` and `log_ratio/negatives`, which both fall where the policy only flees from
+        what it is shown; `kl`, exp(-r) + r - 1 of the target: how far the policy has left the reference there.
+    """
+    ratios = ratios.detach()
+    target, negatives = ratios[:, 0], ratios[:, 1:]
+    margin = target - negatives.amax(1)
+    return {
+        "accuracy": (margin > 0).float(),
+        "margin": margin,
+        "log_ratio/target": target,
+        "log_ratio/negatives": negatives,
+        "kl": (-target).exp() + target - 1,
+    }
+
+
+# How far the first loss may be from log(1 + N): rounding, which half precision has more of.
+_TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.05
+
+
+def completion_sums(
+    model: Any, backbone: PreTrainedModel, prompts: Sequence[list[int]], completions: Sequence[Sequence[list[int]]]
+) -> torch.Tensor:
+    """Log-probabilities of whole completions, with gradient: float32 (P, C).
+
+    Args:
+        model: Causal language model with TRL's fused head, or a distributed wrapper of one.
+        backbone: The model itself, without wrapper.
+        prompts: Token ids of P prompts.
+        completions: Token ids of the C completions of each.
+    """
+    logps, _ = shared_prefix_logps(model, backbone, prompts, completions)
+    lengths = torch.tensor([len(ids) for group in completions for ids in group], device=logps.device)
+    mask = torch.arange(int(lengths.max()), device=logps.device) < lengths.unsqueeze(1)  # (P * C, T)
+    return logps.new_zeros(mask.shape).masked_scatter(mask, logps).sum(1).view(len(prompts), -1)
+
+
+class SidDpoTrainer(RankingEvaluation, Trainer):
+    """S-DPO: targets are to gain probability over negatives, measured from where the frozen reference puts both.
+
+    Args:
+        model: The policy.
+        args: The trainer's settings; batch sizes count prompts.
+        rows: What is trained on; as many as fill whole steps.
+        tokenizer: The model's tokenizer.
+        reference: The reference; it is put on the trainer's device and never trained.
+        negatives: SID numbers of each row's negatives.
+        beta: Scale of log-ratios.
+        sid_tokens: Token ids of each SID number.
+        steps_per_epoch: Optimiser steps an epoch.
+        validation: What is ranked at each validation; nothing if None.
+        callbacks: Beside the trainer's own.
+    """
+
+    measures_loss = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        reference: PreTrainedModel,
+        negatives: NegativesOf,
+        beta: float,
+        sid_tokens: Sequence[list[int]],
+        steps_per_epoch: int,
+        validation: ValidationSet | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ):
+        for scored in (model, reference):
+            disable_dropout_in_model(scored)
+            add_fused_lm_head(scored)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=lambda examples: {"rows": torch.tensor([example["row"] for example in examples])},
+            train_dataset=Dataset.from_dict({"row": range(len(rows))}),
+            eval_dataset=Dataset.from_dict({"row": [0]}),  # validation ranks rows of its own
+            processing_class=tokenizer,
+            callbacks=list(callbacks),
+        )
+        self.rows, self.negatives, self.beta, self.sid_tokens = rows, negatives, beta, sid_tokens
+        self.steps_per_epoch, self.validation = steps_per_epoch, validation
+        frozen: Any = reference.eval().requires_grad_(False)
+        self.reference: PreTrainedModel = frozen.to(args.device)
+        self.figures = Figures(self.accelerator)
+        self._checked = False
+
+    def completions(self, places: Sequence[int], negatives: np.ndarray) -> list[list[list[int]]]:
+        """Token ids of the 1 + N completions of rows, the target's first.
+
+        Args:
+            places: P rows.
+            negatives: int64 (P, N), SID numbers.
+        """
+        rows = [self.rows[place] for place in places]
+        return [
+            [self.sid_tokens[sid] + row["tail"] for sid in (row["target"], *others)]
+            for row, others in zip(rows, negatives.tolist(), strict=True)
+        ]
+
+    def log_ratios(self, model: Any, places: Sequence[int]) -> torch.Tensor:
+        """Log-ratios of rows' targets and negatives in the epoch at work: float32 (P, 1 + N), the target's first."""
+        epoch = self.state.global_step // self.steps_per_epoch
+        prompts = [self.rows[place]["prompt"] for place in places]
+        completions = self.completions(places, self.negatives(epoch)[places])
+        with self.accelerator.autocast():
+            policy = completion_sums(model, self.accelerator.unwrap_model(model), prompts, completions)
+            with torch.no_grad():
+                reference = completion_sums(self.reference, self.reference, prompts, completions)
+        return policy - reference
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean loss of the prompts of one slice."""
+        ratios = self.log_ratios(model, inputs["rows"].tolist())
+        loss = softmax_preference_loss(ratios, self.beta).mean()
+        if not self._checked and self.state.global_step == 0:
+            self._check_start(loss.item(), ratios.shape[1])
+        self._checked = True
+        self.figures.add_tokens(ratio_figures(ratios))
+        if self.accelerator.sync_gradients:  # the last slice
+            self.figures.end_step()
+        return loss
+
+    def _check_start(self, loss: float, completions: int) -> None:
+        """Check that before the first step the policy is the reference, for both are the same checkpoint.
+
+        Raises:
+            MinioneRecError: If the loss is not that of equal log-ratios.
+        """
+        wanted = math.log(completions)
+        half = self.accelerator.mixed_precision != "no" or self.reference.dtype != torch.float32
+        tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+        if not abs(loss - wanted) <= tolerance:
+            raise MinioneRecError(
+                f"the first loss is {loss:.4f}, but policy and reference are one checkpoint, so it must be "
+                f"log(1 + {completions - 1}) = {wanted:.4f} within {tolerance:g}: the model computes otherwise in "
+                "training than in evaluation (dropout in its config.json, or other precision). Set its dropout to 0, "
+                "or dtype to float32."
+            )
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Log what the steps since the last time told, beside the trainer's own numbers."""
+        logs.update(self.figures.take())
+        super().log(logs, start_time)
+
+
+_PROMPTS_AT_ONCE = 64  # prompts searched at a time
+
+
+def run_dpo(config: DpoConfig) -> TrainingResult:
+    """Sharpen a checkpoint by S-DPO; resumes an unfinished run, does nothing if it is done.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        Where the best checkpoint (by validation NDCG@10) lies; never below the start.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+        MinioneRecError: If the first loss is not that of a policy that equals its reference.
+    """
+    return run_training(config, _train)
+
+
+def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
+    bundle = load_start(config)
+    corpus = Corpus.load(find_path(config.corpus))
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length)
+    logger.info(
+        "S-DPO on %s prompts (%s), %d filled up; %d negatives each (%s), beta %g.",
+        f"{sum(prompts.counts.values()):,}",
+        ", ".join(f"{task} {count:,}" for task, count in prompts.counts.items()),
+        prompts.filled_up,
+        config.negatives,
+        config.negatives_from,
+        config.beta,
+    )
+    if prompts.cut:
+        logger.info("%s prompts were too long and were cut to their last tokens.", f"{prompts.cut:,}")
+    trainer = _trainer(config, run, bundle, builder, prompts)
+    warn_of_rounding(trainer, config)
+    run.train(trainer)
+    keep_start_if_better(trainer, config.checkpoint)
+    return run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+
+
+def load_start(config: DpoConfig) -> Bundle:
+    """The checkpoint to sharpen.
+
+    Raises:
+        ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
+    """
+    bundle = load_bundle(find_path(config.checkpoint), dtype=resolve_dtype(config.dtype))
+    check_decoder_alone(bundle)
+    if isinstance(bundle.model, CatalogueModel):
+        raise ConfigError(
+            f"{config.checkpoint}: is a catalogue model, whose softmax already compares a target with the whole "
+            "catalogue. Sharpen it with minionerec train-catalogue --objective expected or grpo."
+        )
+    if bundle.table.n_unique <= config.negatives:
+        raise ConfigError(
+            f"negatives is {config.negatives}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask for "
+            f"{bundle.table.n_unique - 1} at most."
+        )
+    return bundle
+
+
+def _trainer(
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: PromptRows
+) -> SidDpoTrainer:
+    """The trainer with everything that a step needs."""
+    table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
+    names = "prompts_per_step and prompts_per_device"
+    plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    args = TrainingArguments(
+        **run.arguments(plan, "ndcg"),
+        per_device_train_batch_size=config.prompts_per_device,
+        per_device_eval_batch_size=config.prompts_per_device,
+        logging_steps=max(1, plan.eval_steps // 10),
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        eval_on_start=run.checkpoint is None,
+    )
+    trie = Trie.build(table.codes, bundle.code_ids)
+    with run.work.phase("negatives"):
+        negatives = negatives_of(config, run, bundle, builder.corpus, prompts, trie)
+    tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
+    return SidDpoTrainer(
+        bundle.model,
+        args,
+        prompts.rows,
+        bundle.tokenizer,
+        reference=copy.deepcopy(bundle.model),
+        negatives=negatives,
+        beta=config.beta,
+        sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
+        steps_per_epoch=plan.steps_per_epoch,
+        validation=validation_set(config, bundle, builder, trie),
+        callbacks=early_stopping(config),
+    )
+
+
+def negatives_of(
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: PromptRows, trie: Trie
+) -> NegativesOf:
+    """What the rows' targets are to be preferred to, by the setting `negatives_from`."""
+    targets = np.array([row["target"] for row in prompts.rows])
+    if config.negatives_from == "beam":
+        model: Any = bundle.model
+        search = partial(_search, model.to(decoding_device()), trie)
+        return searched_negatives(
+            [row["prompt"] for row in prompts.rows], targets, config.negatives, search, run.folder
+        )
+    weights = np.ones(bundle.table.n_unique)
+    if config.negatives_from == "popularity":
+        chosen = bundle.table.sid_numbers[corpus.rows("train").targets]
+        weights += np.bincount(chosen, minlength=len(weights))
+    return drawn_negatives(targets, weights, config.negatives, config.seed)
+
+
+def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], width: int) -> np.ndarray:
+    found, _ = decode_prompts(
+        model, prompts, trie, width, batch_size=_PROMPTS_AT_ONCE, description="searching negatives"
+    )
+    return found

@@ -1,0 +1,451 @@
+"""Rewards as functions of rollouts, by name and in sums, and the advantages that follow from them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.paths import function_at, function_file
+from minionerec.sid.table import SidTable
+
+# What rewards are functions of.
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The completions of some prompts: G distinct SIDs each, and what is known about the row behind the prompt.
+
+    Attributes:
+        sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first.
+        targets: int64 (P,), SID number of each row's target.
+        scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them.
+        histories: For each row its item indices, oldest first; None where the prompt is about an item, not a user.
+        table: The SIDs of the catalogue.
+    """
+
+    sids: np.ndarray
+    targets: np.ndarray
+    scores: np.ndarray
+    histories: Sequence[Sequence[int] | None]
+    table: SidTable
+
+    @property
+    def hits(self) -> np.ndarray:
+        """Which completions are the target: bool (P, G)."""
+        found: np.ndarray = self.sids == self.targets[:, None]
+        return found
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Codes of the completions: int32 (P, G, L), -1 behind the end of an SID shorter than L."""
+        found: np.ndarray = self.table.distinct_codes[self.sids]
+        return found
+
+
+Reward = Callable[[Rollouts], np.ndarray]
+"""A reward: takes rollouts, gives float (P, G); NaN where it does not apply to a row."""
+
+
+# Rewards that compare a group's ranked completions with the target SID.
+#
+# Source: Kong et al., "MiniOneRec" (2025), section on reinforcement learning: a binary rule reward, and a penalty that
+# weighs wrong completions by their rank as NDCG does.
+
+
+def rule(rollouts: Rollouts) -> np.ndarray:
+    """1 for a completion that is the target, else 0.
+
+    Args:
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G).
+    """
+    return rollouts.hits.astype(np.float64)
+
+
+def ndcg_penalties(generations: int) -> list[float]:
+    """Penalty of a wrong completion at each rank of a group: minus its share of the group's discounts.
+
+    Rank i, from 0, has -(1 / log2(i + 2)) / sum over all ranks of 1 / log2(j + 2).
+
+    Examples:
+        >>> [round(weight, 4) for weight in ndcg_penalties(16)[:3]]
+        [-0.1638, -0.1033, -0.0819]
+    """
+    discounts = [1 / math.log2(rank + 2) for rank in range(generations)]
+    return [-discount / sum(discounts) for discount in discounts]
+
+
+def ndcg(rollouts: Rollouts) -> np.ndarray:
+    """Each wrong completion's penalty by rank in a group with a hit; 0 for the hit, and in groups without one.
+
+    Args:
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G).
+    """
+    hits = rollouts.hits
+    penalties = np.array(ndcg_penalties(hits.shape[1]))
+    return np.where(hits.any(1, keepdims=True) & ~hits, penalties, 0.0)
+
+
+def ranking(rollouts: Rollouts) -> np.ndarray:
+    """The reward that "MiniOneRec" recommends: `rule` and `ndcg` together, float64 (P, G).
+
+    Args:
+        rollouts: The completions.
+    """
+    found: np.ndarray = rule(rollouts) + ndcg(rollouts)
+    return found
+
+
+def position(rollouts: Rollouts) -> np.ndarray:
+    """How many codes a completion has in common with the target, from the first on.
+
+    Args:
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G).
+    """
+    mine, wanted = rollouts.codes, rollouts.table.distinct_codes[rollouts.targets][:, None]  # (P, G, L), (P, 1, L)
+    same = (mine == wanted) & (wanted >= 0)
+    found: np.ndarray = np.logical_and.accumulate(same, axis=2).sum(2).astype(np.float64)
+    return found
+
+
+# Rewards that know more of items than their SIDs: what their texts say, and what a sequential model thinks of them.
+
+Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
+
+
+def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
+    """Cosine between the vectors of a completion and of the target.
+
+    An SID that several items share has the mean of their vectors, each scaled to length 1 before.
+
+    Args:
+        table: SIDs of the N items.
+        vectors: float (N, D), row i = item index i; a vector of zeros has cosine 0 with everything.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(lengths > 0, lengths, 1)
+    sums = np.zeros((table.n_unique, vectors.shape[1]))
+    np.add.at(sums, table.sid_numbers, unit)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    unit = sums / np.where(lengths > 0, lengths, 1)  # (S, D)
+
+    def semantic(rollouts: Rollouts) -> np.ndarray:
+        found: np.ndarray = (unit[rollouts.sids] * unit[rollouts.targets][:, None]).sum(2)
+        return found
+
+    return semantic
+
+
+def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
+    """The score that a sequential model gives a completion after the row's history; no target is looked at.
+
+    An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
+    apply to them.
+
+    Args:
+        table: SIDs of the N items.
+        scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N); each distinct
+            history of a batch is asked once.
+    """
+
+    def collaborative(rollouts: Rollouts) -> np.ndarray:
+        distinct: dict[tuple[int, ...], int] = {}
+        for history in rollouts.histories:
+            if history is not None:
+                distinct.setdefault(tuple(history), len(distinct))
+        best = np.full((len(distinct), table.n_unique), -np.inf)
+        if distinct:
+            scores = np.asarray(scorer(list(distinct)))
+            if scores.shape != (len(distinct), len(table)):
+                raise DataError(
+                    f"the model scores {scores.shape}; expected {len(distinct)} histories x {len(table)} items."
+                )
+            np.maximum.at(best.T, table.sid_numbers, scores.T)
+        found = np.full(rollouts.sids.shape, np.nan)
+        for row, history in enumerate(rollouts.histories):
+            if history is not None:
+                found[row] = best[distinct[tuple(history)], rollouts.sids[row]]
+        return found
+
+    return collaborative
+
+
+# Rewards by name, what each of them reads, and a user's own by the dotted path of a function.
+
+REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
+# Names that stand for several.
+PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
+_SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
+_PLUS = " + "
+
+
+@dataclass(frozen=True)
+class RewardSources:
+    """What rewards are made from.
+
+    Attributes:
+        table: SIDs of the N items.
+        vectors: float (N, D), item vectors, for `semantic`.
+        scorer: A sequential model, for `collaborative`.
+    """
+
+    table: SidTable
+    vectors: np.ndarray | None = None
+    scorer: Scorer | None = None
+
+
+def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
+    """Weights of single rewards, from a setting in which a preset may stand for several.
+
+    Args:
+        rewards: Name, or dotted path of a user's own function, to weight.
+
+    Raises:
+        ConfigError: If a name is unknown, a weight is not a number other than 0, a reward is there twice, or there is
+            none.
+
+    Example:
+        >>> reward_weights({"ranking": 1.0, "semantic": 0.5})
+        {'rule': 1.0, 'ndcg': 1.0, 'semantic': 0.5}
+    """
+    weights: dict[str, float] = {}
+    for name, weight in rewards.items():
+        if name not in REWARDS and name not in PRESETS and "." not in name:
+            raise ConfigError(
+                f"unknown reward {name!r}; known: {', '.join([*REWARDS, *PRESETS])}, and functions of your own by "
+                "their dotted path, such as my_rewards.novelty."
+            )
+        parts = PRESETS.get(name, {name: 1.0})
+        if not np.isfinite(weight) or weight == 0 or weights.keys() & parts.keys():
+            raise ConfigError(
+                f"rewards: {name!r} with weight {weight:g}; expected each reward once, with a weight other than 0 "
+                f"({', '.join(f'{preset} is {_PLUS.join(own)}' for preset, own in PRESETS.items())})."
+            )
+        weights.update({part: weight * share for part, share in parts.items()})
+    if not weights:
+        raise ConfigError("rewards is empty; name at least one, e.g. ranking.")
+    return weights
+
+
+def reward_files(names: Sequence[str]) -> dict[str, Path]:
+    """The files of a user's own rewards, by "reward NAME": a changed file is a changed reward."""
+    own = [name for name in names if name not in REWARDS and name not in PRESETS]
+    files = {name: function_file(name, "rewards") for name in own}
+    return {f"reward {name}": file for name, file in files.items() if file is not None}
+
+
+def check_histories(
+    weights: Mapping[str, float], histories: Sequence[Sequence[int] | None], tasks: Sequence[str]
+) -> None:
+    """Check that rewards that read histories find some.
+
+    Raises:
+        ConfigError: Naming reward and tasks.
+    """
+    if "collaborative" in weights and all(history is None for history in histories):
+        raise ConfigError(
+            f"reward 'collaborative' reads the history, which none of the tasks {list(tasks)} has; add the task "
+            "next_sid, or leave the reward out."
+        )
+
+
+def make_reward(name: str, sources: RewardSources) -> Reward:
+    """One reward function.
+
+    Raises:
+        ConfigError: If the reward needs a source that is not there, or a user's own cannot be found.
+    """
+    if name in _SIMPLE:
+        return _SIMPLE[name]
+    if name == "semantic":
+        if sources.vectors is None:
+            raise ConfigError("reward 'semantic' needs item vectors; give --reward_vectors the output of embed-items.")
+        return make_semantic(sources.table, sources.vectors)
+    if name == "collaborative":
+        if sources.scorer is None:
+            raise ConfigError(
+                "reward 'collaborative' needs a trained sequential model; give --reward_model its directory."
+            )
+        return make_collaborative(sources.table, sources.scorer)
+    own: Reward = function_at(name, "rewards")
+    return own
+
+
+# Several rewards with weights, asked together, and their answers checked.
+
+
+@dataclass(frozen=True)
+class WeightedRewards:
+    """Rewards by name, and the weight of each.
+
+    Attributes:
+        functions: F rewards by name.
+        weights: The weight of each, under the same names.
+    """
+
+    functions: Mapping[str, Reward]
+    weights: Mapping[str, float]
+
+    def ask(self, rollouts: Rollouts) -> np.ndarray:
+        """What each reward says of rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
+        return np.stack([ask_reward(name, reward, rollouts) for name, reward in self.functions.items()])
+
+    def total(self, found: np.ndarray) -> np.ndarray:
+        """The reward of each completion: the weighted sum of those that apply to it.
+
+        Args:
+            found: float (F, P, G), what `ask` gave.
+
+        Returns:
+            float32 (P, G); NaN where none applies.
+        """
+        weights = np.array([self.weights[name] for name in self.functions], dtype=np.float32)
+        parts = found.astype(np.float32) * weights[:, None, None]
+        total: np.ndarray = np.where(np.isnan(parts).all(0), np.float32(np.nan), np.nansum(parts, axis=0))
+        return total
+
+
+def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
+    """What one reward says of rollouts.
+
+    Args:
+        name: Its name, for messages.
+        reward: The function.
+        rollouts: The completions.
+
+    Returns:
+        float64 (P, G); NaN where it does not apply.
+
+    Raises:
+        DataError: If the answer has another shape, or holds what is no number or an infinite one.
+    """
+    prompts, size = rollouts.sids.shape
+    answer = reward(rollouts)
+    try:
+        found = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"reward {name!r} gave a {type(answer).__name__} that holds more than numbers; expected an array of "
+            f"{prompts} prompts x {size} completions."
+        ) from None
+    if found.shape != (prompts, size):
+        raise DataError(
+            f"reward {name!r} gave an array of shape {found.shape}; expected {(prompts, size)}: {prompts} prompts x "
+            f"{size} completions."
+        )
+    if np.isinf(found).any():
+        row, place = np.argwhere(np.isinf(found))[0]
+        raise DataError(
+            f"reward {name!r} gave {found[row, place]} for completion {place} of prompt {row}; give a finite number, "
+            "or NaN where it does not apply."
+        )
+    return found
+
+
+# Advantages: how much better a completion is than the others of its group, or than those beside it in the tree.
+
+EPSILON = 1e-4  # added to standard deviations, as in TRL
+_LANES = 8
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """Sums of rows, float32 (P, 1), NaN left out.
+
+    In a fixed order, that of torch on a CPU: eight running sums, then these one after the other. So the same rewards
+    give the same advantages to the last bit with every build of NumPy.
+    """
+    rows, width = values.shape
+    padded = np.zeros((rows, -(-width // _LANES), _LANES), dtype=np.float32)
+    padded.reshape(rows, -1)[:, :width] = np.nan_to_num(values)
+    lanes = np.add.accumulate(padded, axis=1)[:, -1]  # (P, 8)
+    return np.add.accumulate(lanes, axis=1)[:, -1:]
+
+
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """Each completion's reward less the mean of its group, over the group's standard deviation.
+
+    (r - mean) / (standard deviation with one degree of freedom less + 1e-4), see Shao et al., "DeepSeekMath" (2024),
+    section 4.1.1. A group whose rewards are all equal gets exactly 0.
+
+    Args:
+        rewards: float (P, G), G at least 2; NaN where a completion has none: it is left out of its group's mean and
+            deviation.
+
+    Returns:
+        float32 (P, G); 0 at NaN.
+
+    Example:
+        >>> group_advantages(np.array([[1.0, 0.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]])).round(2).tolist()
+        [[1.5, -0.5, -0.5, -0.5], [0.0, 0.0, 0.0, 0.0]]
+    """
+    rewards = rewards.astype(np.float32)
+    count = np.isfinite(rewards).sum(1, keepdims=True).astype(np.float32)  # (P, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a group with one reward or none
+        differences = rewards - _sums(rewards) / count
+        variance = _sums(differences**2) / count * (count / (count - 1))
+        advantages = differences / (np.sqrt(variance) + np.float32(EPSILON))
+    return np.where(has_signal(rewards)[:, None] & np.isfinite(rewards), advantages, np.float32(0))
+
+
+def has_signal(rewards: np.ndarray) -> np.ndarray:
+    """Which groups have rewards that differ: bool (P,). The others have nothing to learn from.
+
+    Args:
+        rewards: float (P, G); NaN where a completion has none.
+    """
+    known = np.isfinite(rewards)
+    highest = np.where(known, rewards, -np.inf).max(1)
+    lowest = np.where(known, rewards, np.inf).min(1)
+    found: np.ndarray = highest > lowest
+    return found
+
+
+def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.ndarray) -> np.ndarray:
+    """How much better each completion's branches are than the branches beside them.
+
+    At each depth of a group, the completions that share a prefix are split by their next code. A branch is worth the
+    mean reward of its completions, and gets (worth - mean of the branches) / (standard deviation of the branches, with
+    one degree of freedom less, + 1e-4); every completion of the branch gets that. Prefixes with one branch give 0. The
+    advantage is the mean over the depths.
+
+    Source: the sibling term of V-STAR, a follow-up of MiniOneRec.
+
+    Args:
+        groups: For each group the codes of its G completions; the depths are those that all of a group have.
+        rewards: float (groups, G).
+
+    Returns:
+        float64 (groups, G).
+
+    Example:
+        >>> found = sibling_advantages([[[1, 5], [1, 6], [2, 5], [2, 6]]], np.array([[1.0, 0.0, 0.0, 0.0]]))
+        >>> found.round(2).tolist()
+        [[0.71, -0.0, -0.35, -0.35]]
+    """
+    found = np.zeros(np.shape(rewards))
+    for group, (completions, values) in enumerate(zip(groups, np.asarray(rewards, dtype=np.float64), strict=True)):
+        levels = min(map(len, completions))
+        for depth in range(levels):
+            families: dict[tuple[int, ...], dict[int, list[int]]] = {}
+            for place, completion in enumerate(completions):
+                branches = families.setdefault(tuple(completion[:depth]), {})
+                branches.setdefault(completion[depth], []).append(place)
+            for branches in families.values():
+                if len(branches) < 2:
+                    continue
+                worth = np.array([values[places].mean() for places in branches.values()])
+                scores = (worth - worth.mean()) / (worth.std(ddof=1) + EPSILON)
+                for places, score in zip(branches.values(), scores, strict=True):
+                    found[group, places] += score / levels
+    return found

@@ -1,1 +1,0 @@
-"""Rewards for rollouts, and the advantages that follow from them: array functions of `Rollouts`."""

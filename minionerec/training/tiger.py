@@ -1,0 +1,196 @@
+"""The stage that trains a TIGER: likelihood of the target's codes, the best checkpoint by validation NDCG@10."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.optimization import Adafactor
+
+from minionerec.core.log import get_logger
+from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.layers import length_groups, replace_dropout
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.sid.table import SidTable
+from minionerec.training.config import TigerTrainConfig
+from minionerec.training.run import TrainingResult, TrainingRun, plan_steps, run_training
+from minionerec.training.trainer import RankingEvaluation, validation_set
+
+logger = get_logger(__name__)
+
+# What a TIGER trains on: the prompt of each row and its target's SID, equal rows once.
+
+Columns = dict[str, list[Any]]
+
+
+def distinct_rows(
+    builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
+) -> tuple[Columns, int]:
+    """Token ids of the distinct rows of a split, in the order in which they come first.
+
+    A row that comes n times weighs n times as much as one that comes once; the mean weight is 1.
+
+    Returns:
+        `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, float, a number a row; and how
+        many prompts were cut.
+    """
+    examples = builder.build("next_sid", split)
+    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    targets = encode_completion(tokenizer, [example.completion for example in examples])
+    times = Counter(zip(map(tuple, prompts.ids), map(tuple, targets), strict=True))
+    mean = len(examples) / len(times)
+    return {
+        "input_ids": [list(prompt) for prompt, _ in times],
+        "labels": [list(target) for _, target in times],
+        "weights": [count / mean for count in times.values()],
+    }, prompts.cut
+
+
+def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """A batch of rows, each column as wide as its longest.
+
+    Returns:
+        `input_ids` int64 (B, T), padded with 0 on the right; `labels` int64 (B, L), padded with -100; `weights`
+        float32 (B,).
+    """
+    padded = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=filler
+        )
+        for name, filler in (("input_ids", 0), ("labels", -100))
+    }
+    return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
+
+
+class TigerTrainer(RankingEvaluation, Trainer):
+    """The trainer of transformers on the batches of `collate`, with validation by ranking."""
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean negative log-likelihood of all codes of the targets; rows of similar length are computed together."""
+        loss = sum(
+            row_losses(model, inputs["input_ids"][rows, columns], inputs["labels"][rows]) @ inputs["weights"][rows]
+            for rows, columns in length_groups(inputs["input_ids"], "right")
+        )
+        if num_items_in_batch is None:
+            loss = loss / (inputs["labels"] >= 0).sum()
+        else:  # those of all processes, over which gradients are averaged
+            loss = loss * self.accelerator.num_processes / num_items_in_batch
+        return (loss, {"loss": loss}) if return_outputs else loss
+
+
+def row_losses(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed negative log-likelihood of each row's target.
+
+    Args:
+        model: An encoder-decoder.
+        input_ids: int64 (B, T), 0 is padding.
+        labels: int64 (B, L), -100 is padding.
+
+    Returns:
+        float32 (B,).
+    """
+    logits = model(input_ids=input_ids, attention_mask=(input_ids > 0).long(), labels=labels).logits.float()
+    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(1)
+
+
+def _new_bundle(config: TigerTrainConfig, table: SidTable) -> Bundle:
+    """A model with random weights, with all it needs to recommend."""
+    tokenizer = sid_tokenizer(table)
+    model = build_tiger(
+        tokenizer,
+        config.seed,
+        d_model=config.hidden_size,
+        num_layers=config.layers,
+        num_heads=config.heads,
+        d_kv=config.head_size,
+        d_ff=config.inner_size,
+        dropout_rate=config.dropout,
+    )
+    return Bundle(replace_dropout(model), tokenizer, table, TIGER_WORDING, config.max_prompt_length)
+
+
+def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
+    """Adafactor as T5 was trained with it (Shazeer and Stern, 2018): a step's size is a share of the weights' own.
+
+    T5 draws embeddings a hundred times as large as the maps to queries, whose products it does not scale down. Steps of
+    one size for all saturate the attention before embeddings have moved.
+    """
+    return Adafactor(
+        model.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        scale_parameter=True,
+        relative_step=False,
+        warmup_init=False,
+    )
+
+
+def _trainer(
+    run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: Columns, builder: ExampleBuilder
+) -> TigerTrainer:
+    """A trainer of these rows, which validates on those held out."""
+    names = "batch_size and device_batch_size"
+    plan = plan_steps(config, len(rows["labels"]), config.batch_size, config.device_batch_size, names, "rows")
+    heldout, _ = distinct_rows(builder, bundle.tokenizer, "valid", config.max_prompt_length)
+    trainer = TigerTrainer(
+        model=bundle.model,
+        args=TrainingArguments(
+            **run.arguments(plan, "ndcg"),
+            per_device_train_batch_size=config.device_batch_size,
+            per_device_eval_batch_size=config.device_batch_size,
+            logging_steps=plan.eval_steps,
+            remove_unused_columns=False,
+            ddp_find_unused_parameters=False,
+        ),
+        data_collator=collate,
+        train_dataset=Dataset.from_dict(rows),
+        eval_dataset=Dataset.from_dict(heldout),
+        processing_class=bundle.tokenizer,
+        callbacks=run.callbacks(plan),
+        optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
+    )
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
+    trainer.validation = validation_set(config, bundle, builder, trie)
+    return trainer
+
+
+def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
+    corpus = run.load_corpus()
+    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
+    bundle = _new_bundle(config, table)
+    builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
+    rows, cut = distinct_rows(builder, bundle.tokenizer, "train", config.max_prompt_length)
+    counts = {"rows": len(corpus.train), "distinct_rows": len(rows["labels"]), "cut_prompts": cut}
+    logger.info(
+        "Training %s parameters on %s rows, %s of them distinct.",
+        f"{bundle.model.num_parameters():,}",
+        f"{counts['rows']:,}",
+        f"{counts['distinct_rows']:,}",
+    )
+    if cut:
+        logger.info("%s prompts were too long and were cut to their last tokens.", f"{cut:,}")
+    trainer = _trainer(run, config, bundle, rows, builder)
+    run.train(trainer)
+    return run.finish(trainer, bundle, counts)
+
+
+def run_tiger(config: TigerTrainConfig) -> TrainingResult:
+    """Train a TIGER; resumes an unfinished run, does nothing if it is done.
+
+    Args:
+        config: Settings.
+
+    Returns:
+        Where the best checkpoint (by validation NDCG@10) lies.
+
+    Raises:
+        ArtefactError: If an input is missing or does not belong to the others.
+        ConfigError: If settings contradict each other or the data.
+    """
+    return run_training(config, _train)
