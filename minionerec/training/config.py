@@ -1,11 +1,11 @@
 """Settings of the training stages; light to import, so that `--help` answers at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
-from minionerec.core.errors import ConfigError
 from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
@@ -41,9 +41,9 @@ RECENCY = (
 )
 
 
-def _check(condition: bool, message: str) -> None:
+def _unless(condition: bool, message: str) -> Iterator[str]:
     if not condition:
-        raise ConfigError(message)
+        yield message
 
 
 @dataclass
@@ -82,10 +82,10 @@ class RunConfig(StageConfig):
         decides=False,
     )
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             self.eval_rows == 0 or self.eval_beams >= 10,
             f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
         )
@@ -134,10 +134,10 @@ class StreamedConfig(LanguageRunConfig):
         of="stream",
     )
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             not self.stream or self.eval_rows > 0,
             f"eval_rows is {self.eval_rows}, but stream is true, where validation rows are a sample; say how many.",
         )
@@ -196,33 +196,33 @@ class SftConfig(StreamedConfig, RefittableConfig):
     device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
             "pretrained model, or set lora_rank to 0.",
         )
-        _check(
+        yield from _unless(
             self.select_by == "loss" or self.eval_rows != 0,
             "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
         )
-        _check(
+        yield from _unless(
             not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
             f"all_positions is about the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
             f"{', '.join(self.tasks)}.",
         )
-        _check(
+        yield from _unless(
             not self.variants or self.all_positions,
             f"variants is {self.variants}, but they are variants of windows; set all_positions to true, or it to 0.",
         )
-        _check(
+        yield from _unless(
             not self.max_tokens or (self.stream and self.all_positions and list(self.tasks.values()) == [1]),
             f"max_tokens is {self.max_tokens}, which is about windows that are streamed; set stream and all_positions "
             "to true, and give one task of weight 1.",
         )
-        _check(
+        yield from _unless(
             not self.teacher or "next_sid" in self.tasks,
             f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
@@ -261,16 +261,10 @@ class CatalogueTrainConfig(RefittableConfig):
     learned_vectors: bool = setting(True, "give every SID a vector of its own")
     code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
     pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
-    repeats: bool = setting(
+    experts: bool = setting(
         False,
-        "give SIDs of the history the probability with which each was chosen again in training, where that ranks "
-        "validation rows better",
-        came_later=True,
-    )
-    popularity: bool = setting(
-        False,
-        "add recent popularity to scores, by the half-life and weight that rank validation rows best; a weight of 0 is "
-        "among them",
+        "pool transition counts, recent popularity and repeats with the model's probabilities, by weights that depend "
+        "on the history, where that ranks validation examples better",
         came_later=True,
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
@@ -317,51 +311,53 @@ class CatalogueTrainConfig(RefittableConfig):
     device_batch_size: int = setting(128, "windows a device computes at a time", least=1)
     beta2: float = setting(0.98, "second beta of AdamW", least=0, below=1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
-        _check(
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        yield from _unless(
             self.dtype in ("auto", "float32"),
             f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "
             "mixed_bf16, to compute in bfloat16.",
         )
-        _check(
+        yield from _unless(
             self.objective == "likelihood" or bool(self.checkpoint),
             f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
         )
-        _check(
+        yield from _unless(
             self.beta == 0 or self.objective != "likelihood",
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
-        _check(self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
-        _check(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
-        self._check_loss()
-        _check(
+        yield from _unless(
+            self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
+        )
+        yield from _unless(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
+        yield from self._loss_contradictions()
+        yield from _unless(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
             "SIDs have no vector: give vectors, learned_vectors or code_vectors.",
         )
 
-    def _check_loss(self) -> None:
-        """Check that the sampled loss can work, and that what is left out of a loss is left out of an exact one."""
+    def _loss_contradictions(self) -> Iterator[str]:
+        """What keeps the sampled loss from working, and what is left out of a loss that is not exact."""
         exact = self.objective == "likelihood" and self.loss == "exact"
-        _check(
+        yield from _unless(
             self.unseen_negatives or exact,
             f"unseen_negatives is false, but with objective {self.objective} and loss {self.loss} nothing can be left "
             "out of the loss; set it to true, or give objective likelihood and loss exact.",
         )
         if self.loss == "exact":
             return
-        _check(
+        yield from _unless(
             self.objective == "likelihood",
             f"the loss is sampled, but the objective {self.objective} needs the probability of every SID; set loss to "
             "exact.",
         )
-        _check(
+        yield from _unless(
             self.max_grad_norm == 0,
             f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
             "norm is not that of a step; set max_grad_norm to 0.",
         )
-        _check(
+        yield from _unless(
             self.beta2 > 0.81,
             f"beta2 is {self.beta2:g}; the sampled loss needs one above 0.81, the square of the first beta, so that "
             "rows can wait for their next gradient.",
@@ -433,27 +429,27 @@ class GrpoConfig(StreamedConfig):
     sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
     max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         weights = reward_weights(self.rewards)
         for name, place, what in _SOURCES:
             if (name in weights) != bool(getattr(self, place)):
-                raise ConfigError(
+                yield (
                     f"rewards are {', '.join(self.rewards)} and {place} is {getattr(self, place)!r}; the reward {name} "
                     f"and {what} go together."
                 )
         if self.beta == 0 and self.sync_reference:
-            raise ConfigError(
+            yield (
                 "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise."
             )
         if self.beta == 0 and self.reference:
-            raise ConfigError(
+            yield (
                 f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them "
                 "otherwise."
             )
         if self.eval_rows == 0:
-            raise ConfigError("eval_rows is 0; GRPO can hurt, so it must be watched on validation rows.")
+            yield "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows."
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
@@ -484,11 +480,11 @@ class DpoConfig(LanguageRunConfig):
     prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
     prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if self.eval_rows == 0:
-            raise ConfigError("eval_rows is 0; S-DPO can hurt, so it must be watched on validation rows.")
+            yield "eval_rows is 0; S-DPO can hurt, so it must be watched on validation rows."
 
 
 TIGER_OPTIMIZERS = ("adafactor", "adamw")
@@ -516,16 +512,16 @@ class TigerTrainConfig(RunConfig):
     batch_size: int = setting(256, "rows an optimiser step, over all devices", least=1)
     device_batch_size: int = setting(256, "rows a device computes at a time", least=1)
 
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is read."""
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if self.dtype not in ("auto", "float32"):
-            raise ConfigError(
+            yield (
                 f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
                 "mixed_bf16, to compute in bfloat16."
             )
         if self.eval_rows == 0:
-            raise ConfigError("eval_rows is 0; the best checkpoint is chosen by ranking validation rows.")
+            yield "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
 
 
 EXTEND_STARTS = ("neighbours", "zero")

@@ -134,7 +134,7 @@ def test_other_methods_same_seed_same_bytes(shop, tmp_path, method):
         assert (one.output / name).read_bytes() == (two.output / name).read_bytes()
     assert (one.output / "index.json").read_bytes() != (other.output / "index.json").read_bytes()
     assert one.table.n_unique == 120
-    width = {"balanced_kmeans": 16, "opq": 16, "rq_vae": 4, "rq_vae_plus": 16}[method]
+    width = {"balanced_kmeans": 16, "opq": 16, "rq_vae": 32, "rq_vae_plus": 16}[method]
     assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
     assert one.table.levels == (8 if method == "opq" else 3)
     if method.startswith("rq_vae"):

@@ -7,7 +7,7 @@ from support.decoding import AllowedTokens, lists
 from support.scripts import benchmark
 from transformers import GenerationConfig, LogitsProcessorList, Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.trie import Trie
 
@@ -126,13 +126,3 @@ def test_an_empty_allowed_set_raises_with_its_row():
     assert masked[0].isfinite().nonzero().flatten().tolist() == [10, 11] and not masked[1].isfinite().any()
     with pytest.raises(DataError, match=r"row 0 of the batch: no token may follow \[41\]"):
         beams(torch.tensor([[9, 41], [9, 40]]), scores)
-
-
-def test_what_cannot_work_is_refused():
-    trie = Trie.build(np.array([[0, 1], [0, -1]]), ids(2, 4))
-    with pytest.raises(ConfigError, match="some SIDs begin other SIDs"):
-        TrieLogitsProcessor(trie, 1)
-    with pytest.raises(ConfigError, match="prompt_length 0 and num_beams 1 must be at least 1"):
-        TrieLogitsProcessor(trie, 0, [END])
-    with pytest.raises(ConfigError, match="speaks of token 63, but the model has 20 tokens"):
-        TrieLogitsProcessor(trie, 1, [END])(torch.tensor([[9]]), torch.zeros(1, 20))

@@ -6,7 +6,6 @@ import torch
 from support.decoding import FAMILIES, VOCABULARY, random_trie, tiny_model, token_ids
 from support.scripts import benchmark
 
-from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.trie import Trie
 
@@ -69,13 +68,3 @@ def test_settings_of_the_models_own_file_have_no_say():
         setattr(model.generation_config, name, value)
     found = stock_search(model, [[1, 2, 3]], trie, 6)
     assert torch.equal(found.sids, wanted.sids) and torch.equal(found.scores, wanted.scores)
-
-
-def test_what_stock_search_cannot_do_is_said():
-    model = tiny_model()
-    ragged = Trie.build(np.array([[0, 1], [2, -1]]), token_ids(2, 4))
-    with pytest.raises(ConfigError, match="SIDs of this table differ in length, so stock search needs an end token"):
-        stock_search(model, [[1]], ragged, 2)
-    trie = Trie.build(np.array([[0, 1]]), token_ids(2, 4))
-    with pytest.raises(DataError, match="prompt 1 of the batch is empty"):
-        stock_search(model, [[1], []], trie, 2)
