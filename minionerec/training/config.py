@@ -261,16 +261,10 @@ class CatalogueTrainConfig(RefittableConfig):
     learned_vectors: bool = setting(True, "give every SID a vector of its own")
     code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
     pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
-    repeats: bool = setting(
+    experts: bool = setting(
         False,
-        "give SIDs of the history the probability with which each was chosen again in training, where that ranks "
-        "validation rows better",
-        came_later=True,
-    )
-    popularity: bool = setting(
-        False,
-        "add recent popularity to scores, by the half-life and weight that rank validation rows best; a weight of 0 is "
-        "among them",
+        "pool transition counts, recent popularity and repeats with the model's probabilities, by weights that depend "
+        "on the history, where that ranks validation examples better",
         came_later=True,
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")

@@ -32,6 +32,7 @@ from minionerec.data.source import Source, item_table
 from minionerec.data.windows import user_windows
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.export import run_export
@@ -130,21 +131,21 @@ def test_all_rows_are_trained_on_and_none_is_measured(made):
     assert pairs[0] < pairs[1]
 
 
-def test_popularity_and_repeats_are_those_of_all_rows_by_what_was_chosen(made, tmp_path):
-    """A refit has no held-out rows: half-life, weight and shift are the chosen run's, the counts are its own."""
-    both = {"popularity": True, "repeats": True, "recency": 3, "epochs": 1}
-    chosen = run_catalogue(catalogue_config(made, output=str(tmp_path / "chosen"), **both))
-    assert set(chosen.counts["popularity"]) == {"unknown", "same", "later"}
-    found = {"popularity": {"unknown": 0.3}, "popularity_half_life": 0.1, "repeats": -0.5}
+def test_experts_count_all_rows_with_the_weights_of_the_chosen_run(made, tmp_path):
+    """A refit has no held-out rows: what experts count for is the chosen run's, the counts are its own."""
+    shape = {"experts": True, "recency": 3, "epochs": 1}
+    run_catalogue(catalogue_config(made, output=str(tmp_path / "chosen"), **shape))
+    weights = np.random.default_rng(0).normal(size=(len(FEATURES), len(EXPERTS))).tolist()
+    bounds = {"least": [-9.0] * len(FEATURES), "most": [9.0] * len(FEATURES)}
+    found = {"experts": {"weights": weights, **bounds, "before": 0.1, "after": 0.2}}
     spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(found))
     sign(tmp_path / "chosen")
-    refit = run_catalogue(catalogue_config(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen"), **both))
-    assert {name: refit.counts[name] for name in found} == found
-    models = [load_bundle(tmp_path / name).model for name in ("chosen", "all")]
-    assert models[1].popularity.weights.tolist() == pytest.approx([0.3, 0, 0])
-    assert models[1].repeats.shift.item() == -0.5
-    counted = [model.popularity.logs[0].exp().sum().item() for model in models]
-    assert counted[0] != counted[1] and not torch.equal(models[0].repeats.logs, models[1].repeats.logs)
+    refit = run_catalogue(catalogue_config(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen"), **shape))
+    assert refit.counts["experts"] == found["experts"]
+    before, after = (load_bundle(tmp_path / name).model.experts for name in ("chosen", "all"))
+    assert torch.allclose(after.weights, torch.tensor(weights))
+    assert not torch.equal(before.popularity, after.popularity) and not torch.equal(before.repeats, after.repeats)
+    assert len(before.counts) < len(after.counts)
 
 
 def test_rows_without_windows_are_counted_too(made, tmp_path):

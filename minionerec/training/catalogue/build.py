@@ -9,11 +9,13 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
+from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.experts import count_experts
 from minionerec.training.catalogue.shards import window_transitions
 from minionerec.training.catalogue.windows import Windows
 from minionerec.training.config import CatalogueTrainConfig
@@ -56,6 +58,9 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
     counts = None
     if config.transitions:
         counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
+    experts = None
+    if config.experts and table.n_unique <= SIDS_AT_ONCE:
+        experts = count_experts(windows, table.n_unique, config.recency)
     shape = CatalogueConfig(
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,
@@ -67,8 +72,6 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         learned_vectors=config.learned_vectors,
         code_vectors=config.code_vectors,
         pointer=config.pointer,
-        repeats=config.repeats,
-        popularity=config.popularity,
         reach=config.reach,
         decay=config.decay,
         reverse=config.reverse,
@@ -78,5 +81,5 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         pad_token_id=tokenizer.pad_token_id,
     )
     set_seed(config.seed)
-    model = build_catalogue(shape, table.codes, code_token_ids(tokenizer, table), text, counts)
+    model = build_catalogue(shape, table.codes, code_token_ids(tokenizer, table), text, counts, experts)
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length)

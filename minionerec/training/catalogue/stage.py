@@ -27,8 +27,8 @@ from minionerec.models.nn.moments import UNSOLD
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
+from minionerec.training.catalogue.experts import fit_experts, set_weights
 from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
-from minionerec.training.catalogue.repeats import fit_repeats, set_repeats
 from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.catalogue.shards import (
     WindowRows,
@@ -57,32 +57,22 @@ from minionerec.training.trainer import validation_set
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 """The weights that are tried."""
-HALF_LIVES = (None, 0.1, 0.03, 0.01)
-"""Half-lives that are tried, as shares of the training rows; None: as the loss weighs targets."""
-_HALF_LIFE_ROWS = 5000
 _ROWS = 256  # rows that are scored at a time
 
 
-def popularity_logs(windows: Windows, size: int, half_life: float | None = None, recency: float = 0.0) -> np.ndarray:
+def popularity_logs(windows: Windows, size: int) -> np.ndarray:
     """Logarithms of how often each SID was a target of training, by moment.
 
     Args:
         windows: Training windows, with their moments if the model is told them.
         size: Number of SIDs, N.
-        half_life: Age at which a target counts half, as a share of the training rows; None: targets count as the loss
-            counts them.
-        recency: How fast the loss's weights fall with age, above 0 where a half-life is given: they tell the ages.
 
     Returns:
         float32 (3, N), in the order of `minionerec.data.moments.MOMENTS`; all targets where the moment is unknown.
     """
     found = np.zeros((len(MOMENTS), size))
-    places = list(parts_of(len(windows["labels"])))
-    power, newest = 1.0, 1.0
-    if half_life is not None:
-        power, newest = np.log(2) / (half_life * recency), max(float(windows["weights"][part].max()) for part in places)
-    for part in places:
-        labels, weights = windows["labels"][part], (windows["weights"][part] / newest) ** power
+    for part in parts_of(len(windows["labels"])):
+        labels, weights = windows["labels"][part], windows["weights"][part]
         moments = windows["moments"][part] if "moments" in windows else np.full(labels.shape, UNKNOWN)
         for moment in range(len(MOMENTS)):
             counted = (labels > 0) & ((moments == moment) | (moment == UNKNOWN))
@@ -95,8 +85,6 @@ def set_popularity(
     model: CatalogueModel,
     windows: Windows,
     weights: Mapping[str, float],
-    half_life: float | None = None,
-    recency: float = 0.0,
 ) -> None:
     """Give a model the popularity of training targets, with given weights.
 
@@ -104,43 +92,12 @@ def set_popularity(
         model: A model, changed in place; one without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
         windows: Training windows, with their moments if the model is told them.
         weights: Moment → weight; 0 for those that are not named.
-        half_life: See `popularity_logs`.
-        recency: See `popularity_logs`.
     """
     if model.popularity is not None and not model.by_blocks:
         model.popularity.set(
-            torch.from_numpy(popularity_logs(windows, model.config.num_sids, half_life, recency)),
+            torch.from_numpy(popularity_logs(windows, model.config.num_sids)),
             torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]),
         )
-
-
-def fit_half_life(model: CatalogueModel, windows: Windows, heldout: Windows, recency: float) -> float | None:
-    """The half-life of popularity that ranks held-out targets best, with its best weight, moments hidden.
-
-    Args:
-        model: A trained model that adds popularity.
-        windows: Training windows.
-        heldout: Validation rows in the same form; 5,000 of them at most are ranked.
-        recency: How fast the loss's weights fall with age; at 0 nobody knows ages, and only None is tried.
-
-    Returns:
-        One of `HALF_LIVES`, the first of equals.
-    """
-    if model.popularity is None or model.by_blocks or not model.config.popularity or not recency:
-        return None
-    training = model.training
-    torch.nn.Module.eval(model)
-    some = some_windows(heldout, _HALF_LIFE_ROWS, 0)
-    asked = np.full(len(some["labels"]), UNKNOWN, dtype=np.int64)
-    reached = []
-    for half_life in HALF_LIVES:
-        set_popularity(model, windows, {}, half_life, recency)
-        reached.append(_gains(model, model.popularity.logs, some, asked).mean(1).max())
-    model.train(training)
-    found = HALF_LIVES[int(np.argmax(reached))]
-    tried = ", ".join(f"{each or 'as the loss'}: {value:.4f}" for each, value in zip(HALF_LIVES, reached, strict=True))
-    logger.info("Validation NDCG@10 by the half-life of popularity: %s.", tried)
-    return found
 
 
 @torch.inference_mode()
@@ -148,8 +105,6 @@ def fit_popularity(
     model: CatalogueModel,
     windows: Windows,
     heldout: Windows,
-    half_life: float | None = None,
-    recency: float = 0.0,
 ) -> dict[str, float]:
     """Give a trained model popularity, by moment, with the weights that rank held-out targets best.
 
@@ -160,8 +115,6 @@ def fit_popularity(
         model: The model, changed in place.
         windows: Training windows, with their moments if the model is told them.
         heldout: Validation rows in the same form.
-        half_life: See `popularity_logs`.
-        recency: See `popularity_logs`.
 
     Returns:
         Moment → weight.
@@ -169,7 +122,7 @@ def fit_popularity(
     if model.popularity is None or model.by_blocks:
         return {}
     popularity = model.popularity
-    set_popularity(model, windows, {}, half_life, recency)
+    set_popularity(model, windows, {})
     training = model.training
     torch.nn.Module.eval(model)
     last = (heldout["labels"] > 0).argmax(1)
@@ -231,7 +184,7 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     """The checkpoint that training goes on from.
 
     The likelihood is learned without the popularity that was weighed behind it, as in a first training; rewards are for
-    what the model recommends, and that counts it.
+    what the model recommends, and that counts it. Experts stand behind whatever is trained, and are fitted anew.
 
     Raises:
         ConfigError: If it holds another kind of model.
@@ -244,8 +197,8 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
         )
     if objective == "likelihood" and bundle.model.popularity is not None:
         bundle.model.popularity.weights.zero_()
-    if objective == "likelihood" and bundle.model.repeats is not None:
-        bundle.model.repeats.shift.fill_(-torch.inf)
+    if bundle.model.experts is not None:
+        bundle.model.experts.turn_off()
     return bundle
 
 
@@ -263,25 +216,21 @@ def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
     return knows
 
 
-def _weigh(
-    run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows, recency: float
-) -> dict[str, Any]:
-    """Fit popularity and repeats, for the manifest; a refit takes what was found when rows were held out."""
+def _weigh(run: TrainingRun, model: CatalogueModel, windows: Windows, heldout: Windows) -> dict[str, Any]:
+    """Fit popularity and experts, for the manifest; a refit takes what was found when rows were held out."""
     found: dict[str, Any] = {}
     chosen = None if run.refit is None else read_manifest(run.refit.chosen)["counts"]
     if model.popularity is not None:
         if chosen is None:
-            half_life = fit_half_life(model, windows, heldout, recency)
-            weights = fit_popularity(model, windows, heldout, half_life, recency)
+            weights = fit_popularity(model, windows, heldout)
         else:
-            weights, half_life = chosen.get("popularity", {}), chosen.get("popularity_half_life")
-            set_popularity(model, windows, weights, half_life, recency)
-        found |= {"popularity": weights} | ({"popularity_half_life": half_life} if half_life else {})
-    if model.repeats is not None:
-        shift = fit_repeats(model, windows, heldout) if chosen is None else chosen.get("repeats")
-        if chosen is not None:
-            set_repeats(model, windows, shift)
-        found |= {} if shift is None else {"repeats": shift}
+            weights = chosen.get("popularity", {})
+            set_popularity(model, windows, weights)
+        found["popularity"] = weights
+    if model.experts is not None:
+        experts = fit_experts(model, heldout) if chosen is None else chosen.get("experts")
+        set_weights(model, experts)
+        found |= {} if experts is None else {"experts": experts}
     return found
 
 
@@ -402,7 +351,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(trainer, start)
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    return run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout, config.recency))
+    return run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout))
 
 
 def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:

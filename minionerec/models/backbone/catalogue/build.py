@@ -7,6 +7,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.nn.experts import ExpertTables
 
 
 def build_catalogue(
@@ -15,6 +16,7 @@ def build_catalogue(
     code_tokens: np.ndarray,
     text: np.ndarray | None = None,
     transitions: Transitions | None = None,
+    experts: ExpertTables | None = None,
 ) -> CatalogueModel:
     """A model with random weights for a catalogue.
 
@@ -24,6 +26,7 @@ def build_catalogue(
         code_tokens: int64 (L, C), vocabulary ids of codes (`minionerec.models.backbone.vocabulary.code_token_ids`).
         text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; None for none.
         transitions: Counts between SID numbers; None for none.
+        experts: What experts counted, by SID numbers; None for none.
 
     Raises:
         ConfigError: If SIDs differ in length, or the text vectors do not fit.
@@ -36,6 +39,8 @@ def build_catalogue(
     config.num_sids, config.levels, config.max_code = len(distinct), distinct.shape[1], code_tokens.shape[1] - 1
     config.text_width = 0 if text is None else text.shape[1]
     config.num_transitions = 0 if transitions is None else len(transitions.counts)
+    config.experts = experts is not None
+    config.num_expert_counts = 0 if experts is None else len(experts.transitions.counts)
     # A vector for each prefix but the whole SID, and for the last code by itself.
     rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
     code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])
@@ -48,6 +53,8 @@ def build_catalogue(
             model.code_rows.copy_(torch.from_numpy(code_rows))
         if text is not None:
             model.text.copy_(torch.from_numpy(text))
+        if experts is not None and model.experts is not None:
+            model.experts.set(experts)
         if transitions is not None and model.pairs is not None:  # there are none of them where no pair was counted
             model.pairs.set(transitions)
             for tower in model.each_tower():

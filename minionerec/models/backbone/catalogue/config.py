@@ -25,8 +25,8 @@ class CatalogueConfig(PreTrainedConfig):
         code_vectors: Whether codes have vectors.
         code_sizes: Rows of each table of code vectors.
         pointer: Whether SIDs of the history get an additional score.
-        repeats: Whether SIDs of the history may get the probability with which they were chosen again in training.
-        popularity: Whether recent popularity is weighed on held-out rows, and added to scores.
+        experts: Whether counts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
+        num_expert_counts: Transition counts stored for that.
         num_transitions: Stored counts, E; 0 for none.
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
@@ -54,8 +54,8 @@ class CatalogueConfig(PreTrainedConfig):
         code_vectors: bool = True,
         code_sizes: Sequence[int] = (),
         pointer: bool = True,
-        repeats: bool = False,
-        popularity: bool = False,
+        experts: bool = False,
+        num_expert_counts: int = 0,
         num_transitions: int = 0,
         reach: int = 10,
         decay: float = 0.6,
@@ -78,8 +78,8 @@ class CatalogueConfig(PreTrainedConfig):
         self.code_vectors = code_vectors
         self.code_sizes = list(code_sizes)
         self.pointer = pointer
-        self.repeats = repeats
-        self.popularity = popularity
+        self.experts = experts
+        self.num_expert_counts = num_expert_counts
         self.num_transitions = num_transitions
         self.reach = reach
         self.decay = decay

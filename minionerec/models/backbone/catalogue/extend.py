@@ -4,11 +4,13 @@ import copy
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue.build import build_catalogue
 from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
 from minionerec.models.nn.moments import UNSOLD
 
 
@@ -97,7 +99,7 @@ def extended_catalogue(
     popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
     given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
     the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs; of
-    how often they are chosen again nothing is known but what is true of all.
+    what else experts count they have what items have that were never sold.
 
     Args:
         model: A trained model; it is left as it is.
@@ -120,7 +122,8 @@ def extended_catalogue(
         place = places_among(before, after)
         text = text.copy()
         text[place >= 0] = model.text.cpu().numpy()[place[place >= 0]]
-    extended = build_catalogue(config, codes, code_tokens, text, transitions)
+    experts = None if model.experts is None else _grown_experts(model.experts, before, after, start)
+    extended = build_catalogue(config, codes, code_tokens, text, transitions, experts)
     for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
         weights = {name: value.cpu() for name, value in old.state_dict().items()}
         for name in ("items.weight", "bias"):
@@ -140,11 +143,9 @@ def extended_catalogue(
     if model.popularity is not None and extended.popularity is not None:
         logs = _grown_logs(model.popularity.logs, before, after, start)
         extended.popularity.set(logs, model.popularity.weights)
-    if model.repeats is not None and extended.repeats is not None:
-        of_sid = torch.from_numpy(places_among(before, after))
-        kept = model.repeats.logs.cpu()[of_sid.clamp(min=0)]
-        grown = torch.where(of_sid >= 0, kept, model.repeats.prior.cpu())
-        extended.repeats.set(grown, model.repeats.prior, model.repeats.shift)
+    if model.experts is not None and extended.experts is not None:
+        for name in ("weights", "least", "most"):
+            getattr(extended.experts, name).copy_(getattr(model.experts, name))
     torch.nn.Module.eval(extended)
     return extended
 
@@ -155,3 +156,22 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
     if start == "zero":
         grown[torch.from_numpy(places_among(before, after) < 0)] = float(np.log(UNSOLD))
     return grown.T
+
+
+def _grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str) -> ExpertTables:
+    """What experts counted, for more SIDs."""
+    number, size = places_among(after, before), len(after)
+    kept = {name: value.cpu() for name, value in experts.state_dict().items()}
+    owner = np.repeat(number, kept["offsets"].diff().numpy())
+    pairs = (owner, number[kept["followers"].numpy()])
+    table = coo_array((kept["counts"].numpy(), pairs), shape=(size, size)).tocsr()
+    table.sort_indices()
+    popularity = np.zeros((2, size), dtype=np.float32)
+    if start == "neighbours":
+        logs = (kept["popularity"] + NO_SALE).log().T
+        popularity = (grown_rows(logs, before, after, start).exp() - NO_SALE).clamp(min=0).T.contiguous().numpy()
+    popularity[:, number] = kept["popularity"].numpy()
+    repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
+    repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
+    transitions = Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data)
+    return ExpertTables(transitions, popularity, repeats, items)

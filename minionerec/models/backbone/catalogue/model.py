@@ -22,10 +22,10 @@ from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, Places
 from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.moments import LearnedPopularity
-from minionerec.models.nn.repeats import Repeats
 from minionerec.models.nn.rows import ColumnSubset
 
 # What a text of tokens says in SIDs, and which prefix it has reached.
@@ -144,8 +144,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
-        self.popularity = LearnedPopularity(size) if config.moment_tokens or config.popularity else None
-        self.repeats = Repeats(size) if config.repeats else None
+        self.popularity = LearnedPopularity(size) if config.moment_tokens else None
+        self.experts = Experts(size, config.num_expert_counts) if config.experts else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -162,7 +162,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             fits = len(most) == len(sizes) and all(row < size for row, size in zip(most, sizes, strict=True))
             if not fits or int(self.code_rows.min()) < 0:
                 return "its SIDs name code vectors that it does not have"
-        return None if self.pairs is None else self.pairs.flaw()
+        flaw = None if self.pairs is None else self.pairs.flaw()
+        return flaw if flaw or self.experts is None else self.experts.flaw()
 
     def each_tower(self) -> Iterator[Tower]:
         """The towers, one after another."""
@@ -336,7 +337,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
         mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
-        return mean if self.repeats is None else self.repeats(mean, histories, places.row, places.slot)
+        return mean if self.experts is None else self.experts(mean, histories, places.row, places.slot, places.told)
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
         found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())

@@ -21,9 +21,7 @@ from minionerec.models.nn.moments import UNSOLD, UNTOLD, hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.shards import read_windows, rows_held_out, write_windows
 from minionerec.training.catalogue.stage import (
-    HALF_LIVES,
     WEIGHTS,
-    fit_half_life,
     fit_popularity,
     popularity_logs,
     set_popularity,
@@ -187,72 +185,6 @@ def test_popularity_by_hand():
     assert found.dtype == np.float32
     counts = np.array([[2.5, 3, 3, 0], [1.5, 1, 0, 0], [1, 2, 0, 0]])
     assert np.allclose(found, counts + UNSOLD, rtol=1e-5)
-
-
-def aged(targets, recency):
-    """Windows of one target each, oldest first, with the weights that the loss gives them, and no moments."""
-    ages = np.arange(len(targets))[::-1] / len(targets)
-    weights = np.exp(-recency * ages)
-    windows = windows_of(
-        [[target] for target in targets], [[UNKNOWN]] * len(targets), (weights / weights.mean())[:, None]
-    )
-    del windows["moments"]
-    return windows, ages
-
-
-@pytest.mark.parametrize("half_life", [0.5, 0.1])
-def test_popularity_with_a_half_life_by_hand(half_life):
-    targets = [1, 2, 2, 1, 3, 3, 1, 4]
-    windows, ages = aged(targets, 3.0)
-    found = np.exp(popularity_logs(windows, 5, half_life, 3.0))
-    counts = np.bincount(np.array(targets) - 1, 0.5 ** (ages / half_life), 5)
-    assert np.allclose(found[UNKNOWN], counts + UNSOLD, rtol=1e-4)
-    assert np.allclose(found[[SAME, LATER]], UNSOLD)  # nobody knows of any
-
-
-def unlike_others():
-    """A model that likes four of six SIDs better than the first two, and is told no moments."""
-    model = model_of(moment_tokens=[], popularity=True)
-    with torch.no_grad():
-        next(model.each_tower()).bias[2:] = 1.0
-    return model
-
-
-def test_the_half_life_is_that_which_ranks_held_out_targets_best():
-    """SID 1 was popular long ago, 2 was so lately: who asks for 2 gets a short half-life, who asks for 1 gets none."""
-    windows, _ = aged([1] * 180 + [2] * 20, 0.5)
-    rows = {
-        target: {name: part for name, part in rows_of(*[(target, 0)] * 5).items() if name != "moments"}
-        for target in (1, 2)
-    }
-    found = {}
-    for target, heldout in rows.items():
-        model = unlike_others()
-        half_life = fit_half_life(model, windows, heldout, 0.5)
-        weights = fit_popularity(model, windows, heldout, half_life, 0.5)
-        assert set(weights) == set(MOMENTS) and weights["unknown"] > 0
-        assert int(model.leaf_log_probs(torch.tensor([[3]])).argmax()) == target - 1
-        other = unlike_others()
-        set_popularity(other, windows, weights, half_life, 0.5)  # as a refit does
-        assert torch.equal(other.popularity.logs, model.popularity.logs)
-        found[target] = half_life
-    assert found[1] is None and found[2] in HALF_LIVES[1:]
-    # Without ages, or unasked, it is the loss's own.
-    assert fit_half_life(model_of(moment_tokens=[], popularity=True), windows, rows[2], 0.0) is None
-    assert fit_half_life(model_of(), windows, rows[2], 0.5) is None
-
-
-def test_held_out_rows_choose_and_are_not_counted():
-    """What is added to scores is of training alone: other held-out rows leave it as it is, where they choose alike."""
-    windows, _ = aged([1] * 180 + [2] * 20, 0.5)
-    logs = []
-    for times in (1, 50):
-        model = model_of(moment_tokens=[], popularity=True)
-        heldout = rows_of(*[(2, 0)] * times)
-        half_life = fit_half_life(model, windows, heldout, 0.5)
-        fit_popularity(model, windows, heldout, half_life, 0.5)
-        logs.append(model.popularity.logs.clone())
-    assert torch.equal(*logs)
 
 
 def model_of(towers=1, **changes):

@@ -1,0 +1,250 @@
+"""Experts beside a model: counts of training that are multiplied into its probabilities, as much as a state calls for.
+
+The distributions of a model and of the experts are pooled log-linearly (Genest and Zidek, "Combining Probability
+Distributions", 1986; a product of experts as in Hinton, 2002):
+
+    log p(i) = sum over k of w_k(h) f_k(i, h) + a constant,    w(h) = x(h) W
+
+f_0 is the model's log-probability, the others are logarithms of what was counted; x(h) are a few numbers that describe
+the history h. W is no part of the training of the model, where it would learn to be relied on: it is fitted on held-out
+examples. Until then, and where they do not gain, W leaves the model's probabilities as they are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from minionerec.data.transitions import Transitions
+from minionerec.models.nn.history import rows_of
+
+EXPERTS = ("model", "transitions", "popularity", "newest popularity", "repeats", "seen")
+"""What is pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
+how often an item of the history is chosen again, and that it is in the history at all."""
+FEATURES = (
+    "bias",
+    "log length",
+    "full length",
+    *(
+        f"{what} of the {which}"
+        for which in ("newest", "history")
+        for what in ("sales", "trend", "recent trend", "cold")
+    ),
+    "same session",
+    "later session",
+)
+"""What describes a history: x."""
+ITEM_FEATURES = 4
+DECAY = 0.8
+"""Weight of each further step back in transition counts, in counting and in scoring."""
+REACH = 10
+"""Items back that transitions are counted and looked up."""
+NO_TRANSITION, NO_SALE = 1e-3, 0.2
+"""What is added to shares of transitions and to counts of targets, so that what never was has a logarithm."""
+
+
+@dataclass(frozen=True)
+class ExpertTables:
+    """What was counted in training.
+
+    Attributes:
+        transitions: Counts between items, newer ones counting more.
+        popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life.
+        repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
+        items: float32 (N, 4), what `FEATURES` says of items: the logarithm of their sales, of the share of recent and
+            of very recent ones among them, and 1 for those that were never sold.
+    """
+
+    transitions: Transitions
+    popularity: np.ndarray
+    repeats: np.ndarray
+    items: np.ndarray
+
+
+def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
+    """What features say of items, by how often each was a target: at all, recently and very recently.
+
+    Args:
+        sales: float (N,), targets that count 1 each.
+        recent: float (N,), targets that count less the older they are.
+        newest: float (N,), targets that count less still.
+
+    Returns:
+        float32 (N, 4).
+    """
+    trend, newest_trend = np.log((recent + 0.1) / (sales + 1)), np.log((newest + 0.05) / (sales + 1))
+    return np.stack([np.log(sales + 1), trend, newest_trend, sales == 0], 1).astype(np.float32)
+
+
+class Experts(nn.Module):
+    """Pools a model's log-probabilities with those of counts; see the module.
+
+    Args:
+        num_items: Number of items, N.
+        num_transitions: Stored counts of transitions.
+
+    Attributes:
+        weights: float32 (features, experts), W.
+        least: float32 (features,), the smallest value of each feature among the examples that W was fitted on; smaller
+            ones count as much.
+        most: float32 (features,), likewise the largest.
+    """
+
+    offsets: torch.Tensor
+    followers: torch.Tensor
+    counts: torch.Tensor
+    rarity: torch.Tensor
+    popularity: torch.Tensor
+    repeats: torch.Tensor
+    items: torch.Tensor
+    weights: torch.Tensor
+    least: torch.Tensor
+    most: torch.Tensor
+
+    def __init__(self, num_items: int, num_transitions: int):
+        super().__init__()
+        self.register_buffer("offsets", torch.zeros(num_items + 1, dtype=torch.int64))
+        self.register_buffer("followers", torch.zeros(num_transitions, dtype=torch.int32))
+        self.register_buffer("counts", torch.zeros(num_transitions))
+        self.register_buffer("rarity", torch.ones(num_items))
+        self.register_buffer("popularity", torch.zeros(2, num_items))
+        self.register_buffer("repeats", torch.zeros(num_items))
+        self.register_buffer("items", torch.zeros(num_items, ITEM_FEATURES))
+        self.register_buffer("weights", torch.zeros(len(FEATURES), len(EXPERTS)))
+        self.register_buffer("least", torch.zeros(len(FEATURES)))
+        self.register_buffer("most", torch.zeros(len(FEATURES)))
+        self.turn_off()
+
+    def set(self, tables: ExpertTables) -> None:
+        """Take counts over, which must be as many as the module was made for."""
+        counted, device = tables.transitions, self.counts.device
+        for own, given in (
+            (self.offsets, counted.offsets),
+            (self.followers, counted.followers),
+            (self.counts, counted.counts),
+            (self.popularity, tables.popularity),
+            (self.repeats, tables.repeats),
+            (self.items, tables.items),
+        ):
+            own.copy_(torch.from_numpy(given))
+        owner = torch.arange(len(self.rarity), device=device).repeat_interleave(self.offsets.diff())
+        totals = torch.zeros_like(self.rarity).index_add(0, owner, self.counts)
+        self.rarity.copy_((totals + 1).rsqrt())
+
+    def turn_off(self) -> None:
+        """Leave the model's probabilities as they are."""
+        self.weights.zero_()
+        self.weights[0, 0] = 1
+
+    @property
+    def are_off(self) -> bool:
+        """Whether the model's probabilities are left as they are."""
+        return float(self.weights[0, 0]) == 1 and int(self.weights.count_nonzero()) == 1
+
+    def flaw(self) -> str | None:
+        """What is wrong with counts that were read from a file; None where they can be looked up."""
+        ends = self.offsets[0].item() == 0 and self.offsets[-1].item() == len(self.followers)
+        if not ends or bool((self.offsets.diff() < 0).any()):
+            return f"the offsets of its experts do not part {len(self.followers)} counts among {len(self.rarity)} items"
+        if len(self.followers) and not 0 <= int(self.followers.min()) <= int(self.followers.max()) < len(self.rarity):
+            return f"its experts name items beyond the {len(self.rarity)} that there are"
+        return None
+
+    def features(
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, told: torch.Tensor
+    ) -> torch.Tensor:
+        """What describes the history up to each position: float32 (P, features).
+
+        Args:
+            histories: int64 (B, T), items from 1, 0 is padding.
+            row: int64 (P,), the history of each position.
+            slot: int64 (P,), its column: the newest item that is read.
+            told: int64 (P,), places in `minionerec.data.moments.MOMENTS`.
+        """
+        items = self._seen(histories, row, slot)
+        known, length = (items > 0)[..., None], (items > 0).sum(1, keepdim=True)
+        of_items = self.items[(items - 1).clamp(min=0)] * known  # (P, T, 4)
+        newest = of_items.gather(1, slot[:, None, None].expand(-1, 1, ITEM_FEATURES))[:, 0]
+        parts = [
+            torch.ones_like(newest[:, :1]),
+            torch.log(length + 1.0),
+            (length >= REACH).float(),
+            newest,
+            of_items.sum(1) / length.clamp(min=1),
+            *((told[:, None] == moment).float() for moment in (1, 2)),
+        ]
+        return torch.cat(parts, 1)
+
+    def terms(
+        self, log_probs: torch.Tensor, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """What each expert says of all items, f_k: float32 (P, N), in the order of `EXPERTS`.
+
+        Args:
+            log_probs: float32 (P, N), of the model.
+            histories: See `features`.
+            row: See `features`.
+            slot: See `features`.
+        """
+        items = self._seen(histories, row, slot)
+        seen = self._spread(items, torch.ones_like(items, dtype=log_probs.dtype), log_probs)
+        yield log_probs
+        yield torch.log(self._transitions(items, slot, log_probs) * (1 - seen) + NO_TRANSITION)
+        for popularity in self.popularity:
+            yield torch.log(popularity * (1 - seen) + NO_SALE)
+        yield self.repeats * seen
+        yield seen
+
+    def forward(
+        self,
+        log_probs: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        told: torch.Tensor,
+    ) -> torch.Tensor:
+        """Log-probabilities of the pool.
+
+        Args:
+            log_probs: float32 (P, N), of the model.
+            histories: See `features`.
+            row: See `features`.
+            slot: See `features`.
+            told: See `features`.
+
+        Returns:
+            float32 (P, N).
+        """
+        if self.are_off:
+            return log_probs
+        described = self.features(histories, row, slot, told)
+        weights = described.clamp(self.least, self.most) @ self.weights
+        found = torch.zeros_like(log_probs)
+        for place, term in enumerate(self.terms(log_probs, histories, row, slot)):
+            found += weights[:, place, None] * term
+        return found.log_softmax(-1)
+
+    @staticmethod
+    def _seen(histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+        """The items up to each position, int64 (P, T), 0 behind it."""
+        return histories[row] * (torch.arange(histories.shape[1], device=histories.device) <= slot[:, None])
+
+    @staticmethod
+    def _spread(items: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Values of items (P, T) as rows of all items, zero elsewhere: (P, N)."""
+        found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
+        return found.scatter_(1, items, values)[:, 1:]
+
+    def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """What came after the newest items in training, in shares: float32 (P, N)."""
+        back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
+        position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
+        item = items[position, column] - 1
+        weight = DECAY ** back[position, column] * self.rarity[item]
+        owner, place = rows_of(self.offsets, item)
+        found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+        where = position[owner] * like.shape[1] + self.followers[place].long()
+        found = found.index_add_(0, where, weight[owner] * self.counts[place]).view_as(like)
+        return found / found.sum(1, keepdim=True).clamp(min=1e-12)

@@ -1,0 +1,278 @@
+"""What experts count in training windows, and how much a state calls for each: fitted on held-out examples."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from minionerec.core.log import get_logger, progress
+from minionerec.data.moments import UNKNOWN
+from minionerec.data.transitions import count_transitions_in_parts
+from minionerec.metrics.ranking import ranking_metrics
+from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue.blocks import newest_slots
+from minionerec.models.nn.experts import DECAY, EXPERTS, REACH, ExpertTables, item_features
+from minionerec.training.catalogue.shards import parts_of
+from minionerec.training.catalogue.windows import Windows, some_windows
+
+logger = get_logger(__name__)
+
+HALF_LIVES = (0.1, 0.01)
+"""Half-lives of the two popularities, as shares of all training targets."""
+TREND, NEWEST_TREND, TRANSITION_HALF_LIFE = 0.1, 0.03, 0.3
+"""Half-lives of what describes items, and of transition counts."""
+_PRIOR = 20.0  # further times that an item was in a history, with the share of all items
+_ROWS = 256  # examples that are scored at a time
+_MOST_EXAMPLES = 12_000  # examples that weights are fitted on
+_FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
+_START = (1.0, 0.5, 0.1, 0.2, 0.5, 0.0)  # weights of the experts at first, whatever the history
+_CANDIDATES = ((40, (1, 0, 0, 0, 0, 0)), (30, (1, 0, 0, 0.5, 0, 0)), (20, (1, 0, 1, 0, 0, 0)), (20, (0, 1, 0, 0, 0, 0)))
+_SEEN = 5, (0, 0, 0, 0, 1, 10)  # and of the history, those most often chosen again
+_STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
+_PENALTY = 1e-3  # of squared weights of features, each of variance 1; there is none on those of no feature
+_FOLDS = 3
+_SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
+_SCALED_ROWS = 2048  # examples that the scale is chosen on
+
+
+def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
+    """Share of the training targets that are newer, by the weights of the loss, which tell it; 0 where they do not."""
+    return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
+
+
+def count_experts(windows: Windows, size: int, recency: float) -> ExpertTables:
+    """Count what experts say.
+
+    Args:
+        windows: Training windows.
+        size: Number of SIDs, N.
+        recency: How fast the loss's weights fall with age, which tells the ages of targets; at 0 all count the same.
+    """
+    parts = list(parts_of(len(windows["labels"])))
+    newest = max((float(windows["weights"][part].max()) for part in parts), default=1.0)
+    by_age = {half_life: np.zeros(size) for half_life in (*HALF_LIVES, NEWEST_TREND, np.inf)}
+    there, chosen = np.zeros(size + 1), np.zeros(size + 1)
+
+    def weighed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for part in parts:
+            histories, labels = np.asarray(windows["histories"][part]), np.asarray(windows["labels"][part])
+            ages = _ages(np.asarray(windows["weights"][part]), newest, recency)
+            yield histories, np.maximum(labels, 0), 0.5 ** (ages / TRANSITION_HALF_LIFE)
+
+    for part in parts:
+        histories, labels, weights = (np.asarray(windows[name][part]) for name in ("histories", "labels", "weights"))
+        asked = labels > 0
+        ages = _ages(weights, newest, recency)[asked]
+        for half_life, found in by_age.items():
+            found += np.bincount(labels[asked] - 1, 0.5 ** (ages / half_life), size)
+        for slot in range(histories.shape[1]):
+            row = asked[:, slot]
+            seen = np.sort(histories[row, : slot + 1], axis=1)
+            first = np.diff(seen, axis=1, prepend=-1) > 0  # each item once
+            there += np.bincount(seen[first], np.repeat(weights[row, slot], first.sum(1)), size + 1)
+            again = (histories[row, : slot + 1] == labels[row, slot, None]).any(1)
+            chosen += np.bincount(labels[row, slot][again], weights[row, slot][again], size + 1)
+    there, chosen = there[1:], chosen[1:]
+    share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
+    return ExpertTables(
+        count_transitions_in_parts(weighed(), size, REACH, DECAY, 0.0),
+        np.stack([by_age[half_life] for half_life in HALF_LIVES]).astype(np.float32),
+        np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
+        item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),
+    )
+
+
+class _Candidates:
+    """What the experts say of some candidates of held-out examples, among them the target where one of them names it.
+
+    Attributes:
+        terms: float32 (E, M, experts), of the candidates of those E of R examples whose target is among them.
+        of_target: float32 (E, experts), of the target.
+        others: bool (E, M), whether a candidate stands against the target: once, and not itself.
+        features: float32 (E, features).
+        place: int64 (E,), which of the R examples.
+        count: R.
+    """
+
+    def __init__(self, model: CatalogueModel, examples: Windows, told: np.ndarray):
+        found: list[tuple[torch.Tensor, ...]] = []
+        self.count = len(told)
+        for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
+            part = slice(begin, begin + _ROWS)
+            terms, features, wanted = _asked(model, examples, told, part)
+            chosen = []
+            for most, weights in (*_CANDIDATES, _SEEN):
+                pooled = sum(weight * terms[..., place] for place, weight in enumerate(weights) if weight)
+                chosen.append(torch.as_tensor(pooled).topk(min(most, terms.shape[1])).indices)
+            candidates = torch.cat(chosen, 1).sort(1).values
+            again = torch.zeros_like(candidates, dtype=torch.bool)
+            again[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
+            own = candidates == wanted[:, None]
+            kept = own.any(1).nonzero()[:, 0]
+            wide = candidates[kept][..., None].expand(-1, -1, len(EXPERTS))
+            found.append(
+                (
+                    terms[kept].gather(1, wide),
+                    terms[kept, wanted[kept]],
+                    ~(again | own)[kept],
+                    features[kept],
+                    kept + begin,
+                )
+            )
+        columns = [torch.cat(column).cpu() for column in zip(*found, strict=True)]
+        self.terms, self.of_target, self.others, self.features, self.place = columns
+
+    def loss(self, weights: torch.Tensor, rows: torch.Tensor, width: float) -> torch.Tensor:
+        """Minus the summed gain 1 / log2(1 + rank) of some examples, each step of rank smoothed by a sigmoid."""
+        margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
+        above = (torch.sigmoid(margins / width) * self.others[rows]).sum(1)
+        return -(1 / torch.log2(2 + above)).sum()
+
+    def gains(self, weights: torch.Tensor, rows: torch.Tensor) -> np.ndarray:
+        """NDCG@10 of some examples."""
+        margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
+        ranks = ((margins > 0) & self.others[rows]).sum(1).numpy() + 1
+        found: np.ndarray = np.asarray(ranking_metrics(ranks, (10,))["NDCG@10"])
+        return found
+
+
+def _asked(
+    model: CatalogueModel, examples: Windows, told: np.ndarray, part: slice
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of some held-out examples: what each expert says of all SIDs, (E, N, experts), features, and targets from 0."""
+    assert model.experts is not None
+    histories, labels, asked = (
+        torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
+        for values in (examples["histories"], examples["labels"], told)
+    )
+    row, slot = newest_slots(histories)
+    own = model.leaf_log_probs(histories, asked)
+    terms = torch.stack(list(model.experts.terms(own, histories, row, slot)), 2)
+    return terms, model.experts.features(histories, row, slot, asked), labels[row, slot] - 1
+
+
+def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Weights (features, experts) that rank the targets of some examples best; the model's own is 1 throughout."""
+    weights = torch.zeros(features.shape[1], len(EXPERTS))
+    weights[0] = torch.tensor(_START)
+    weights.requires_grad_(True)
+    optimizer = torch.optim.Adam([weights], lr=_RATE)
+    for step in range(_STEPS):
+        done = step / max(1, _STEPS - 1)
+        optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
+        optimizer.zero_grad()
+        width = _SHARP[0] * (_SHARP[1] / _SHARP[0]) ** done
+        loss = candidates.loss(features[rows] @ weights, rows, width) / candidates.count
+        loss = loss + _PENALTY * weights[1:].square().sum()
+        loss.backward()
+        assert weights.grad is not None
+        weights.grad[:, 0] = 0
+        optimizer.step()
+    return weights.detach()
+
+
+def fit_experts(model: CatalogueModel, heldout: Windows, seed: int = 0) -> dict[str, Any] | None:
+    """Fit what experts count for, and use it where it ranks held-out targets better.
+
+    The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name. Whether they rank
+    better is told by three parts of the examples, consecutive in time, each ranked by weights of the other two. At
+    last all weights are scaled so that the targets are most likely, which changes no order.
+
+    Args:
+        model: A trained model, changed in place; one without experts stays as it is.
+        heldout: Validation examples, with their moments if the model is told them; 12,000 of them at most are read.
+        seed: Of their choice.
+
+    Returns:
+        `weights`, `least` and `most` of `minionerec.models.nn.experts.Experts`, with NDCG@10 `before` and `after` on
+        the parts; None where nothing is used.
+    """
+    experts = model.experts
+    if experts is None:
+        return None
+    training = model.training
+    torch.nn.Module.eval(model)
+    experts.turn_off()
+    examples = some_windows(heldout, _MOST_EXAMPLES, seed)
+    count = len(examples["labels"])
+    untold = np.full(count, UNKNOWN, dtype=np.int64)
+    told = untold
+    if "moments" in examples and count:  # once told, and once not
+        last = (examples["labels"] > 0).argmax(1)
+        told = np.concatenate([untold, examples["moments"][np.arange(count), last]])
+        examples = {name: np.concatenate([values, values]) for name, values in examples.items()}
+    found = None
+    if count:
+        with torch.inference_mode():
+            candidates = _Candidates(model, examples, told)
+        if len(candidates.place) >= _FEWEST:
+            found = _fit(model, candidates, examples, told, len(told) // count)
+    model.train(training)
+    return found
+
+
+def _fit(
+    model: CatalogueModel, candidates: _Candidates, examples: Windows, told: np.ndarray, rounds: int
+) -> dict[str, Any] | None:
+    """See `fit_experts`; each example is there `rounds` times."""
+    experts = model.experts
+    assert experts is not None
+    raw = candidates.features.clone()  # no inference tensor
+    for name in ("terms", "of_target", "others", "place"):
+        setattr(candidates, name, getattr(candidates, name).clone())
+    mean, spread = raw.mean(0), raw.std(0, correction=0)
+    mean[0], spread[0] = 0, 1
+    spread = torch.where(spread > 1e-6, spread, torch.inf)  # what is always the same tells nothing
+    features = (raw - mean) / spread
+    everything = torch.arange(len(raw))
+    plain = torch.zeros(len(raw), len(EXPERTS))
+    plain[:, 0] = 1
+    before = float(candidates.gains(plain, everything).sum()) / candidates.count
+    distinct = candidates.count // rounds
+    fold, after = candidates.place % distinct * _FOLDS // distinct, 0.0
+    for number in range(_FOLDS):
+        inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
+        weights = _fitted(candidates, features, outside)
+        after += float(candidates.gains(features[inside] @ weights, inside).sum()) / candidates.count
+    logger.info("Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples.", before, after)
+    if after <= before:
+        return None
+    weights = _fitted(candidates, features, everything) / spread[:, None]
+    weights[0] -= mean[1:] @ weights[1:]
+    least, most = raw.min(0).values, raw.max(0).values
+    scale = _scale(model, weights, examples, told)
+    found = {
+        "weights": (scale * weights).tolist(),
+        "least": least.tolist(),
+        "most": most.tolist(),
+        "before": round(before, 4),
+        "after": round(after, 4),
+    }
+    set_weights(model, found)
+    return found
+
+
+@torch.inference_mode()
+def _scale(model: CatalogueModel, weights: torch.Tensor, examples: Windows, told: np.ndarray) -> float:
+    """What all weights are multiplied by, so that the targets of some examples are most likely."""
+    weights, losses = weights.to(model.device), np.zeros(len(_SCALES))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(told))[:_SCALED_ROWS])
+    examples = {name: values[chosen] for name, values in examples.items()}
+    for begin in range(0, len(chosen), _ROWS):
+        terms, features, wanted = _asked(model, examples, told[chosen], slice(begin, begin + _ROWS))
+        pooled = torch.einsum("enk,ek->en", terms, features @ weights)
+        for place, scale in enumerate(_SCALES):
+            losses[place] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))
+    return _SCALES[int(losses.argmin())]
+
+
+def set_weights(model: CatalogueModel, found: dict[str, Any] | None) -> None:
+    """Give a model's experts what `fit_experts` found; None turns them off."""
+    if model.experts is None:
+        return
+    model.experts.turn_off()
+    if found is not None:
+        for name in ("weights", "least", "most"):
+            own = getattr(model.experts, name)
+            own.copy_(torch.tensor(found[name], dtype=own.dtype))

@@ -1,0 +1,253 @@
+"""Experts: what is counted in training, how it is pooled with the model's probabilities, and how that is fitted."""
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import token_ids
+
+from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
+from minionerec.models.backbone.catalogue.extend import extended_catalogue
+from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_SALE, NO_TRANSITION
+from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
+
+CODES = np.array([[place // 3, place % 3] for place in range(6)])
+RECENCY = 3.0
+
+
+def windows_of(rows, weights=None):
+    """Windows of histories, with the items behind each position."""
+    width = max(len(history) for history, _ in rows)
+    histories, labels = (
+        np.array([[*row[part], *[fill] * (width - len(row[part]))] for row in rows])
+        for part, fill in ((0, 0), (1, -100))
+    )
+    found = np.ones(labels.shape, dtype=np.float32)
+    if weights is not None:
+        found *= np.array(weights, dtype=np.float32)[:, None]
+    return {"histories": histories, "labels": labels, "weights": found}
+
+
+ROWS = [([1, 2, 1], [2, 1, 3]), ([2, 2], [2, 4]), ([5], [5]), ([3, 4, 5, 3], [4, 5, 3, 1])]
+AGES = [0.75, 0.5, 0.25, 0.0]
+TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
+
+
+def model_of(seed=0, windows=TRAINED, **changes):
+    """A model with experts, which are off."""
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "max_history": 4, **changes}
+    torch.manual_seed(seed)
+    experts = count_experts(windows, 6, RECENCY)
+    model = build_catalogue(CatalogueConfig(vocab_size=20, **shape), CODES, token_ids(2, 3), experts=experts)
+    torch.nn.Module.eval(model)
+    return model
+
+
+def use(model, seed=0):
+    """Give experts some weights, and bounds that some histories pass."""
+    rng = np.random.default_rng(seed)
+    found = {
+        "weights": rng.normal(size=(len(FEATURES), len(EXPERTS))).tolist(),
+        "least": [1.0, 0.8, 0.0, *[-1.0] * 8, 0.0, 0.0],
+        "most": [1.0, 1.5, 0.0, *[1.0] * 8, 1.0, 1.0],
+    }
+    set_weights(model, found)
+    return found
+
+
+def test_counts_by_hand():
+    """By the definitions, in other words: every target at its age, every distinct item before it once."""
+    tables = count_experts(TRAINED, 6, RECENCY)
+    pairs, there, chosen, sold = np.zeros((6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
+    for (history, labels), age, weight in zip(ROWS, AGES, TRAINED["weights"][:, 0], strict=True):
+        for slot, label in enumerate(labels):
+            for half_life, found in zip((*HALF_LIVES, np.inf), sold, strict=True):
+                found[label - 1] += 0.5 ** (age / half_life)
+            for back, item in enumerate(reversed(history[: slot + 1])):
+                pairs[item - 1, label - 1] += DECAY**back * 0.5 ** (age / 0.3)
+            for item in set(history[: slot + 1]):
+                there[item - 1] += weight
+                chosen[item - 1] += weight * (item == label)
+    table = np.zeros((6, 6))
+    for item in range(6):
+        part = slice(tables.transitions.offsets[item], tables.transitions.offsets[item + 1])
+        table[item, tables.transitions.followers[part]] = tables.transitions.counts[part]
+    assert np.allclose(table, pairs, rtol=1e-4)
+    assert np.allclose(tables.popularity, sold[:2], rtol=1e-4)
+    share = (chosen.sum() + 1) / (there.sum() + 6)
+    assert np.allclose(tables.repeats, np.log((chosen + 20 * share) / (there + 20) / share), atol=1e-5)
+    assert np.allclose(tables.items[:, 0], np.log(sold[2] + 1), atol=1e-5)
+    assert tables.items[:, 3].tolist() == (sold[2] == 0).tolist() == [False] * 5 + [True]
+
+
+def test_without_ages_all_targets_count_the_same():
+    tables = count_experts(TRAINED, 6, 0.0)
+    assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
+
+
+def slow_pool(model, found, own, history, told):
+    """What the pool gives one history, item by item."""
+    experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
+    shares = np.zeros(6)
+    for back, item in enumerate(reversed(history)):
+        part = slice(experts["offsets"][item - 1], experts["offsets"][item])
+        scale = DECAY**back / np.sqrt(experts["counts"][part].sum() + 1)
+        np.add.at(shares, experts["followers"][part], scale * experts["counts"][part])
+    shares /= max(shares.sum(), 1e-12)
+    of_items = experts["items"][np.array(history) - 1]
+    described = [
+        1,
+        np.log(len(history) + 1),
+        len(history) >= 10,
+        *of_items[-1],
+        *of_items.mean(0),
+        told == 1,
+        told == 2,
+    ]
+    weights = np.clip(described, found["least"], found["most"]) @ np.array(found["weights"])
+    scores = []
+    for item in range(6):
+        seen = item + 1 in history
+        said = [own[item], np.log((0 if seen else shares[item]) + NO_TRANSITION)]
+        said += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
+        said += [experts["repeats"][item] if seen else 0, seen]
+        scores.append(weights @ np.array(said, dtype=np.float64))
+    scores = np.array(scores)
+    return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+def test_the_pool_by_hand(towers):
+    model = model_of(towers=towers, moment_tokens=[1, 2])
+    histories = torch.tensor([[1, 2, 1, 0], [6, 0, 0, 0], [3, 4, 5, 2]])
+    moments = torch.tensor([0, 1, 2])
+    own = model.leaf_log_probs(histories, moments)
+    found = use(model)
+    pooled = model.leaf_log_probs(histories, moments)
+    for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
+        expected = slow_pool(model, found, own[row].detach().numpy(), history, row)
+        assert np.allclose(pooled[row].detach().numpy(), expected, atol=1e-4)
+    assert not torch.allclose(pooled, own, atol=0.1)
+    assert torch.allclose(pooled.exp().sum(1), torch.ones(3), atol=1e-5)
+    # What a search steps by are sums of the same, and a position sees nothing of later items.
+    masses = model.masses(histories, torch.arange(3), torch.tensor([2, 0, 3]), moments)
+    assert torch.allclose(masses, model.node_log_probs(pooled), atol=1e-5)
+    first = [model.masses(torch.tensor([row]), torch.tensor([0]), torch.tensor([0])) for row in ([5, 1], [5, 2])]
+    assert torch.allclose(*first)
+
+
+def test_an_empty_history_is_answered():
+    model = model_of()
+    use(model)
+    assert torch.isfinite(model.leaf_log_probs(torch.zeros(2, 3, dtype=torch.int64))).all()
+
+
+def test_off_it_changes_nothing_and_on_it_is_no_part_of_the_likelihood():
+    model = model_of()
+    plain = build_catalogue(CatalogueConfig(**{**model.config.to_dict(), "experts": False}), CODES, token_ids(2, 3))
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if "experts" not in name})
+    torch.nn.Module.eval(plain)
+    asked = torch.tensor([[1, 2, 1], [5, 0, 0]])
+    assert torch.equal(model.leaf_log_probs(asked), plain.leaf_log_probs(asked))
+    use(model)
+    assert not torch.equal(model.leaf_log_probs(asked), plain.leaf_log_probs(asked))
+    labels = torch.tensor([[2, 1, 3], [4, -100, -100]])
+    assert torch.equal(model(histories=asked, labels=labels).loss, plain(histories=asked, labels=labels).loss)
+    model.experts.turn_off()
+    assert torch.equal(model.leaf_log_probs(asked), plain.leaf_log_probs(asked))
+
+
+def test_what_is_saved_gives_the_same(tmp_path):
+    model = model_of()
+    use(model)
+    model.save_pretrained(tmp_path)
+    again = CatalogueModel.from_pretrained(tmp_path)
+    torch.nn.Module.eval(again)
+    asked = torch.tensor([[1, 2, 1], [5, 0, 0]])
+    assert torch.equal(again.leaf_log_probs(asked), model.leaf_log_probs(asked))
+    assert again.experts.flaw() is None
+    again.experts.followers[0] = 6
+    assert "beyond the 6" in again.experts.flaw()
+    again.experts.offsets[-1] += 1
+    assert "offsets" in again.experts.flaw()
+
+
+# Each SID but the last is followed by the next one; the first two of a history are never taken again.
+CHAIN = windows_of([([place], [place + 1]) for place in range(1, 6)] * 40)
+
+
+def test_it_is_fitted_where_held_out_examples_gain():
+    model = model_of(windows=CHAIN)
+    heldout = windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30)
+    found = fit_experts(model, heldout)
+    assert found is not None and found["after"] > found["before"]
+    best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
+    assert best.tolist() == [1, 2, 3, 4, 5]
+    other = model_of(windows=CHAIN)
+    set_weights(other, found)  # as a refit does
+    asked = torch.tensor([[1], [3]])
+    assert torch.equal(other.leaf_log_probs(asked), model.leaf_log_probs(asked))
+
+
+def test_the_scale_makes_held_out_targets_likely():
+    """Experts that are right half of the time are believed half of the time."""
+    model = model_of(windows=CHAIN)
+    heldout = windows_of(
+        [([place], [place + 1 if number % 2 else 1]) for number in range(40) for place in (2, 3, 4, 5)]
+    )
+    found = fit_experts(model, heldout)
+    assert found is not None
+    sure = model.leaf_log_probs(torch.tensor([[2], [3], [4], [5]])).amax(1).exp()
+    assert float(sure.detach().min()) > 0.25 and float(sure.detach().max()) < 0.75
+
+
+def test_it_is_left_out_where_they_do_not_gain():
+    model = model_of(windows=CHAIN)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        next(model.each_tower()).bias[0] = 5.0
+    plain = model.leaf_log_probs(torch.tensor([[4]]))
+    for training in (True, False):
+        torch.nn.Module.train(model, training)
+        assert fit_experts(model, windows_of([([4], [1])] * 90)) is None and model.training == training
+    assert torch.equal(model.leaf_log_probs(torch.tensor([[4]])), plain)
+    # Of too few nothing is learned, nor by a model without experts.
+    assert fit_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None
+    without = build_catalogue(CatalogueConfig(vocab_size=20, hidden_size=8, max_history=4), CODES, token_ids(2, 3))
+    assert fit_experts(without, CHAIN) is None
+
+
+def test_held_out_examples_are_not_counted():
+    model = model_of(windows=CHAIN)
+    before = {name: value.clone() for name, value in model.experts.state_dict().items()}
+    fit_experts(model, windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30))
+    changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"weights", "least", "most"}
+
+
+@pytest.mark.parametrize("start", ["neighbours", "zero"])
+def test_new_sids_join_the_experts(start):
+    model = model_of()
+    use(model)
+    codes = np.concatenate([CODES, [[0, 3]]])
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start)
+    number = [int(np.flatnonzero((np.unique(codes, axis=0) == code).all(1))[0]) for code in codes]
+    known, new = number[:6], number[6]
+    for name in ("weights", "least", "most"):
+        assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
+    assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
+    assert torch.equal(grown.experts.items[known], model.experts.items)
+    assert grown.experts.items[new, 3] == 1 and grown.experts.repeats[new] == 0
+    near = (model.experts.popularity[:, :3] + NO_SALE).log().mean(1).exp() - NO_SALE
+    assert torch.allclose(
+        grown.experts.popularity[:, new], near if start == "neighbours" else torch.zeros(2), atol=1e-6
+    )
+    # Known SIDs stand to each other as before, for equal log-probabilities of the model.
+    histories, at = torch.tensor([[1, 2, 4]]), (torch.tensor([0]), torch.tensor([2]))
+    moved = torch.tensor([[number[item - 1] + 1 for item in histories[0].tolist()]])
+    own = torch.randn(1, 6)
+    wide = torch.zeros(1, 7).index_copy(1, torch.tensor(known), own)
+    told = torch.zeros(1, dtype=torch.int64)
+    before = model.experts(own, histories, *at, told)
+    after = grown.experts(wide, moved, *at, told)[:, known]
+    assert torch.allclose(after - after[:, :1], before - before[:, :1], atol=1e-4)
