@@ -19,9 +19,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
-EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,duckdb,serve
+EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,serve
 # The quickstart and the server do without these: linters, tests, and what other extras bring.
-LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage duckdb execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
+LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
 	mkdocs-material mkdocs-material-extensions mkdocstrings mkdocstrings-python mypy mypy-extensions optuna outcome \
 	paginate pandas-stubs peft platformdirs protobuf py4j pymdown-extensions pysocks pyspark pytest pytest-cov pytest-timeout \
 	pytest-xdist pyyaml-env-tag requests ruff selenium shtab sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \

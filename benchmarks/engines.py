@@ -1,7 +1,7 @@
 """prepare-data by each of its engines: the same corpus to the byte, seconds, and the memory of the whole process tree.
 
-python benchmarks/engines.py                                     # a million rows, memory and DuckDB
-python benchmarks/engines.py --rows 10000000 --engines memory duckdb spark --rounds 3 --engine_memory 4GB
+python benchmarks/engines.py                                     # a million rows, DuckDB
+python benchmarks/engines.py --rows 10000000 --engines duckdb spark --rounds 3 --engine_memory 4GB
 python benchmarks/engines.py --rows 200000 --json
 
 The interactions are generated with a seed and streamed to parquet, a million rows at a time, in the order of time: ten
@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 CHUNK = 1_000_000
-ENGINES = ("memory", "duckdb", "spark")
+ENGINES = ("duckdb", "spark")
 
 
 def generate(folder: Path, n_rows: int, seed: int) -> None:
@@ -62,7 +62,6 @@ def run_one(words: argparse.Namespace) -> None:
     from minionerec.data.config import PrepareConfig
     from minionerec.data.prepare import run_prepare
 
-    given = {} if words.run == "memory" else {"engine_memory": words.engine_memory, "engine_folder": words.folder}
     folder = Path(words.folder)
     config = PrepareConfig(
         source="tables",
@@ -71,7 +70,8 @@ def run_one(words: argparse.Namespace) -> None:
         core=5,
         engine=words.run,
         output=words.output,
-        **given,
+        engine_memory=words.engine_memory,
+        engine_folder=words.folder,
     )
     start = time.perf_counter()
     run_prepare(config)
@@ -131,7 +131,7 @@ def main() -> None:
     """Generate, run, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="interactions")
-    parser.add_argument("--engines", nargs="+", default=["memory", "duckdb"], choices=ENGINES)
+    parser.add_argument("--engines", nargs="+", default=["duckdb"], choices=ENGINES)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each engine, in turns")
     parser.add_argument("--engine_memory", default="2GB", help="most memory of DuckDB, and of Spark's Java process")
     parser.add_argument("--seed", type=int, default=0, help="seed of the generated interactions")

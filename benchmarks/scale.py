@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[], help="choices of each city")
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"), help="where cities and outputs lie")
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, added to")
-    parser.add_argument("--engines", nargs="+", default=["duckdb", "memory"], help="of prepare-data, the first is used")
+    parser.add_argument("--engines", nargs="+", default=["duckdb"], help="of prepare-data, the first is used")
     parser.add_argument("--windows", type=int, default=100_000, help="windows that a model is trained on")
     parser.add_argument("--page", type=Path, help="page with two marks between which the table is written")
     parser.add_argument("--picture", type=Path, help="SVG file to write")

@@ -1,5 +1,6 @@
 """`minionerec init`: a recipe for two tables, with every size chosen from them."""
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from minionerec.data.config import PrepareConfig
 
 if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
+    from minionerec.data.chains import Chains
 
 SUMMARY = "Write a recipe for two tables of your own, with every size chosen from them"
 BASE = "own/_base"
@@ -95,32 +97,36 @@ def shape_of(config: PrepareConfig) -> Shape:
         DataError: If a table cannot be used, or a split would be empty.
     """
     from minionerec.data.build import build_corpus  # where it is needed, so that --help answers at once
+    from minionerec.data.engines.engine import started
     from minionerec.data.prepare import read_source
     from minionerec.data.source import BadRows
 
-    built = build_corpus(read_source(config, config.inputs(), BadRows(config.max_bad_rows)), split=config.split)
+    source = read_source(config, config.inputs(), BadRows(config.max_bad_rows))
+    with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
+        built = build_corpus(engine, source, split=config.split)
+        shape = _shape(built, built.chains())
     if len(built.items) < FEWEST_ITEMS:
         raise ConfigError(
             f"{config.items}: holds {len(built.items)} items; metrics at 10 need at least {FEWEST_ITEMS}. Add items."
         )
-    return _shape(built)
+    return shape
 
 
-def _shape(built: "BuiltCorpus") -> Shape:
+def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
     """The shape of a corpus with histories of at most 10 items."""
-    train = built.labels == 0
-    own = built.rows.places[train] - built.rows.offsets[built.users[train]]
-    before = float(np.median(own))
-    examples = np.bincount(built.users[train])
+    train = np.flatnonzero(sequences.splits == 0)
+    users = np.searchsorted(sequences.offsets, train, side="right") - 1
+    before = float(np.median(train - sequences.offsets[users]))
+    examples = np.bincount(users)
     whole = history_length(before)
     more = np.ceil(np.maximum(examples - whole, 0) / (whole // 2))  # windows overlap by half
     windows = int(((examples > 0) + more).sum())
     audit = built.audit
     return Shape(
         items=len(built.items),
-        interactions=len(built.rows.by_user),
-        users=len(built.user_ids),
-        examples=int(train.sum()),
+        interactions=built.counts["interactions"],
+        users=built.counts["users"] + built.counts["users_without_rows"],
+        examples=len(train),
         windows=windows,
         before=before,
         ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.splits import stable_order
 from minionerec.data.times import RowTimes
 
 CHANCE = 0.5
 """Share of rising pairs when the order within a moment is a matter of chance."""
 FAR = 0.1
 """A share is far from chance when it differs by more than this and its 95 % interval leaves chance out."""
-_BATCH = 1 << 20
 _Z = 1.959964
 
 
@@ -62,9 +61,6 @@ class Agreement:
         low, high = self.interval
         return not low <= CHANCE <= high and abs(self.share - CHANCE) > FAR
 
-    def __add__(self, other: "Agreement") -> "Agreement":
-        return Agreement(self.pairs + other.pairs, self.rising + other.rising)
-
     def __str__(self) -> str:
         low, high = self.interval
         return (
@@ -89,17 +85,6 @@ class OrderAudit:
     pairs: int = 0
     ties: int | None = None
     orders: Mapping[str, Mapping[str, Agreement]] = field(default_factory=dict)
-
-    def __add__(self, other: "OrderAudit") -> "OrderAudit":
-        """Both together; of audits of the same item ids."""
-        orders: dict[str, dict[str, Agreement]] = {}
-        for part in (self, other):
-            for name, kinds in part.orders.items():
-                held = orders.setdefault(name, {})
-                for kind, one in kinds.items():
-                    held[kind] = held.get(kind, Agreement()) + one
-        counted = [part.ties for part in (self, other) if part.ties is not None]
-        return OrderAudit(self.pairs + other.pairs, sum(counted) if counted else None, orders)
 
     @property
     def agrees_with_ids(self) -> bool:
@@ -146,47 +131,31 @@ class OrderAudit:
 _NAMES = {"text": "item ids as text", "number": "item ids as numbers", "file": "places in the file"}
 
 
-def audit_pairs(
-    earlier: np.ndarray,
-    later: np.ndarray,
-    item_ids: Sequence[str],
-    same: np.ndarray | None = None,
-    places: tuple[np.ndarray, np.ndarray] | None = None,
-) -> OrderAudit:
-    """Count how often item ids rise in pairs of items.
+def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> OrderAudit:
+    """An audit of counted pairs.
 
     Args:
-        earlier: int (P,), item index of the earlier item of each pair.
-        later: int (P,), of the later one.
-        item_ids: N ids.
-        same: bool (P,), whether both are of one moment; None where there are no times.
-        places: int (P,) twice, where the source's file has the two; None where unknown.
+        signs: int (K, 5), a row for each kind of pairs: whether both are of one moment (1 or 0); whether ids as text,
+            ids as numbers and places in the file rise (1), fall (-1) or are equal (0); and how many pairs there are.
+        timed: Whether times are known.
+        orders: Which of "text", "number" and "file" are known.
 
     Example:
-        >>> found = audit_pairs(np.array([0, 1, 2]), np.array([1, 2, 0]), ["9", "10", "x"], np.array([1, 1, 0], bool))
-        >>> found.ties, found.orders["text"]["ties"]
-        (2, Agreement(pairs=2, rising=1))
+        >>> audit_of_signs([(1, 1, 0, 1, 5), (1, -1, 0, 1, 2), (0, 1, 0, 1, 9)], True, ["text"]).orders["text"]["ties"]
+        Agreement(pairs=7, rising=5)
     """
-    return _audit(earlier, later, id_ranks(item_ids), same, places)
-
-
-def _audit(
-    earlier: np.ndarray,
-    later: np.ndarray,
-    ranks: Mapping[str, np.ndarray],
-    same: np.ndarray | None,
-    places: tuple[np.ndarray, np.ndarray] | None,
-) -> OrderAudit:
-    kinds = {"all": np.ones(len(earlier), dtype=bool)} if same is None else {"ties": same, "others": ~same}
-    values = {name: (rank[earlier], rank[later]) for name, rank in ranks.items()}
-    orders = {name: {kind: _rises(*pair, chosen) for kind, chosen in kinds.items()} for name, pair in values.items()}
-    if places is not None and same is not None:
-        orders["file"] = {"ties": _rises(*places, same)}
-    return OrderAudit(len(earlier), None if same is None else int(same.sum()), orders)
-
-
-def _rises(before: np.ndarray, after: np.ndarray, chosen: np.ndarray) -> Agreement:
-    return Agreement(int((chosen & (before != after)).sum()), int((chosen & (before < after)).sum()))
+    found = np.array(signs, dtype=np.int64).reshape(-1, 5)
+    tied, counts = found[:, 0] == 1, found[:, 4]
+    kinds = {"ties": tied, "others": ~tied} if timed else {"all": counts > 0}
+    agreements = {}
+    for name, sign in zip(("text", "number", "file"), found.T[1:4], strict=True):
+        if name in orders and (timed or name != "file"):
+            agreements[name] = {
+                kind: Agreement(int(counts[chosen & (sign != 0)].sum()), int(counts[chosen & (sign > 0)].sum()))
+                for kind, chosen in kinds.items()
+                if name != "file" or kind == "ties"
+            }
+    return OrderAudit(int(counts.sum()), int(counts[tied].sum()) if timed else None, agreements)
 
 
 def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
@@ -200,35 +169,6 @@ def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
         number = {key: place for place, key in enumerate(sorted(set(keys)))}
         ranks[name] = np.array([number[key] for key in keys], dtype=np.int32)
     return ranks
-
-
-def audit_visits(
-    users: np.ndarray,
-    items: np.ndarray,
-    item_ids: Sequence[str],
-    moments: np.ndarray | None = None,
-    places: np.ndarray | None = None,
-) -> OrderAudit:
-    """Audit the neighbouring pairs of all users' sequences, in parts of bounded memory.
-
-    Args:
-        users: int (M,), user of each interaction, in the order in which they happened.
-        items: int (M,), item index of each.
-        item_ids: N ids.
-        moments: int64 (M,), when each happened; None where unknown.
-        places: int64 (M,), where the source's file has it; None where unknown.
-    """
-    order, ranks = stable_order(users), id_ranks(item_ids)
-    found = OrderAudit()
-    for start in range(0, max(1, len(order) - 1), _BATCH):
-        before, after = order[start : start + _BATCH], order[start + 1 : start + 1 + _BATCH]
-        before = before[: len(after)]
-        own = users[before] == users[after]
-        before, after = before[own], after[own]
-        same = None if moments is None else moments[before] == moments[after]
-        where = None if places is None else (places[before], places[after])
-        found += _audit(items[before], items[after], ranks, same, where)
-    return found
 
 
 def audit_rows(
@@ -254,12 +194,16 @@ def audit_rows(
     ids = list(item_ids) or corpus.items["item_id"].tolist()
     if len(ids) != corpus.n_items:
         raise DataError(f"there are {len(ids)} ids for {corpus.n_items} items. Give one an item, in their order.")
-    found, ranks = OrderAudit(), id_ranks(ids)
+    ranks, parts = id_ranks(ids), [np.zeros((0, 4), dtype=np.int8)]
     for split in splits:
         rows = corpus.rows(split)
         filled = rows.lengths > 0
+        signs = np.zeros((len(rows), 4), dtype=np.int8)
         if times is not None:
             filled &= times[split].known
-        same = None if times is None else times[split].same[filled]
-        found += _audit(rows.newest[filled], rows.targets[filled], ranks, same, None)
-    return found
+            signs[:, 0] = times[split].same
+        for column, rank in enumerate(ranks.values(), start=1):
+            signs[:, column] = np.sign(rank[rows.targets] - rank[rows.newest])
+        parts.append(signs[filled])
+    kinds, counts = np.unique(np.concatenate(parts), axis=0, return_counts=True)
+    return audit_of_signs(np.column_stack([kinds, counts]), times is not None, list(ranks))

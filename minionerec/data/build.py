@@ -1,138 +1,155 @@
-"""From a source to a corpus: filter, order, make rows, split, check, count, and write in bounded memory."""
+"""From a source to a corpus: filter, order, make examples, split, count and write, by the statements of an engine.
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+What the tables of the statements hold, `minionerec.data.engines.statements` says.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.audit import OrderAudit, audit_visits
-from minionerec.data.chains import NOBODY, Chains
-from minionerec.data.checks import check_filled, check_global_time
-from minionerec.data.corpus import Corpus, write_corpus
-from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
+from minionerec.core.log import get_logger
+from minionerec.data.audit import OrderAudit, audit_of_signs, id_ranks
+from minionerec.data.chains import Chains, concatenated
+from minionerec.data.checks import check_filled
+from minionerec.data.corpus import write_items
+from minionerec.data.engines import statements
+from minionerec.data.engines.engine import Engine
+from minionerec.data.engines.statements import Borders, Sequences, real
+from minionerec.data.filters import parse_moment, year_before
 from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
-from minionerec.data.rows import SplitRows
-from minionerec.data.source import Source
-from minionerec.data.splits import (
-    SourceExamples,
-    build_rows,
-    evenly_thinned,
-    global_time_split,
-    leave_last_out_split,
-    shuffled_ties,
-    stable_order,
-)
-from minionerec.data.times import whole_seconds
-from minionerec.data.units import check_unit
+from minionerec.data.shards import ShardWriter, count_shards
+from minionerec.data.source import Batch, InteractionSource
+from minionerec.data.times import ticks_by_middle
+from minionerec.data.units import SECOND, check_middle
+
+log = get_logger(__name__)
 
 WIDEN_BELOW, WIDEN_UNTIL = 3_000, 1996
+BATCHES = pa.schema(
+    {
+        "source_row": pa.int64(),
+        "user_id": pa.string(),
+        "item": pa.int32(),
+        "whole_time": pa.int64(),
+        "real_time": pa.float64(),
+        "unit": pa.int8(),
+    }
+)
+"""The table that the batches of a source are handed over as; one of the two times is null."""
 
 
 @dataclass(frozen=True)
 class BuiltCorpus:
-    """A corpus whose rows still lie in a few flat arrays, so that ten million of them fit.
+    """A corpus whose interactions still lie in an engine's tables, so that they may be more than memory holds.
 
     Attributes:
+        engine: The engine.
         items: Columns `item_id`, `title`, `description`; row i is item index i.
-        rows: All rows of all splits, in time order; places and items as in `SourceExamples`.
-        users: int32 (R,), user number of each row.
-        labels: int8 (R,), 0 train, 1 valid, 2 test.
-        user_ids: U strings; user number u is `user_ids[u]`. Numbers rise with first appearance in the source.
+        borders: Where splits begin.
+        size: Interactions of users with an example.
+        timed: Whether examples have times.
         split: Name of the split for result tables.
         max_history: Most items that a history holds.
         counts: Numbers for the manifest: the source's; `ties` and `order`, the audit of the source's own order
-            (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with a row; `items`;
+            (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with an example; `items`;
             `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and of
             those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
-            `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
-            `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items;
-            `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `window_start_year`
-            where "widen_window" is set; `rows_left_out` where valid and test were thinned.
+            `{split}_cold_targets`, examples whose target is in no training example, as target or in a history, and
+            `{split}_new_users`, examples whose user has no training example; `full_histories`, those with
+            `max_history` items; `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps);
+            `window_start_year` where "widen_window" is set; `rows_left_out` where valid and test were thinned.
         audit: What the source's own order says of ties.
     """
 
+    engine: Engine
     items: pd.DataFrame
-    rows: SourceExamples
-    users: np.ndarray
-    labels: np.ndarray
-    user_ids: pa.Array
+    borders: Borders
+    size: int
+    timed: bool
     split: str
     max_history: int
     counts: Mapping[str, Any]
     audit: OrderAudit
 
-    def corpus(self) -> Corpus:
-        """The same as every later stage sees it."""
-        held, ids = self.rows, self.user_ids.to_numpy(zero_copy_only=False)
-        targets = held.by_user[held.places]
-        whole = SplitRows(ids, self.users, held.by_user, held.begins, held.ends, targets, held.times)
-        rows = {split: whole.take(self.labels == number) for number, split in enumerate(SPLITS)}
-        return Corpus(
-            self.items,
-            rows["train"],
-            rows["valid"],
-            rows["test"],
-            split=self.split,
-            max_history=self.max_history,
-            counts=self.counts,
-        )
-
-    def chains(self) -> Chains:
-        """All that each user with a row chose, as one sequence a user, in the order of user numbers."""
-        held, users = self.rows, np.flatnonzero(np.bincount(self.users))
-        rows, splits = np.full(len(held.by_user), NOBODY, np.int32), np.full(len(held.by_user), NOBODY, np.int8)
-        splits[held.places] = self.labels
-        for number in range(len(SPLITS)):
-            places = held.places[self.labels == number]
-            rows[places] = np.arange(len(places))
-        ids = self.user_ids.to_numpy(zero_copy_only=False)
-        return Chains(ids, held.offsets, held.by_user, held.moments, rows, splits).take(users)
-
     def all_counts(self) -> dict[str, Any]:
         """The counts as `Corpus.all_counts` gives them."""
         return {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
 
+    def sequences(self, shards: int = 1) -> Iterator[tuple[int, Chains]]:
+        """Shard and whole sequences of it, part by part: users with an example, by shard and user (UTF-8)."""
+        digits = self.engine.hexadecimal(statements.SHARD_DIGITS)
+        return _whole_sequences(self.engine.stream(self.borders.sequences(shards, digits)), self.timed)
+
+    def chains(self) -> Chains:
+        """All sequences in memory."""
+        return concatenated([chains for _, chains in self.sequences()])
+
+    def user_numbers(self) -> dict[str, int]:
+        """User → number, from 0 in the order of their first interactions that pass the filters."""
+        batches = self.engine.stream(statements.USER_NUMBERS)
+        return {user: number for number, user in enumerate(user for batch in batches for user in batch[0].to_pylist())}
+
     def write(self, place: Path) -> None:
         """Write the files of a corpus into a directory."""
-        write_corpus(place, self.items, self.chains())
+        write_items(place, self.items)
+        shards = count_shards(self.size)
+        parts, held = self.sequences(shards), None
+        for number in range(shards):
+            with ShardWriter(place, number, timed=self.timed) as writer:
+                while (held := held or next(parts, None)) is not None and held[0] == number:
+                    writer.write(held[1])
+                    held = None
 
 
-@dataclass(frozen=True)
-class _Visits:
-    """The interactions that stay, in time order: M of them.
+def _whole_sequences(batches: Iterable[pa.RecordBatch], timed: bool) -> Iterator[tuple[int, Chains]]:
+    """What `BuiltCorpus.sequences` gives, of batches that may cut a sequence."""
+    rest: pa.Table | None = None
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        table = table if rest is None else pa.concat_tables([rest, table.cast(rest.schema)])
+        table = table.combine_chunks()
+        begins = _begins(table)
+        if len(begins) > 1:
+            yield from _chains(table.slice(0, begins[-1]), begins[:-1], timed)
+        rest = table.slice(begins[-1]) if len(begins) else rest
+    if rest is not None and len(rest):
+        rest = rest.combine_chunks()
+        yield from _chains(rest, _begins(rest), timed)
 
-    Attributes:
-        items: The items that stay, by their new index.
-        users: int32 (M,), user number.
-        item_index: int32 (M,).
-        times: int64 or float64 (M,); None where there are none.
-        moments: int64 (M,), the same in whole seconds; None where they tell no moment.
-        places: int64 (M,), where the source has each.
-        user_ids: The user of each number.
-    """
 
-    items: pd.DataFrame
-    users: np.ndarray
-    item_index: np.ndarray
-    times: np.ndarray | None
-    moments: np.ndarray | None
-    places: np.ndarray
-    user_ids: pa.Array
+def _begins(table: pa.Table) -> np.ndarray:
+    """Where each user's interactions begin: int64, ascending."""
+    if not len(table):
+        return np.zeros(0, np.int64)
+    user = table["user_id"].combine_chunks()
+    other = pc.not_equal(user[1:], user[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.flatnonzero(other) + 1])
 
-    def audit(self) -> OrderAudit:
-        """What their order says of ties."""
-        ids = self.items["item_id"].tolist()
-        return audit_visits(self.users, self.item_index, ids, self.moments, self.places)
+
+def _chains(table: pa.Table, begins: np.ndarray, timed: bool) -> Iterator[tuple[int, Chains]]:
+    """The sequences of a part, shard by shard."""
+    shards = table["shard"].to_numpy()[begins]
+    users = table["user_id"].take(pa.array(begins)).to_numpy()
+    offsets = np.append(begins, len(table))
+    names = {"item_index": np.int32, "time": np.int64, "example": np.int32, "split": np.int8}
+    items, times, examples, splits = (table[name].to_numpy().astype(kind) for name, kind in names.items())
+    whole = Chains(users, offsets, items, times if timed else None, examples, splits)
+    for number in np.unique(shards):
+        yield int(number), whole.take(np.flatnonzero(shards == number))
 
 
 def build_corpus(
-    source: Source,
+    engine: Engine,
+    source: InteractionSource,
     *,
     split: str = "global_time",
     max_history: int = 10,
@@ -144,148 +161,85 @@ def build_corpus(
     max_eval_rows: int = 0,
     seed: int = 42,
 ) -> BuiltCorpus:
-    """Filter a source's interactions, order them by time, make rows and split them.
+    """Filter a source's interactions, order them by time, make examples and split them.
 
     Interactions are sorted by time; where there are no times, the order of the file is the order. Every interaction but
-    a user's first becomes a row. Repeated interactions are kept.
+    a user's first is the target of an example, whose history is what the user chose before, oldest first. Repeated
+    interactions are kept.
 
     Args:
+        engine: Runs the statements; its tables are the corpus until it is written.
         source: Items and interactions.
-        split: "global_time" (the newest tenth of all rows is test, the tenth before valid) or "leave_last_out" (each
-            user's last row is test, the one before valid).
+        split: "global_time" (the newest tenth of all examples is test, the tenth before valid; borders are rounded
+            down, and a user may first appear in test) or "leave_last_out" (each user's last example is test, the one
+            before valid).
         max_history: Most items that a history holds.
         core: Fewest interactions of every user and every item (iterative k-core), counted within the window; users and
-            items outside go. At 0 all stay.
+            items outside are dropped. At 0 all stay.
         start: First moment of the window, an ISO month, date or time in UTC; open if None.
         end: Last moment, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
-        ties: What becomes of items that a user chose at one moment, a second of the source's times: "keep", "shuffle"
-            or "together" (`build_rows`; no moment is then split, see `global_time_split` and `leave_last_out_split`).
-        max_eval_rows: Rows of valid and of test at most, evenly spread over their order (`evenly_thinned`); the others
-            are nobody's targets, and counted as `rows_left_out`. At 0 all stay.
+        ties: What becomes of items that a user chose in one second: "keep"; "shuffle", in a random order; "together",
+            one step: its items have the same history, the user's earlier steps. The first step gives no example, a
+            border of "global_time" moves back to the beginning of its second, and "leave_last_out" takes whole steps.
+        max_eval_rows: Examples of valid and of test at most, evenly spread over their order; the others are no targets,
+            and counted as `rows_left_out`. At 0 all stay.
         seed: Seed of "shuffle".
 
     Raises:
         ConfigError: If the split, a quirk or `ties` is unknown or needs times that the source lacks, or a number is out
             of range.
-        DataError: If the filters leave nothing, a split is empty, or the split leaks.
+        DataError: If the source cannot be read, the filters leave nothing, or a split is empty.
     """
-    _check_names(split, ties)
+    _check_names(split, ties, max_history)
     check_quirks(quirks, start)
-    _check_times(source, split, start, end)
-    kept, counts = _filtered(source, core, start, end, "widen_window" in quirks)
-    visits = _in_order(source, kept, only_met=core > 1, published_order="published_order" in quirks)
-    audit = visits.audit()
-    visits = _with_ties(visits, ties, seed, source.where)
-    rows = build_rows(visits.users, visits.item_index, max_history, visits.moments, ties == "together")
-    row_users = visits.users[rows.targets]
-    labels = _split(visits, rows, row_users, split, source.where, ties == "together")
+    source_rows, reals = _hand_over(engine, source)
+    _check_times(engine, source, source_rows, split, start, end)
+    engine.table("users", statements.USERS)
+    by_user = "published_order" in quirks
+    counts = _filter(engine, source, source_rows, reals, core, start, end, quirks)
+    ticks = SECOND if by_user else source.ticks
+    items, purchases = _number_items(engine, source.items, only_met=core > 1, by_user=by_user)
+    interactions, users = engine.row(statements.COUNT)
+    sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user)
+    engine.table("sequences", sequences.table())
+    engine.drop("interactions")
+    timed = sequences.time is not None
+    audit = audit_of_signs(engine.rows(statements.AUDIT), timed, [*id_ranks(items["item_id"].tolist()), "file"])
+    if sequences.shuffled:
+        _shuffle(engine, sequences, seed)
+    borders = _order(engine, sequences, source.where, max_eval_rows)
+    sizes = {number: found for number, *found in engine.rows(borders.sizes(max_history))}
+    examples, full, truncated = (sum(each) for each in zip(*sizes.values(), strict=True))
     if max_eval_rows:
-        stays = evenly_thinned(labels, max_eval_rows)
-        counts["rows_left_out"] = int((~stays).sum())
-        rows, row_users, labels = rows.take(stays, row_users), row_users[stays], labels[stays]
-    counts |= source.counts | {f"{name}_rows": size for name, size in _sizes(labels).items()}
-    counts |= _counts(visits.items, visits.item_index, rows, row_users, labels, max_history)
-    counts["users_without_rows"] = len(visits.user_ids) - counts["users"]
-    said = {**counts, "ties": ties, "order": audit.counts()}
+        counts["rows_left_out"] = borders.examples - examples
+    engine.table("active", borders.active)
+    active, size = engine.row(statements.ACTIVE)
+    counts |= dict(source.counts) | {f"{name}_rows": sizes[number][0] for number, name in enumerate(SPLITS)}
+    counts |= {
+        "rows": examples,
+        "users": active,
+        "items": len(items),
+        "items_without_title": int((items["title"] == "").sum()),
+        "items_without_description": int((items["description"] == "").sum()),
+        "items_without_interactions": int((purchases == 0).sum()),
+        "interactions": interactions,
+        "full_histories": full,
+        "truncated_histories": truncated,
+    }
+    counts |= _novelties(engine, borders, len(items), max_history) | {"users_without_rows": users - active}
+    described = {**counts, "ties": ties, "order": audit.counts()}
     name = SPLIT_NAMES[split] + TIES[ties]
-    return BuiltCorpus(visits.items, rows, row_users, labels, visits.user_ids, name, max_history, said, audit)
+    return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit)
 
 
-def _with_ties(visits: _Visits, ties: str, seed: int, where: str) -> _Visits:
-    """The interactions with each user's ties shuffled where that is asked for; else as they are.
-
-    Raises:
-        ConfigError: If something is asked of ties and no moments are known.
-    """
-    if ties == "keep":
-        return visits
-    if visits.moments is None:
-        raise no_moments(ties, where, timed=visits.times is not None)
-    if ties == "together":
-        return visits
-    taken = shuffled_ties(visits.users, visits.moments, seed)
-    return replace(visits, item_index=visits.item_index[taken], places=visits.places[taken])
-
-
-def no_moments(ties: str, where: str, *, timed: bool) -> ConfigError:
-    """What to say where something is asked of ties and no moments are known."""
-    what = "holds times with fractions that are no dates" if timed else "holds no times"
-    return ConfigError(
-        f"ties is {ties!r}, but {where} {what}, so that nobody knows what came at one moment. Set ties to 'keep', "
-        "or give dates or seconds since 1970."
-    )
-
-
-def _split(
-    visits: _Visits, rows: SourceExamples, row_users: np.ndarray, split: str, where: str, together: bool
-) -> np.ndarray:
-    """The split of each row, int8 (R,); checked for leaks and for empty splits."""
-    whole = visits.moments[rows.targets] if together and visits.moments is not None else None
-    if split == "global_time":
-        labels = global_time_split(len(row_users), moments=whole)
-    else:
-        labels = leave_last_out_split(row_users, whole)
-    check_filled(_sizes(labels), where)
-    if visits.times is not None and split == "global_time":
-        row_times = visits.times[rows.targets]
-        check_global_time({name: row_times[labels == label] for label, name in enumerate(SPLITS)})
-    return labels
-
-
-def _sizes(labels: np.ndarray) -> dict[str, int]:
-    return dict(zip(SPLITS, np.bincount(labels, minlength=len(SPLITS)).tolist(), strict=True))
-
-
-def _check_names(split: str, ties: str) -> None:
+def _check_names(split: str, ties: str, max_history: int) -> None:
     if split not in SPLIT_NAMES:
         raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
     if ties not in TIES:
         raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
-
-
-def _check_times(source: Source, split: str, start: str | None, end: str | None) -> None:
-    needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
-    if (start or end) and source.times is not None:
-        check_unit(source.times, source.ticks, source.where)
-    for what, needed in needs_times.items():
-        if needed and source.times is None:
-            raise ConfigError(
-                f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
-            )
-
-
-def _in_order(source: Source, kept: np.ndarray, *, only_met: bool, published_order: bool) -> _Visits:
-    """The kept interactions in time order, users and items renumbered.
-
-    Args:
-        source: Items and interactions.
-        kept: Places of the interactions that stay, ascending.
-        only_met: Whether items without an interaction go.
-        published_order: As the quirk of this name.
-    """
-    users, user_ids = _renumbered_users(source, kept)
-    items, item_index = source.items, source.item_index[kept]
-    times = None if source.times is None else source.times[kept]
-    order = np.arange(len(users))
-    if published_order:
-        if times is not None:
-            times = times // source.ticks
-            order = stable_order(times)
-        order = order[stable_order(users[order])]  # a walk from user to user, each from old to new
-        _, old = number_by_appearance(item_index[order])
-    else:
-        old = np.flatnonzero(np.bincount(item_index)) if only_met else np.arange(len(items))
-    if len(old) < len(items) or published_order:
-        new = np.empty(len(items), dtype=np.int32)
-        new[old] = np.arange(len(old))
-        items, item_index = items.iloc[old].reset_index(drop=True), new[item_index]
-    moments = None
-    if times is not None:
-        order = order[stable_order(times[order])]
-        times = times[order]
-        moments = whole_seconds(times, 1 if published_order else source.ticks)
-    return _Visits(items, users[order], item_index[order], times, moments, kept[order], user_ids)
+    if max_history < 1:
+        raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
 
 
 def check_quirks(quirks: Collection[str], start: str | None) -> None:
@@ -301,85 +255,251 @@ def check_quirks(quirks: Collection[str], start: str | None) -> None:
         raise ConfigError("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
 
 
-def _filtered(
-    source: Source, core: int, start: str | None, end: str | None, widen: bool
-) -> tuple[np.ndarray, dict[str, int]]:
-    """The same as `_kept` of moments as text.
+def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
+    """Make `raw` of a source's interactions; how many there are, and whether their times are doubles."""
+    count, reals = 0, False
 
-    Raises:
-        DataError: If nothing is left.
-    """
+    def handed(batch: Batch) -> pa.RecordBatch:
+        nonlocal count, reals
+        size = len(batch.item_index)
+        times = np.zeros(size, np.int64) if batch.times is None else batch.times
+        units = np.zeros(size, np.int8) if batch.units is None else batch.units
+        columns = [pa.array(np.arange(count, count + size)), batch.user_ids.cast(pa.string()), batch.item_index]
+        if times.dtype.kind == "f":
+            reals = reals or bool(size)
+            columns += [pa.nulls(size, pa.int64()), times + 0.0]  # no zero below zero
+        else:
+            columns += [times, pa.nulls(size, pa.float64())]
+        count += size
+        arrays = [pa.array(each, kind) for each, kind in zip((*columns, units), BATCHES.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
+
+    engine.load("batches", BATCHES, map(handed, source.batches()))
+    engine.view("raw", statements.raw(reals, source.left_out))
+    (kept,) = engine.row("SELECT count(*) FROM raw")
+    return kept, reals
+
+
+def _check_times(
+    engine: Engine, source: InteractionSource, source_rows: int, split: str, start: str | None, end: str | None
+) -> None:
+    needs_times = {"split is 'global_time'": split == "global_time", "start or end is given": start or end}
+    for what, needed in needs_times.items():
+        if needed and not source.timed:
+            raise ConfigError(
+                f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
+            )
+    if (start or end) and source_rows:
+        check_middle(_median(engine, "raw", "timestamp", source_rows), source.ticks, source.where)
+
+
+def _filter(
+    engine: Engine,
+    source: InteractionSource,
+    source_rows: int,
+    reals: bool,
+    core: int,
+    start: str | None,
+    end: str | None,
+    quirks: Collection[str],
+) -> dict[str, int]:
+    """Make `interactions`, and count what was left out."""
     first, last = (None if text is None else parse_moment(text) for text in (start, end))
-    kept, counts = _kept(source, core, first, last, widen)
-    if not len(kept) and len(source.users):
+    timestamp = "r.timestamp"
+    if "published_order" in quirks and source.timed:  # it knows whole seconds alone
+        timestamp = statements.seconds(timestamp, engine.divide, source.ticks, reals)
+    while True:
+        low, high = (None if moment is None else moment * source.ticks for moment in (first, last))
+        engine.table("interactions", statements.interactions(low, high, timestamp))
+        (kept,) = engine.row("SELECT count(*) FROM interactions")
+        counts = {"interactions_outside_window": source_rows - kept}
+        if core > 1:
+            inside = _take_core(engine, kept, core)
+            counts["interactions_outside_core"] = kept - inside
+            kept = inside
+        if "widen_window" not in quirks or first is None:
+            break
+        year = datetime.fromtimestamp(first, UTC).year
+        (n_items,) = engine.row("SELECT count(DISTINCT item) FROM interactions")
+        if n_items >= WIDEN_BELOW or year <= WIDEN_UNTIL:
+            counts["window_start_year"] = year
+            break
+        first = year_before(first)
+    engine.drop("batches")
+    if not kept and source_rows:
         raise DataError(
-            f"{source.where}: no interaction is left of {len(source.users)} "
+            f"{source.where}: no interaction is left of {source_rows} "
             f"({', '.join(f'{name} {value}' for name, value in counts.items())}). Widen start and end, or lower core."
         )
-    return kept, counts
-
-
-def _kept(
-    source: Source, core: int, start: float | None, end: float | None, widen: bool
-) -> tuple[np.ndarray, dict[str, int]]:
-    """Places of the interactions that pass window and core, ascending, and how many were left out."""
-    while True:
-        kept = np.arange(len(source.users))
-        if source.times is not None:
-            kept = np.flatnonzero(in_window(source.times, source.ticks, start, end))
-        counts = {"interactions_outside_window": len(source.users) - len(kept)}
-        if core > 1:
-            inside = k_core(source.users[kept], source.item_index[kept], core)
-            counts["interactions_outside_core"] = len(kept) - len(inside)
-            kept = kept[inside]
-        if not widen or start is None:
-            return kept, counts
-        year = datetime.fromtimestamp(start, UTC).year
-        n_items = len(np.unique(source.item_index[kept]))
-        if n_items >= WIDEN_BELOW or year <= WIDEN_UNTIL:
-            return kept, {**counts, "window_start_year": year}
-        start = year_before(start)
-
-
-def _renumbered_users(source: Source, kept: np.ndarray) -> tuple[np.ndarray, pa.Array]:
-    """Users of the kept interactions, numbered by first appearance among them, and their ids."""
-    users, old = number_by_appearance(source.users[kept])
-    user_ids = source.user_ids.take(pa.array(old))
-    return users, user_ids.combine_chunks() if isinstance(user_ids, pa.ChunkedArray) else user_ids
-
-
-def _counts(
-    items: pd.DataFrame,
-    item_index: np.ndarray,
-    rows: SourceExamples,
-    users: np.ndarray,
-    labels: np.ndarray,
-    max_history: int,
-) -> dict[str, int]:
-    n_users = int(users.max(initial=-1)) + 1
-    targets = rows.by_user[rows.places]
-    train = labels == 0
-    # Places that a training history covers: one more at each begin, one less at each end, summed up.
-    covers = np.bincount(rows.begins[train], minlength=len(item_index) + 1)
-    covers -= np.bincount(rows.ends[train], minlength=len(item_index) + 1)
-    known = np.zeros(len(items), dtype=bool)
-    known[rows.by_user[np.cumsum(covers)[:-1] > 0]] = True
-    known[targets[train]] = True
-    known_user = np.zeros(n_users, dtype=bool)
-    known_user[users[train]] = True
-    counts = {
-        "rows": len(labels),
-        "users": int((np.bincount(users) > 0).sum()),
-        "items": len(items),
-        "items_without_title": int((items["title"] == "").sum()),
-        "items_without_description": int((items["description"] == "").sum()),
-        "items_without_interactions": int((np.bincount(item_index, minlength=len(items)) == 0).sum()),
-        "interactions": len(item_index),
-        "full_histories": int((rows.ends - rows.begins >= max_history).sum()),
-        "truncated_histories": rows.truncated,
-    }
-    for label, name in enumerate(SPLITS[1:], start=1):
-        chosen = labels == label
-        counts[f"{name}_cold_targets"] = int((~known[targets[chosen]]).sum())
-        counts[f"{name}_new_users"] = int((~known_user[users[chosen]]).sum())
     return counts
+
+
+def _take_core(engine: Engine, count: int, k: int) -> int:
+    """Take the k-core of `interactions`, round by round: how many stay.
+
+    Users and items below k are struck out in rounds, both by the counts of the same round, until none is left. The
+    result does not depend on the order: a union of sets in which each has k is such a set too.
+    """
+    while count:
+        engine.table("round", statements.core_round(k))
+        (stays,) = engine.row("SELECT count(*) FROM round")
+        engine.drop("interactions")
+        engine.rename("round", "interactions")
+        if stays == count:
+            break
+        log.info("core of %d: %s of %s interactions stay", k, f"{stays:,}", f"{count:,}")
+        count = stays
+    return count
+
+
+def _number_items(
+    engine: Engine, items: pd.DataFrame, *, only_met: bool, by_user: bool
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """Make `items`; gives those that stay, and how often each was chosen, int64 (N,)."""
+    purchases = np.zeros(len(items), dtype=np.int64)
+    for batch in engine.stream(statements.ITEM_COUNTS):
+        purchases[batch["item"].to_numpy()] = batch["purchases"].to_numpy()
+    if by_user:
+        met = [batch["item"].to_numpy() for batch in engine.stream(statements.MET_ITEMS)]
+        old = np.concatenate([np.zeros(0, np.int32), *met])
+    else:
+        old = np.flatnonzero(purchases) if only_met else np.arange(len(items))
+    if by_user or len(old) < len(items):
+        items = items.iloc[old].reset_index(drop=True)
+    ranks = id_ranks(items["item_id"].tolist())
+    columns = {
+        "item": pa.array(old, pa.int32()),
+        "item_index": pa.array(np.arange(len(old)), pa.int32()),
+        "text_rank": pa.array(ranks["text"]),
+        "number_rank": pa.array(ranks.get("number", np.zeros(len(old))), pa.int32()),
+    }
+    table = pa.table(columns)
+    engine.load("items", table.schema, table.to_batches())
+    return items, purchases[old]
+
+
+def _sequences(
+    engine: Engine,
+    source: InteractionSource,
+    ticks: int,
+    reals: bool,
+    count: int,
+    split: str,
+    ties: str,
+    by_user: bool,
+) -> Sequences:
+    """How sequences are made.
+
+    Dates, and numbers of a source that says its unit, are moments. Numbers of a table may be of any unit: they are
+    taken for what the middle one looks like (`minionerec.data.times.ticks_by_middle`).
+
+    Raises:
+        ConfigError: If something is asked of ties, and the times tell no moments.
+    """
+    known: int | None = ticks if source.timed else None
+    reals = reals and not by_user
+    if known == SECOND and count:
+        uneven = reals and engine.row("SELECT count(*) FROM interactions WHERE timestamp <> floor(timestamp)") != (0,)
+        known = ticks_by_middle(_median(engine, "interactions", "timestamp", count), uneven)
+    time = None if known is None else statements.seconds("timestamp", engine.divide, known, reals)
+    if ties != "keep" and time is None:
+        what = "holds times with fractions that are no dates" if source.timed else "holds no times"
+        raise ConfigError(
+            f"ties is {ties!r}, but {source.where} {what}, so that nobody knows what came at one moment. Set ties to "
+            "'keep', or give dates or seconds since 1970."
+        )
+    return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
+
+
+def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:
+    """Give the items of each tie a random order, drawn by user and position, so that it follows from the seed alone."""
+    chance = np.random.default_rng(seed)
+    schema = pa.schema([("source_row", pa.int64()), ("draw", pa.float64())])
+    drawn = (
+        pa.RecordBatch.from_arrays([batch["source_row"], pa.array(chance.random(len(batch)))], schema=schema)
+        for batch in engine.stream(statements.TIED)
+    )
+    engine.load("draws", schema, drawn)
+    engine.table("shuffled", sequences.shuffled_table())
+    engine.drop("sequences")
+    engine.drop("draws")
+    engine.rename("shuffled", "sequences")
+
+
+def _order(engine: Engine, sequences: Sequences, where: str, most: int) -> Borders:
+    """Make `ordered`; gives where splits begin."""
+    engine.numbered("ordered", *sequences.ordered(), "example")
+    engine.drop("sequences")
+    parts = dict(engine.rows(statements.PARTS))
+    examples = sum(parts.values())
+    if sequences.last_out:
+        starts = [parts.get(0, 0), parts.get(0, 0) + parts.get(1, 0)]
+    else:
+        starts = [examples * tenths // 10 for tenths in (8, 9)]
+        if sequences.together and examples:
+            starts = [_second_begins(engine, start, examples) for start in starts]
+    pairs = pairwise((0, *starts, examples))
+    check_filled({name: end - begin for name, (begin, end) in zip(SPLITS, pairs, strict=True)}, where)
+    valid, test = starts
+    return Borders(valid, test, examples, most, engine.divide)
+
+
+def _second_begins(engine: Engine, example: int, examples: int) -> int:
+    """The first example of the second that an example is of."""
+    (time,) = engine.row(f"SELECT time FROM ordered WHERE example = {example}")
+    (first,) = engine.row(
+        f"SELECT min(example) FROM ordered WHERE time = {statements.whole(time)} AND example < {examples}"
+    )
+    return int(first)
+
+
+def _novelties(engine: Engine, borders: Borders, n_items: int, max_history: int) -> dict[str, int]:
+    """Examples of valid and test whose target or user no training example knows."""
+    known = np.zeros(n_items, dtype=bool)
+    for batch in engine.stream(borders.known(max_history)):
+        known[batch["item_index"].to_numpy()] = True
+    cold = np.zeros(len(SPLITS), dtype=np.int64)
+    for batch in engine.stream(borders.targets):
+        unknown = ~known[batch["item_index"].to_numpy()]
+        np.add.at(cold, batch["split"].to_numpy()[unknown], batch["examples"].to_numpy()[unknown])
+    new = dict(engine.rows(borders.new_users))
+    counts = {}
+    for number, name in enumerate(SPLITS[1:], start=1):
+        counts[f"{name}_cold_targets"] = int(cold[number])
+        counts[f"{name}_new_users"] = int(new.get(number, 0))
+    return counts
+
+
+PARTS = 1024
+"""Parts that the range of a column is cut into when its median is searched."""
+
+
+def _median(engine: Engine, table: str, column: str, count: int) -> float:
+    """The median of a column without gaps, as `numpy.median` gives it, in a handful of scans: nothing is sorted.
+
+    Args:
+        engine: The engine.
+        table: Its table.
+        column: The column.
+        count: Rows of the table, at least 1.
+    """
+    low = _value_of_rank(engine, table, column, (count - 1) // 2)
+    high = low if count % 2 else _value_of_rank(engine, table, column, count // 2)
+    return (low + high) / 2
+
+
+def _value_of_rank(engine: Engine, table: str, column: str, rank: int) -> float:
+    """The number of a rank, from 0, in rising order: the range that holds it is cut and counted until one is left."""
+    number = f"CAST({column} AS DOUBLE)"
+    low, high = engine.row(f"SELECT min({number}), max({number}) FROM {table}")
+    while low < high and (width := (high / 2 - low / 2) / PARTS):  # halves, for their distance may be no double
+        part = f"floor(({number} / 2 - {real(low / 2)}) / {real(width)})"
+        found = engine.rows(
+            f"SELECT {part} AS part, count(*), min({number}), max({number}) FROM {table} "
+            f"WHERE {number} BETWEEN {real(low)} AND {real(high)} GROUP BY part ORDER BY part"
+        )
+        for _, size, low, high in found:  # noqa: B007
+            if rank < size:
+                break
+            rank -= size
+    return float(low)

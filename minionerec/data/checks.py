@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,23 +58,6 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
             if len(history) == limit:
                 full[user, history].add(target)
     return counts
-
-
-def check_global_time(times: Mapping[str, np.ndarray]) -> None:
-    """Check that no training target is later than a validation target, and none of these later than a test target.
-
-    Args:
-        times: Split → times of its targets, (R,), any unit.
-
-    Raises:
-        DataError: Naming the two splits and the two times.
-    """
-    for earlier, later in pairwise(SPLITS):
-        if len(times[earlier]) and len(times[later]) and times[earlier].max() > times[later].min():
-            raise DataError(
-                f"the split leaks: the latest {earlier} target has time {times[earlier].max()}, after the earliest "
-                f"{later} target at {times[later].min()}. Split again by time."
-            )
 
 
 def check_filled(sizes: Mapping[str, int], where: str) -> None:

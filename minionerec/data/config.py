@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
-from minionerec.data.engines.sizes import parse_size
+from minionerec.data.engines.engine import parse_size
 from minionerec.data.files import check_file
 from minionerec.data.names import (
     AMAZON,
@@ -113,23 +113,22 @@ class PrepareConfig(StageConfig):
         known=tuple(QUIRKS),
     )
     engine: str = setting(
-        "memory",
-        "what does the work: 'memory' (this process, about 300 bytes an interaction), 'duckdb' (here, what memory does "
-        "not hold on disk; extra duckdb) or 'spark' (two threads here, or what spark-submit says; extra spark); the "
-        "corpus is the same",
+        "duckdb",
+        "engine that does the work: 'duckdb' (this process) or 'spark' (two threads here, or what spark-submit says; "
+        "extra spark); the corpus is the same",
         known=ENGINES,
         decides=False,
     )
     engine_memory: str | None = setting(
         None,
-        "duckdb, spark: most memory of the engine, such as 4GB, beside this process, which holds the items; by default "
-        "half of the machine's",
+        "most memory of the engine, such as 4GB, beside this process, which holds the items; by default half of the "
+        "machine's",
         decides=False,
     )
     engine_folder: str | None = setting(
         None,
-        "duckdb, spark: folder for what memory does not hold, some 150 bytes an interaction; on a cluster one that all "
-        "its machines see; by default that of the output",
+        "folder for what memory does not hold, some 150 bytes an interaction; on a cluster one that all its machines "
+        "see; by default that of the output",
         decides=False,
         path=True,
     )
@@ -160,29 +159,6 @@ class PrepareConfig(StageConfig):
             raise ConfigError(f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none.")
         if self.source == "published":
             self._check_published()
-        self._check_engine()
-
-    def _check_engine(self) -> None:
-        """Check that nothing is asked of an engine that it does not do, and nothing of one that is not there."""
-        if self.engine == "memory":
-            for name in ("engine_memory", "engine_folder"):
-                if value := getattr(self, name):
-                    raise ConfigError(
-                        f"{name} is {value!r}, but engine is 'memory', which does not read it. Set engine to 'duckdb' "
-                        f"or 'spark', or leave {name} out."
-                    )
-            return
-        refused = {
-            "source": ("published", self.source == "published", "which comes as rows"),
-            "layout": (self.layout, self.layout is not None, "which is written from memory"),
-            "quirks": (self.quirks, "published_order" in self.quirks, "of which 'published_order' needs memory"),
-        }
-        for name, (value, wrong, why) in refused.items():
-            if wrong:
-                raise ConfigError(
-                    f"engine is {self.engine!r}, but {name} is {value!r}, {why}. Set engine to 'memory', or change "
-                    f"{name}."
-                )
         if self.engine_memory is not None:
             parse_size(self.engine_memory)
 

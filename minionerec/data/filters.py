@@ -31,26 +31,6 @@ def year_before(seconds: float) -> float:
     return moment.replace(year=moment.year - 1, day=day).timestamp()
 
 
-def in_window(times: np.ndarray, ticks: int, start: float | None, end: float | None) -> np.ndarray:
-    """Which times lie in a window, both of its ends included.
-
-    Args:
-        times: int64 or float64 (M,), in ticks since 1970.
-        ticks: Ticks in a second.
-        start: First moment, in seconds since 1970; open if None.
-        end: Last moment; open if None.
-
-    Returns:
-        bool (M,).
-    """
-    inside = np.ones(len(times), dtype=bool)
-    if start is not None:
-        inside &= times >= start * ticks
-    if end is not None:
-        inside &= times <= end * ticks
-    return inside
-
-
 def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:
     """The largest set of interactions in which every user and every item has at least k of them.
 

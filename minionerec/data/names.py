@@ -13,8 +13,8 @@ SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
 """Known ways to split → the name that result tables show."""
 
-ENGINES = ("memory", "duckdb", "spark")
-"""What may prepare a corpus: this process, or one of `minionerec.data.engines`."""
+ENGINES = ("duckdb", "spark")
+"""What may prepare a corpus: one of `minionerec.data.engines`."""
 
 TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
 """What may become of items that a user chose at one moment → what the split's name says of it."""

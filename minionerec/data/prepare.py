@@ -1,27 +1,22 @@
 """The stage that turns a source into a corpus artefact."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.log import get_logger
-from minionerec.core.stage import Stage
+from minionerec.core.stage import Stage, Work
 from minionerec.data.audit import OrderAudit, audit_rows
-from minionerec.data.build import BuiltCorpus, build_corpus
+from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.engines.build import EngineCorpus, build_with
-from minionerec.data.engines.choose import started
-from minionerec.data.engines.engine import Engine
-from minionerec.data.engines.handing import hand_over_source
-from minionerec.data.engines.reading import read_tables_with
+from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
-from minionerec.data.source import BadRows, Source
+from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
 from minionerec.data.sources.movielens import read_movielens
 from minionerec.data.sources.recbole import read_recbole
@@ -61,18 +56,8 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
     stage = Stage(config)
     if _layout_stands(stage, config) and (manifest := stage.current()) is not None:
         return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
-    corpus: Corpus | BuiltCorpus | EngineCorpus
-    with stage.work() as work, ExitStack() as held:
-        if config.source == "published":
-            corpus, audit = _take_published(config, stage.inputs)
-        elif config.engine != "memory":
-            parent = Path(config.engine_folder) if config.engine_folder else stage.output.parent
-            engine = held.enter_context(started(config.engine, config.engine_memory, parent))
-            corpus, audit = _build_with(engine, config, stage.inputs)
-        else:
-            corpus, audit = _build(config, stage.inputs)
-        with work.finish(seed=config.seed if config.ties == "shuffle" else None, counts=corpus.all_counts()) as place:
-            corpus.write(place)
+    with stage.work() as work:
+        audit = (_take_published if config.source == "published" else _build)(config, stage, work)
     counts = read_manifest(stage.output, "corpus")["counts"]
     _say(stage.output, counts, audit)
     return PrepareResult(stage.output, counts, up_to_date=False)
@@ -112,8 +97,9 @@ def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
         )
 
 
-def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[Corpus, OrderAudit]:
-    """The published data as they are, and their audit; the layout is written anew where that is asked for."""
+def _take_published(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
+    """Write the published data as they are; gives their audit."""
+    inputs = stage.inputs
     corpus = read_published_files(inputs)
     if config.times_by_order:
         corpus = with_times_by_order(corpus)
@@ -124,21 +110,42 @@ def _take_published(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[
         write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
     audit = audit_rows(corpus, SPLITS, times or None)
-    return replace(corpus, counts={**corpus.counts, "order": audit.counts()}), audit
+    with work.finish(seed=None, counts={**corpus.all_counts(), "order": audit.counts()}) as path:
+        corpus.write(path)
+    return audit
 
 
-def _build(config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[BuiltCorpus, OrderAudit]:
-    """Any other source, filtered and split, and its audit; the published layout is written where that is asked for."""
-    bad = BadRows(config.max_bad_rows)
-    built = build_corpus(read_source(config, inputs, bad), **_choices(config))
-    if config.layout is not None:
-        numbers = {user: number for number, user in enumerate(built.user_ids.to_pylist())}
+def _build(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
+    """Write the corpus of any other source, and the published layout where that is asked for; gives its audit."""
+    bad, inputs = BadRows(config.max_bad_rows), stage.inputs
+    folder = Path(config.engine_folder) if config.engine_folder else stage.output.parent
+    with started(config.engine, config.engine_memory, folder) as engine:
+        built = build_corpus(
+            engine,
+            read_source(config, inputs, bad),
+            split=config.split,
+            max_history=config.max_history,
+            core=config.core,
+            start=config.start,
+            end=config.end,
+            quirks=config.quirks,
+            ties=config.ties,
+            max_eval_rows=config.max_eval_rows,
+            seed=config.seed,
+        )
+        numbers = None if config.layout is None else built.user_numbers()
+        counts = {**built.counts, **bad.counts()}
+        seed = config.seed if config.ties == "shuffle" else None
+        with work.finish(seed=seed, counts=replace(built, counts=counts).all_counts()) as path:
+            built.write(path)
+    if config.layout is not None and numbers is not None:
         sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
-        write_layout(config.layout, config.layout_name, built.corpus(), numbers, item_records(built.items), sids)
-    return replace(built, counts={**built.counts, **bad.counts()}), built.audit
+        corpus, records = Corpus.load(stage.output), item_records(built.items)
+        write_layout(config.layout, config.layout_name, corpus, numbers, records, sids)
+    return built.audit
 
 
-def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:
+def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> InteractionSource:
     """What the settings name, as its reader finds it; every source but the published layout, which comes split.
 
     Args:
@@ -152,25 +159,7 @@ def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows)
     return READERS[config.source](config, inputs, bad)
 
 
-def _build_with(engine: Engine, config: PrepareConfig, inputs: Mapping[str, Path]) -> tuple[EngineCorpus, OrderAudit]:
-    """The same by an engine; sources of other forms than tables are read into memory and handed over."""
-    bad = BadRows(config.max_bad_rows)
-    if config.source in ("demo", "tables"):
-        columns: dict[str, Any] = _columns(config) if config.source == "tables" else {}
-        raw = read_tables_with(engine, _visits(config, inputs), inputs["items"], bad, **columns)
-    else:
-        raw = hand_over_source(engine, read_source(config, inputs, bad))
-    built = build_with(engine, raw, **_choices(config))
-    return replace(built, counts={**built.counts, **bad.counts()}), built.audit
-
-
-def _choices(config: PrepareConfig) -> dict[str, Any]:
-    """What is asked of `build_corpus` and of `build_with`."""
-    names = ("split", "max_history", "core", "start", "end", "quirks", "ties", "max_eval_rows", "seed")
-    return {name: getattr(config, name) for name in names}
-
-
-def _visits(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
+def _interactions(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
     """The files of interactions: one, or those of a folder."""
     if "interactions" in inputs:
         return TableFiles.at(inputs["interactions"])
@@ -178,7 +167,7 @@ def _visits(config: PrepareConfig, inputs: Mapping[str, Path]) -> TableFiles:
     return TableFiles.of_parts(str(config.interactions), files)
 
 
-def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> Source:
+def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> InteractionSource:
     return read_amazon(
         config.source,
         inputs["interactions"],
@@ -190,7 +179,7 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
     )
 
 
-def _columns(config: PrepareConfig) -> dict[str, str]:
+def _columns(config: PrepareConfig) -> dict[str, Any]:
     return {
         "item_column": config.item_column,
         "title_column": config.title_column,
@@ -200,10 +189,10 @@ def _columns(config: PrepareConfig) -> dict[str, str]:
     }
 
 
-READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], Source]] = {
+READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
     "tables": lambda config, inputs, bad: read_tables(
-        _visits(config, inputs), inputs["items"], bad, **_columns(config)
+        _interactions(config, inputs), inputs["items"], bad, **_columns(config)
     ),
     **dict.fromkeys(AMAZON, _amazon),
     "movielens": lambda config, inputs, bad: read_movielens(inputs["interactions"], inputs["items"], bad),

@@ -1,8 +1,10 @@
-"""What every reader of raw data gives: items and interactions as arrays, and the count of rows that it refused."""
+"""The result of every reader of raw data: items and interactions, and the count of rows that it refused."""
 
 import os
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,18 +17,78 @@ from minionerec.data.files import read_text
 log = get_logger(__name__)
 
 
+BATCH = 1 << 20
+"""Interactions of a batch at most."""
+
+
 @dataclass(frozen=True)
-class Source:
-    """Items and interactions as a reader found them, before any filter.
+class Batch:
+    """Some interactions, in the order of their source.
 
     Attributes:
-        items: Columns `item_id` (str, unique), `title`, `description` ("" where there is none); row i is item index i.
+        user_ids: B texts, the user of each.
+        item_index: int32 (B,), rows of the item table; -1 marks interactions that are left out.
+        times: int64 or float64 (B,), in ticks; None where there are none.
+        units: int8 (B,), the unit that each time looks like (`minionerec.data.units.unit_numbers`); None where the
+            source says its unit.
+    """
+
+    user_ids: pa.Array
+    item_index: np.ndarray
+    times: np.ndarray | None
+    units: np.ndarray | None = None
+
+
+class InteractionSource(Protocol):
+    """Items and interactions as a reader found them, before any filter, in batches that are read once.
+
+    `ticks`, `counts` and `left_out` are known when all batches were read.
+    """
+
+    @property
+    def items(self) -> pd.DataFrame:
+        """Columns `item_id` (str, unique), `title`, `description` ("" where there is none); row i is item index i."""
+
+    @property
+    def where(self) -> str:
+        """The name of the interactions in messages, e.g. the file's path."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether there are times; else the file's order is all that is known."""
+
+    @property
+    def ticks(self) -> int:
+        """Ticks of times in a second (1 for seconds since 1970, 10**9 for nanoseconds)."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Numbers for the manifest."""
+
+    @property
+    def left_out(self) -> Collection[int]:
+        """Units whose interactions are left out."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The interactions, in the order of the file.
+
+        Raises:
+            DataError: Naming the first row that cannot be used, as far as bad rows are not allowed.
+        """
+
+
+@dataclass(frozen=True)
+class Source:
+    """Items and interactions that a reader holds in memory.
+
+    Attributes:
+        items: See `InteractionSource`.
         users: int32 (M,), user number of each interaction, in the order of the file.
         item_index: int32 (M,), item index of each interaction.
         times: int64 or float64 (M,), in ticks; None where the file's order is all that is known.
         user_ids: U strings; user number u is `user_ids[u]`.
-        where: What to call the interactions in messages, e.g. the file's path.
-        ticks: Ticks of `times` in a second (1 for seconds since 1970, 10**9 for nanoseconds).
+        where: See `InteractionSource`.
+        ticks: Ticks of `times` in a second.
         counts: Numbers for the manifest.
     """
 
@@ -38,6 +100,24 @@ class Source:
     where: str
     ticks: int = 1
     counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def timed(self) -> bool:
+        """Whether there are times."""
+        return self.times is not None
+
+    @property
+    def left_out(self) -> Collection[int]:
+        """None of the units."""
+        return ()
+
+    def batches(self) -> Iterator[Batch]:
+        """See `InteractionSource`."""
+        for start in range(0, len(self.users), BATCH):
+            some = slice(start, start + BATCH)
+            users = self.user_ids.take(pa.array(self.users[some]))
+            users = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
+            yield Batch(users, self.item_index[some], None if self.times is None else self.times[some])
 
 
 class BadRows:

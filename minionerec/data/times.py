@@ -13,7 +13,7 @@ import numpy as np
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.data.files import read_text
-from minionerec.data.units import SECOND, UNITS, unit_numbers
+from minionerec.data.units import UNITS, unit_numbers
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
@@ -144,39 +144,11 @@ def _whole(text: str, place: str, column: str) -> int:
     return number
 
 
-def whole_seconds(times: np.ndarray, ticks: int) -> np.ndarray | None:
-    """Times of a source in whole seconds since 1970, rounded down, as rows of a corpus keep them.
-
-    Dates, and numbers of a source that says its unit, are moments. Numbers of a table may be of any unit: they are
-    taken for what the middle one looks like (`minionerec.data.units.unit_numbers`). Numbers too small to tell, which
-    may be days or a mere order, stay as they are where all are whole: then the later is the greater and the same moment
-    the same number, and only distances mean nothing. With fractions they tell no moment.
-
-    Args:
-        times: int64 or float64 (M,), in ticks.
-        ticks: Ticks in a second, 1 for plain numbers.
-
-    Returns:
-        int64 (M,), never `NO_TIME`; None where the numbers tell no moment.
-
-    Example:
-        >>> whole_seconds(np.array([1_500_000_000_000, 1_500_000_000_999]), 1).tolist()
-        [1500000000, 1500000000]
-        >>> whole_seconds(np.array([0.5, 0.75]), 1) is None
-        True
-    """
-    if ticks == SECOND and len(times):
-        uneven = times.dtype.kind == "f" and bool((times != np.floor(times)).any())
-        found = ticks_by_middle(float(np.median(times)), uneven)
-        if found is None:
-            return None
-        ticks = found
-    seconds: np.ndarray = np.maximum(np.floor_divide(times, ticks).astype(np.int64), NO_TIME + 1)
-    return seconds
-
-
 def ticks_by_middle(middle: float, uneven: bool) -> int | None:
     """Ticks in a second of plain numbers, by what the middle one looks like; None where they tell no moment.
+
+    Numbers too small to tell, which may be days or a mere order, stay as they are where all are whole: then the later
+    is the greater and the same moment the same number, and only distances mean nothing. With fractions they tell none.
 
     Args:
         middle: The median.

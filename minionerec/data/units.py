@@ -119,23 +119,17 @@ def has_form(times: np.ndarray, form: str) -> np.ndarray:
     return found
 
 
-def check_unit(times: np.ndarray, ticks: int, where: str) -> None:
+def check_middle(middle: float, ticks: int, where: str) -> None:
     """Check, before a window is laid over times, that they can be of the unit that they are taken for.
 
     Args:
-        times: int64 or float64 (M,), in ticks since 1970.
+        middle: The median of the times, in ticks since 1970.
         ticks: Ticks in a second.
-        where: What to call them in messages.
+        where: The name of the interactions in messages.
 
     Raises:
-        DataError: If the middle one lies before 1971 or behind 2100, and would not in another unit, which is named.
+        DataError: If it lies before 1971 or after 2100, and would not in another unit, which is named.
     """
-    if len(times):
-        check_middle(float(np.median(times)), ticks, where)
-
-
-def check_middle(middle: float, ticks: int, where: str) -> None:
-    """The same of the middle time alone."""
     seconds = middle / ticks
     if 365 * 86_400 <= seconds <= _LATEST or (ticks == NANOSECOND and abs(seconds) <= 2.0**33):
         return

@@ -189,7 +189,7 @@ def read_comparisons(
     counts["one_class_users"] = int(pd.Series(y).groupby(user[row]).mean().isin([0.0, 1.0]).sum())
     time = None
     if TIME in table:
-        time = read_times(table[TIME], path, lambda at: f"{path}, row {at + 1}", BadRows())[0].astype(np.float64)[row]
+        time = read_times(table[TIME], lambda at: f"{path}, row {at + 1}", BadRows())[0].astype(np.float64)[row]
     return Comparisons(
         features=matrix,
         items=items,

@@ -38,7 +38,7 @@ from minionerec.reports.reference import (
 )
 from minionerec.reports.report import results_json
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
-from minionerec.reports.sections import NOT_COMPARABLE, PENDING, Row
+from minionerec.reports.sections import PENDING, Row
 from minionerec.reports.trainings import (
     NOT_RECORDED,
     TITLES,
@@ -293,7 +293,7 @@ class DataSetLog:
             return None
         blocks = [*part.blocks]
         if not any(isinstance(block, Table) and block.caption.startswith("Discrepancy") for block in blocks):
-            blocks.append(Paragraph(f"No figure is set beside a published one; {NOT_COMPARABLE} where it is told so."))
+            blocks.append(Paragraph("No figure of these stages can be set beside a published one."))
         for name, row in self.beside:
             lines: list[Row] = [
                 [line.name, shown_setting(line.theirs), shown_setting(line.ours), "differs" if line.differs else ""]

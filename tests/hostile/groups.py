@@ -12,10 +12,10 @@ from random import Random
 import numpy as np
 import pandas as pd
 from hostile import harmless, mutate
+from support.builder import build, in_memory
 
 from minionerec.core.settings import description, parse_settings
 from minionerec.core.stages import STAGES
-from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.prepare import READERS
@@ -125,8 +125,8 @@ def _prepare(source: str, folder: Path, allowed: int) -> _Read:
     split = "leave_last_out" if source == "user_items" else "global_time"
     config = PrepareConfig(source=source, max_bad_rows=allowed, split=split, **files)
     bad = BadRows(allowed)
-    found = READERS[source](config, config.inputs(), bad)
-    built = build_corpus(found, split=split)
+    found = in_memory(READERS[source](config, config.inputs(), bad))
+    built = build(found, split=split)
     hashed = hashlib.sha256(found.items.to_json().encode("utf-8", "surrogatepass"))
     hashed.update(repr(found.user_ids.to_pylist()).encode("utf-8", "surrogatepass"))
     for array in (found.users, found.item_index, [] if found.times is None else found.times / found.ticks):
@@ -215,9 +215,9 @@ def _make_published(folder: Path) -> None:
         items=str(folder / "items.csv"),
         output=str(folder / "corpus"),
     )
-    built = build_corpus(READERS["tables"](config, config.inputs(), BadRows()))
+    built = build(READERS["tables"](config, config.inputs(), BadRows()))
     corpus = built.corpus()
-    numbers = {user: number for number, user in enumerate(built.user_ids.to_pylist())}
+    numbers = {f"u{user}": user for user in range(N_USERS)}
     sids = [f"<a_{item}><b_0><c_1>" for item in range(N_ITEMS)]
     write_layout(folder / "Amazon", "Toys", corpus, numbers, item_records(corpus.items), sids)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from hostile.groups import MANY, Group, holds
+from support.builder import read_tables, seconds_of
 from support.loopback import bomb, head, loopback, of_file
 from support.small_shop import bytes_of, make_shop, stage, write_shop
 
@@ -20,9 +21,7 @@ from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.remote import fetched, look_again
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.times import FEWEST
-from minionerec.data.times import whole_seconds
 
 # Units of times
 
@@ -88,7 +87,7 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         few = len(np.unique(found.times)) < FEWEST
         ordered = few or bool((np.diff(found.times[np.argsort(rows)]) >= 0).all())
         holds(ordered, f"{first} and {other}: another order")
-    seconds = whole_seconds(found.times, found.ticks)
+    seconds = seconds_of(found.times, found.ticks)
     if seconds is not None and seconds.max() >= 10**8 and len(np.unique(found.times)) >= FEWEST:
         true = np.array([int(moments[row].timestamp()) for row in rows])
         coarse = 86_400 if {first, other} & set(DATES) else 2

@@ -14,18 +14,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.builder import build, read_movielens, read_recbole, read_tables
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
-from minionerec.data.sources.movielens import read_movielens
-from minionerec.data.sources.recbole import read_recbole
 from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
-from minionerec.data.sources.tables import read_tables
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
@@ -53,7 +50,7 @@ def tables(folder, visits, items=ITEMS, allowed=0, **options):
     content = visits if isinstance(visits, bytes) else HEADER + "\n".join(visits) + "\n"
     items = items if isinstance(items, Path) else put(folder, "items.csv", items)
     source = read_tables(put(folder, "visits.csv", content), items, bad)
-    built = build_corpus(source, **options)
+    built = build(source, **options)
     return len(source.users), bad.counts()["bad_rows"], source.times, built
 
 

@@ -124,7 +124,7 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
 )
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=message):
-        PrepareConfig(**settings)
+        PrepareConfig(**{"source": "demo", "output": "x", **settings})
 
 
 def test_filters_and_bad_rows_are_counted(tmp_path, tables):

@@ -1,4 +1,4 @@
-"""The settings `engine` of prepare-data: the same artefact, whichever engine makes it."""
+"""The settings `engine` of prepare-data, and folders of files."""
 
 import re
 import sys
@@ -20,16 +20,11 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.engines.spark import submitted
 from minionerec.data.prepare import run_prepare
 
-ENGINES = [
-    "duckdb",
-    pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.skipif(bool(no_spark()), reason=str(no_spark()))]),
-]
+spark = pytest.mark.skipif(bool(no_spark()), reason=str(no_spark()))
 
 
-def prepared(folder, engine="memory", **settings):
+def prepared(folder, engine="duckdb", **settings):
     """The files and the counts of a corpus, and the seed of its manifest."""
-    if engine == "duckdb":
-        pytest.importorskip("duckdb")
     output = folder / engine
     result = run_prepare(PrepareConfig(**settings, engine=engine, output=str(output)))
     files = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*.parquet")}
@@ -48,89 +43,67 @@ def tables(tmp_path):
     return {"source": "tables", "interactions": str(tmp_path / "bought.csv"), "items": items, "max_bad_rows": 2}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_demo_shop(tmp_path, engine):
-    assert prepared(tmp_path, engine) == prepared(tmp_path)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_tables_with_every_filter(tmp_path, tables, engine):
+@pytest.mark.slow
+@spark
+@pytest.mark.parametrize("form", ["demo", "csv", "parquet", "lines"])
+def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
     chosen = {"core": 4, "start": "2024-02", "end": "2024-11-30", "ties": "shuffle", "max_eval_rows": 300, "seed": 9}
-    found = prepared(tmp_path, engine, **tables, **chosen)
-    assert found == prepared(tmp_path, **tables, **chosen)
-    assert found[1]["bad_rows"] == 2 and found[1]["interactions_outside_core"] and found[2] == 9
+    if form == "parquet":
+        table = pd.read_csv(tables["interactions"], keep_default_na=False)
+        table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")
+        table.to_parquet(tmp_path / "bought.parquet", index=False)
+        tables["interactions"] = str(tmp_path / "bought.parquet")
+    settings = {"demo": {"source": "demo"}, "lines": _lines(tmp_path)}.get(form, {**tables, **chosen})
+    found = prepared(tmp_path, "spark", **settings)
+    assert found == prepared(tmp_path, **settings)
+    if form == "csv":
+        assert found[1]["bad_rows"] == 2 and found[1]["interactions_outside_core"] and found[2] == 9
+    assert run_prepare(PrepareConfig(**settings, output=str(tmp_path / "spark"))).up_to_date  # it decides nothing
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_parquet_is_read_by_the_engine(tmp_path, tables, engine):
-    table = pd.read_csv(tables["interactions"], keep_default_na=False)
-    table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")
-    table.to_parquet(tmp_path / "bought.parquet", index=False)
-    tables["interactions"] = str(tmp_path / "bought.parquet")
-    assert prepared(tmp_path, engine, **tables) == prepared(tmp_path, **tables)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_lines_of_users_have_no_times(tmp_path, engine):
-    lines = tmp_path / "lines.txt"
+def _lines(folder):
+    lines = folder / "lines.txt"
     lines.write_text(
         "".join(f"u{user * 37 % 50} {' '.join(f'i{(user + k) % 9}' for k in range(5))}\n" for user in range(50))
     )
-    settings = {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
-    assert prepared(tmp_path, engine, **settings) == prepared(tmp_path, **settings)
-
-
-def test_an_engine_decides_nothing(tmp_path):
-    pytest.importorskip("duckdb")
-    run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="duckdb"))
-    assert run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"))).up_to_date
+    return {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
 
 
 def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tables):
-    pytest.importorskip("duckdb")
     (tmp_path / "spill").mkdir()
     given = {"engine_memory": "300MB", "engine_folder": str(tmp_path / "spill")}
-    assert prepared(tmp_path, "duckdb", **tables, **given) == prepared(tmp_path, **tables)
-    assert not list((tmp_path / "spill").iterdir())
+    found = prepared(tmp_path, **tables, **given)
+    assert found[1]["bad_rows"] == 2 and not list((tmp_path / "spill").iterdir())
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file: engine 'duckdb' cannot keep its tables there"):
-        prepared(tmp_path, "duckdb", **tables, split="leave_last_out", engine_folder=str(tmp_path / "file"))
+        prepared(tmp_path, **tables, split="leave_last_out", engine_folder=str(tmp_path / "file"))
 
 
 def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
-    pytest.importorskip("duckdb")
     with pytest.raises(DataError, match=r"bought\.csv, line 17286, column 'item_id'.*max_bad_rows is 1|line 17285"):
-        prepared(tmp_path, "duckdb", **{**tables, "max_bad_rows": 1})
+        prepared(tmp_path, **{**tables, "max_bad_rows": 1})
     assert not [path for path in tmp_path.iterdir() if "engine" in path.name]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine_memory": "4GB"}, "engine_memory is '4GB', but engine is 'memory', which does not read it"),
-        ({"engine_folder": "x"}, "engine_folder is 'x', but engine is 'memory', which does not read it"),
-        ({"engine": "duckdb", "engine_memory": "4 apples"}, "must be a size in bytes such as 4GB or 512MiB"),
-        ({"engine": "duckdb", "engine_memory": "-4GB"}, "must be a size in bytes"),
+        ({"engine": "memory"}, "unknown engine 'memory'; known: duckdb, spark."),
+        ({"engine_memory": "4 apples"}, "must be a size in bytes such as 4GB or 512MiB"),
+        ({"engine_memory": "-4GB"}, "must be a size in bytes"),
         ({"engine": "spark", "engine_memory": "4MB"}, "engine_memory is '4MB'; it must be at least 256MiB"),
-        ({"engine": "duckdb", "layout": "x"}, "engine is 'duckdb', but layout is 'x', which is written from memory"),
-        ({"engine": "duckdb", "quirks": ["published_order"]}, "'published_order' needs memory. Set engine to 'memory'"),
-        (
-            {"engine": "spark", "source": "published", "category": "Pots"},
-            "engine is 'spark', but source is 'published', which comes as rows",
-        ),
     ],
 )
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        PrepareConfig(**settings)
+        PrepareConfig(source="demo", output="x", **settings)
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_an_engine_that_is_not_there_is_said(tmp_path, engine, monkeypatch):
-    for name in ("duckdb", "pyspark", "pyspark.sql"):
+def test_an_engine_that_is_not_there_is_said(tmp_path, monkeypatch):
+    for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = command(ROOT, "prepare-data", "--source", "demo", "--engine", engine, "--output", str(tmp_path / "out"))
-    assert f"is not installed. Install it: pip install 'minionerec[{engine}]'" in done.said
+    done = command(ROOT, "prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out"))
+    assert "is not installed. Install it: pip install 'minionerec[spark]'" in done.said
 
 
 def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
@@ -156,13 +129,12 @@ def folder_of_visits(tables, place, kind="parquet", parts=3):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-@pytest.mark.parametrize("engine", ["memory", *ENGINES])
-def test_a_folder_of_files_gives_what_the_file_gives(tmp_path, tables, engine, kind):
+def test_a_folder_of_files_gives_what_the_file_gives(tmp_path, tables, kind):
     settings = folder_of_visits(tables, tmp_path / "visits", kind)
     wanted = prepared(tmp_path / "one", **tables, ties="shuffle")
-    found = prepared(tmp_path / "many", engine, **settings, ties="shuffle")
+    found = prepared(tmp_path / "many", **settings, ties="shuffle")
     assert found == wanted
-    inputs = read_manifest(tmp_path / "many" / engine)["inputs"]
+    inputs = read_manifest(tmp_path / "many" / "duckdb")["inputs"]
     assert sorted(inputs) == ["interactions 00000", "interactions 00001", "interactions 00002", "items"]
 
 

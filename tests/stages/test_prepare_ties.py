@@ -7,12 +7,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.baskets import rows_by_hand, source_of
+from support.builder import build
 from support.examples import sid_windows
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -55,7 +55,7 @@ def require_equal(rows, others):
 
 
 def test_the_demo_shop_has_no_ties_and_is_the_same_with_every_setting(tmp_path):
-    corpora = {ties: prepared(tmp_path, {}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
+    corpora = {ties: prepared(tmp_path, {"source": "demo"}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
     for corpus in corpora.values():
         assert corpus.counts["order"]["ties"] == 0 and corpus.counts["order"]["pairs"] == 15_083
         for split in SPLITS:
@@ -160,7 +160,7 @@ def test_the_published_rows_have_no_ties_to_settle():
 
 def test_the_catalogue_model_trains_on_every_target_once():
     pairs = [(place % 4, place // 12) for place in range(240)]
-    corpus = build_corpus(source_of(pairs), ties="together").corpus()
+    corpus = build(source_of(pairs), ties="together").corpus()
     table = SidTable(
         np.stack(np.unravel_index(np.arange(corpus.n_items), (7, 7, 7)), 1).astype(np.int32),
         corpus.items["item_id"].tolist(),

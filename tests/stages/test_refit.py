@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from support.builder import build
 from support.evaluation import config as eval_config
 from support.examples import user_windows
 from support.kill import Point, stage_in_child
@@ -28,8 +29,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.refit import refitted_behind, require_held_out
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
-from minionerec.data.splits import TEST, TRAIN, VALID, build_rows, global_time_split, leave_last_out_split
+from minionerec.data.source import Source, item_table
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.nn.experts import EXPERTS, FEATURES
@@ -78,17 +78,19 @@ def random_corpus(seed, split, max_history):
     rng = np.random.default_rng(seed)
     users = rng.permutation(np.repeat(np.arange(30), rng.integers(1, 13, 30)))
     items = rng.integers(0, 9, len(users))
-    rows = build_rows(users, items, max_history)
-    owners = users[rows.targets]
-    labels = global_time_split(len(owners)) if split == "global time" else leave_last_out_split(owners)
-    names, targets = np.array([f"u{user}" for user in range(30)], dtype=object), items[rows.targets].astype(np.int32)
-    whole = SplitRows(names, owners.astype(np.int32), rows.by_user, rows.begins, rows.ends, targets)
-    tables = [whole.take(labels == label) for label in (TRAIN, VALID, TEST)]
-    ids = pd.DataFrame({"item_id": [f"i{n}" for n in range(9)], "title": ["t"] * 9, "description": [""] * 9})
-    return Corpus(ids, *tables, split, max_history)
+    source = Source(
+        items=item_table([f"i{n}" for n in range(9)], title=["t"] * 9),
+        users=users.astype(np.int32),
+        item_index=items.astype(np.int32),
+        times=1_500_000_000 + np.arange(len(users)),
+        user_ids=pa.array([f"u{user}" for user in range(30)]),
+        where="made up",
+    )
+    corpus = build(source, split=split, max_history=max_history).corpus()
+    return replace(corpus, **{name: replace(rows, times=None) for name, rows in corpus.splits().items()})
 
 
-@pytest.mark.parametrize("split", ["global time", "leave last out"])
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
 @pytest.mark.parametrize("max_history", [2, 5, 20])
 def test_every_row_is_a_target_once_and_users_stay_whole(split, max_history):
     corpus = random_corpus(max_history, split, max_history)

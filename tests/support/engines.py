@@ -1,4 +1,4 @@
-"""Corpora of engines beside those of memory: nasty tables, and the rows that interactions of an engine stand for."""
+"""Nasty tables and sources, and the engines that can be tested here."""
 
 import importlib.util
 import os
@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from minionerec.data.names import SPLITS
 from minionerec.data.source import Source, item_table
 
 NASTY = [
@@ -56,34 +55,6 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
         where="made up",
         ticks=ticks,
     )
-
-
-def rows_of(corpus, shards=3):
-    """Split → [(user, history, target, time, previous time)] of an `EngineCorpus`, as a corpus on disk says them."""
-    columns = {name: [] for name in ("shard", "person", "item", "moment", "number", "cut")}
-    for batch in corpus.interactions(shards):
-        for name, values in columns.items():
-            values += batch[batch.schema.get_field_index(name)].to_pylist()
-    keys = list(zip(columns["shard"], [person.encode() for person in columns["person"]], strict=True))
-    assert keys == sorted(keys)
-    found = {name: {} for name in SPLITS}
-    begin = 0
-    for place, key in enumerate(keys):
-        if place and keys[place - 1] != key:
-            begin = place
-        if columns["cut"][place] < 0:
-            continue
-        end = place
-        if corpus.counts["ties"] == "together":
-            while end > begin and columns["moment"][end - 1] == columns["moment"][place]:
-                end -= 1
-        history = columns["item"][max(begin, end - corpus.max_history) : end]
-        times = (columns["moment"][place], columns["moment"][end - 1]) if corpus.timed else ()
-        row = (columns["person"][place], history, columns["item"][place], *times)
-        found[SPLITS[columns["cut"][place]]][columns["number"][place]] = row
-    for rows in found.values():
-        assert sorted(rows) == list(range(len(rows)))
-    return {name: [rows[number] for number in range(len(rows))] for name, rows in found.items()}
 
 
 def no_spark():

@@ -135,7 +135,6 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         "tensorboard",
         "peft",
         "search",
-        "duckdb",
         "completion",
         "docs",
         "spark",

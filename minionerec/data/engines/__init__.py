@@ -1,5 +1,5 @@
-"""Engines that prepare a corpus larger than memory: DuckDB in this process, Spark on one machine or many.
+"""Engines that run the builder's statements: DuckDB in this process, Spark on one machine or many.
 
-What is done to interactions is a handful of SQL statements (`minionerec.data.engines.statements`) that both engines
-understand; `minionerec.data.engines.build` runs them in order, and gives what `minionerec.data.build` gives in memory.
+`minionerec.data.build` runs the statements of `minionerec.data.engines.statements` in order; both engines understand
+them, and what they can hold is bounded by disk, not by memory.
 """

@@ -1,24 +1,39 @@
-"""What an engine must be able to do, and the little in which their dialects of SQL differ."""
+"""What an engine must be able to do, and how one is started: in a folder of its own, which goes with it."""
 
-import shutil
+import fcntl
+import re
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from minionerec.core.errors import ConfigError
+from minionerec.core.log import get_logger
+from minionerec.core.machine import memory
 
-DIGITS = 8
-"""Digits of a number in `linked_name`."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = get_logger(__name__)
+
+PREFIX = ".minionerec-engine-"
+"""How the names of the folders of engines begin."""
+LEAST_MEMORY = 256 * 2**20
+"""Bytes below which no engine is started."""
+_LOCK = "in-use"
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SIZE = re.compile(r"(\d{1,15})(\.\d{1,3})? ?([A-Za-z]*)")
 
 
 class Engine(ABC):
-    """Runs statements; what it makes lies in a folder of its own until it is closed.
+    """Runs statements; its tables lie in memory and in a folder of its own until it is closed.
 
     Attributes:
-        name: What settings call it.
-        folder: Where it keeps tables and what memory does not hold.
+        name: Its name in settings.
+        folder: Where it keeps what memory does not hold.
         divide: Its operator for dividing whole numbers, the fraction cut off towards zero.
     """
 
@@ -29,40 +44,24 @@ class Engine(ABC):
         self.folder = folder
 
     @abstractmethod
-    def parquet(self, path: Path) -> str:
-        """A parquet file as what may stand behind FROM."""
-
-    @abstractmethod
-    def parquet_folder(self, folder: Path) -> str:
-        """All parquet files of a folder, with the same columns in any order, as what may stand behind FROM."""
-
-    @abstractmethod
-    def row_number(self) -> str:
-        """The column of `parquet` and `parquet_folder` that counts the rows of a file from 0."""
-
-    @abstractmethod
-    def file_name(self) -> str:
-        """The column of `parquet_folder` that names the file of a row; what stands before the name is of no account."""
-
-    @abstractmethod
-    def identifier(self, name: str) -> str:
-        """A column's name, whatever signs are in it."""
-
-    @abstractmethod
-    def since_1970(self, column: str, unit: str) -> str:
-        """A column of timestamps of parquet as whole numbers since 1970: nanoseconds if "ns", else microseconds."""
-
-    @abstractmethod
     def hexadecimal(self, text: str) -> str:
-        """A text of hexadecimal digits as the whole number that they write."""
+        """The expression of the whole number that a text of hexadecimal digits writes."""
+
+    @abstractmethod
+    def load(self, name: str, schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> None:
+        """Make a table of what this process has, batch by batch; errors of the batches are raised as they are."""
 
     @abstractmethod
     def table(self, name: str, sql: str) -> None:
-        """Make a table of what a query gives; one of that name is replaced."""
+        """Make a table of a query's rows; one of that name is replaced."""
+
+    @abstractmethod
+    def view(self, name: str, sql: str) -> None:
+        """Call a query by a name; one of that name is replaced."""
 
     @abstractmethod
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
-        """Make a table of what a query gives, with one more column: its place, from 0, in an order without ties."""
+        """Make a table of a query's rows with one more column: their number, from 0, in an order without ties."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
@@ -70,55 +69,96 @@ class Engine(ABC):
 
     @abstractmethod
     def rename(self, name: str, new: str) -> None:
-        """Call a table by a new name, which none has."""
+        """Rename a table; no table has the new name."""
 
     @abstractmethod
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All rows of a query that gives few."""
 
     @abstractmethod
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query in parts, in its order, however many they are."""
+    def stream(self, sql: str) -> "Iterator[pa.RecordBatch]":
+        """The rows of a query in batches, in its order, however many they are."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
     def row(self, sql: str) -> tuple[Any, ...]:
         """The only row of a query."""
         (found,) = self.rows(sql)
         return found
 
-    def load(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
-        """Make a table of what this process has, part by part."""
-        path = self.folder / f"{name}.parquet"
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            for batch in batches:
-                writer.write(batch)
-        self.table(name, f"SELECT * FROM {self.parquet(path)}")
-        path.unlink(missing_ok=True)
 
-    def parquet_files(self, paths: Sequence[Path]) -> str:
-        """Parquet files, wherever they lie, as what may stand behind FROM; file n is called `linked_name(n)`."""
-        folder = self.folder / "given"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        for number, path in enumerate(paths):
-            (folder / linked_name(number)).symlink_to(path.resolve())
-        return self.parquet_folder(folder)
+def parse_size(text: str, name: str = "engine_memory") -> int:
+    """Bytes of a size such as "4GB" (powers of ten) or "512MiB" (powers of two).
 
-    def __enter__(self) -> "Engine":
-        return self
+    Raises:
+        ConfigError: If it is none, or less than `LEAST_MEMORY`.
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    Example:
+        >>> parse_size("4GB"), parse_size("512 MiB"), parse_size("1.5gb")
+        (4000000000, 536870912, 1500000000)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(found[3].upper()) if found else None
+    if found is None or unit is None:
+        raise ConfigError(f"{name} is {text!r}; it must be a size in bytes such as 4GB or 512MiB.")
+    size = int(float(found[1] + (found[2] or "")) * unit)
+    if size < LEAST_MEMORY:
+        raise ConfigError(f"{name} is {text!r}; it must be at least {LEAST_MEMORY // 2**20}MiB.")
+    return size
 
 
-def linked_name(number: int) -> str:
-    """The name by which an engine reads file `number` of several."""
-    return f"{number:0{DIGITS}}.parquet"
+def _in_use(folder: Path) -> bool:
+    """Whether a run of this machine holds the folder of an engine."""
+    try:
+        with open(folder / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # none of these folders, or one of an earlier version
+        return False
+    return False
 
 
-def quoted(text: str, sign: str) -> str:
-    """A name or text between signs, those inside doubled, as SQL wants it."""
-    return f"{sign}{text.replace(sign, sign * 2)}{sign}"
+@contextmanager
+def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
+    """An engine with a folder of its own in another, which is removed in the end, whatever happened.
+
+    Args:
+        name: "duckdb" or "spark".
+        size: Most memory that it may take, as text; half of this machine's if None.
+        parent: The folder to make its folder in.
+
+    Raises:
+        ConfigError: If it is not installed, or the folder cannot be made.
+    """
+    from minionerec.data.engines.duck import Duck
+    from minionerec.data.engines.spark import Spark, submitted
+
+    if name == "spark" and submitted() and size is not None:
+        raise ConfigError(
+            f"engine_memory is {size!r}, but spark-submit has started Spark already. Give it --driver-memory instead."
+        )
+    wanted = max((memory() or 2**32) // 2, LEAST_MEMORY) if size is None else parse_size(size)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(f"{parent}: engine {name!r} cannot keep its tables there ({error.strerror}).") from None
+    left = sorted(str(each) for each in parent.glob(f"{PREFIX}*") if each != Path(folder.name) and not _in_use(each))
+    if left:
+        log.warning(
+            "%s: left by runs that were killed, unless another machine works there. Remove them.", ", ".join(left)
+        )
+    with folder as own, open(Path(own) / _LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        engine: Engine
+        if name == "duckdb":
+            engine = Duck(Path(own), wanted)
+        else:
+            engine = Spark(Path(own), None if submitted() else wanted)
+        try:
+            yield engine
+        finally:
+            engine.close()

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
-from minionerec.data.engines.engine import Engine, quoted
+from minionerec.data.engines.engine import Engine
 
 log = get_logger(__name__)
 HERE = "local[2]"
@@ -42,7 +42,7 @@ class Spark(Engine):
     def __init__(self, folder: Path, memory: int | None) -> None:
         super().__init__(folder)
         self._numbers = count()
-        self._places: dict[str, Path] = {}
+        self._paths: dict[str, Path] = {}
         try:
             from pyspark.errors import PySparkException
             from pyspark.sql import SparkSession
@@ -63,40 +63,28 @@ class Spark(Engine):
             builder = builder.config("spark.driver.memory", f"{memory // 2**20}m")
         self._session = builder.getOrCreate()
         self._session.sparkContext.setLogLevel("ERROR")
-        for name, value in _SETTINGS.items():
-            self._session.conf.set(name, value)
-
-    def parquet(self, path: Path) -> str:
-        """See `Engine`."""
-        return f"parquet.{quoted('file://' + _no_glob(path), '`')}"
-
-    def parquet_folder(self, folder: Path) -> str:
-        """See `Engine`."""
-        return self.parquet(folder)
-
-    def file_name(self) -> str:
-        """See `Engine`."""
-        return "_metadata.file_name"
-
-    def row_number(self) -> str:
-        """See `Engine`."""
-        return "_metadata.row_index"
-
-    def identifier(self, name: str) -> str:
-        """See `Engine`."""
-        return quoted(name, "`")
-
-    def since_1970(self, column: str, unit: str) -> str:
-        """See `Engine`."""
-        return column if unit == "ns" else f"unix_micros(CAST({column} AS TIMESTAMP))"
+        self._session.conf.set("spark.sql.caseSensitive", "true")
 
     def hexadecimal(self, text: str) -> str:
         """See `Engine`."""
         return f"CAST(conv({text}, 16, 10) AS BIGINT)"
 
+    def load(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """See `Engine`; Spark reads a file that this process writes."""
+        path = self.folder / f"{name}.parquet"
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write(batch)
+        self.table(name, f"SELECT * FROM parquet.`file://{_no_glob(path).replace('`', '``')}`")
+        path.unlink(missing_ok=True)
+
     def table(self, name: str, sql: str) -> None:
         """See `Engine`."""
         self._keep(name, self._run(sql))
+
+    def view(self, name: str, sql: str) -> None:
+        """See `Engine`."""
+        self._run(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
 
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
         """See `Engine`; each part of the sorted rows is numbered by itself, behind those of the parts before it."""
@@ -111,20 +99,19 @@ class Spark(Engine):
             starts.append(f"WHEN {part} THEN {before - (part << 33)}")
             before += size
         shift = f"CASE shiftright(drawn, 33) {' '.join(starts)} END" if starts else "0"
-        others = [quoted(one, "`") for one in sorted_rows.columns]
-        self.table(name, f"SELECT {', '.join(others)}, drawn + {shift} AS {column} FROM {drawn}")
+        self.table(name, f"SELECT {', '.join(sorted_rows.columns)}, drawn + {shift} AS {column} FROM {drawn}")
         self.drop(drawn)
 
     def drop(self, name: str) -> None:
         """See `Engine`."""
         self._session.catalog.dropTempView(name)
-        if (place := self._places.pop(name, None)) is not None:
-            shutil.rmtree(place, ignore_errors=True)
+        if (path := self._paths.pop(name, None)) is not None:
+            shutil.rmtree(path, ignore_errors=True)
 
     def rename(self, name: str, new: str) -> None:
         """See `Engine`."""
         self._session.table(name).createOrReplaceTempView(new)
-        self._places[new] = self._places.pop(name)
+        self._paths[new] = self._paths.pop(name)
         self._session.catalog.dropTempView(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -133,31 +120,31 @@ class Spark(Engine):
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         """See `Engine`; Spark writes the rows, whose files are in order, and this process reads them."""
-        place = self._write(self._run(sql))
-        for path in sorted(place.glob("part-*.parquet")):
+        folder = self._write(self._run(sql))
+        for path in sorted(folder.glob("part-*.parquet")):
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches(BATCH)
             path.unlink()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """See `Engine`; the session is left to a process that had it before."""
-        for name in list(self._places):
+        for name in list(self._paths):
             self.drop(name)
         if not submitted():
             self._session.stop()
 
     def _keep(self, name: str, frame: Any) -> None:
-        place = self._write(frame)
+        path = self._write(frame)
         self.drop(name)
-        self._places[name] = place
-        kept = self._did(lambda: self._session.read.schema(frame.schema).parquet(f"file://{_no_glob(place)}"))
+        self._paths[name] = path
+        kept = self._did(lambda: self._session.read.schema(frame.schema).parquet(f"file://{_no_glob(path)}"))
         kept.createOrReplaceTempView(name)
 
     def _write(self, frame: Any) -> Path:
-        place = self.folder / f"table{next(self._numbers)}"
-        self._did(lambda: frame.write.parquet(f"file://{place.resolve()}", compression="zstd"))
-        return place
+        path = self.folder / f"table{next(self._numbers)}"
+        self._did(lambda: frame.write.parquet(f"file://{path.resolve()}", compression="zstd"))
+        return path
 
     def _run(self, sql: str) -> Any:
         return self._did(lambda: self._session.sql(sql))
@@ -172,14 +159,6 @@ class Spark(Engine):
             raise DataError(
                 f"Spark cannot go on ({said}). Give it more memory, or an engine_folder with room."
             ) from None
-
-
-_SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-}
 
 
 def _no_glob(path: Path) -> str:

@@ -1,27 +1,28 @@
-"""The statements that turn interactions into a corpus, in the words that DuckDB and Spark share.
+"""The statements that turn interactions into a corpus, in the SQL that DuckDB and Spark share.
 
 Tables, in the order in which they are made:
 
-- `raw`: what a source says, cleaned. `place` (its order), `person` (the user's id), `item` (row of the item table),
-  `stamp` (time in ticks; 0 where there is none).
-- `people`: `person`, and `who`, the place of the user's first interaction, which stands for the user from then on.
-- `visits`: `place`, `who`, `item`, `stamp` of the interactions that pass the window and the core.
-- `goods`: `item` → `number`, the item index of the corpus, and the ranks of its id, `word` as text, `digits` as number.
-- `walked`: a user's interactions numbered by `spot`, from 0, oldest first; `step` is the spot at which the step begins
-  that the interaction belongs to: its own, or with ties together the first of its moment. Above 0 it is a row's target.
-- `lined`: the same numbered in the order of rows, `line`; what is nobody's target comes last.
+- `raw`: the interactions of a source that can be used. `source_row` (its index in the source's order), `user_id`,
+  `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none).
+- `users`: `user_id`, and `user_key`, the source row of the user's first interaction, which identifies the user.
+- `interactions`: `source_row`, `user_key`, `item`, `timestamp` of those that pass the window and the core.
+- `items`: `item` → `item_index` of the corpus, and the ranks of its id, `text_rank` as text, `number_rank` as number.
+- `sequences`: a user's interactions, oldest first, numbered by `position` from 0; `step` is the position at which the
+  step begins that the interaction belongs to: its own, or with ties together the first of its second. An interaction
+  whose step is above 0 is the target of an example.
+- `ordered`: the same numbered by `example`, the order of examples; interactions that are no target come last.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from minionerec.data.times import NO_TIME
-from minionerec.data.units import BEYOND, DATE_FORMS, SMALL, unit_borders
 
-PEOPLE = "SELECT person, min(place) AS who FROM raw GROUP BY person"
-ITEMS = "SELECT item, count(*) AS chosen FROM visits GROUP BY item"
-COUNT = "SELECT count(*), count(DISTINCT who) FROM visits"
-DIGITS = "substr(md5(p.person), 1, 8)"
-"""What tells a user's shard."""
+USERS = "SELECT user_id, min(source_row) AS user_key FROM raw GROUP BY user_id"
+ITEM_COUNTS = "SELECT item, count(*) AS purchases FROM interactions GROUP BY item"
+COUNT = "SELECT count(*), count(DISTINCT user_key) FROM interactions"
+SHARD_DIGITS = "substr(md5(u.user_id), 1, 8)"
+"""The hexadecimal digits that decide a user's shard."""
 
 
 def whole(number: int) -> str:
@@ -34,261 +35,293 @@ def real(number: float) -> str:
     return f"CAST('{number!r}' AS DOUBLE)"
 
 
-def units(stamp: str) -> str:
-    """The place in `UNITS` of the unit that a number looks like, `SMALL` or `BEYOND`, as `unit_numbers` has it."""
-    cases = [
-        f"WHEN {stamp} > {real(last)} THEN {BEYOND} WHEN {stamp} >= {real(first)} THEN {unit}"
-        for unit, (first, last) in enumerate(unit_borders())
-    ]
-    return f"CASE {' '.join(reversed(cases))} ELSE {SMALL} END"
+def raw(reals: bool, left_out: Collection[int]) -> str:
+    """The interactions of `batches` that stay.
+
+    Args:
+        reals: Whether times are doubles: one batch of doubles makes all doubles, as one column of all would be.
+        left_out: Units whose interactions are left out.
+    """
+    timestamp = "coalesce(real_time, CAST(whole_time AS DOUBLE))" if reals else "whole_time"
+    units = "".join(f" AND unit <> {unit}" for unit in sorted(left_out))
+    return f"SELECT source_row, user_id, item, {timestamp} AS timestamp FROM batches WHERE item >= 0{units}"
 
 
-def has_form(stamp: str, form: str, divide: str) -> str:
-    """Whether a number has the digits of a form of `DATE_FORMS`, as `minionerec.data.units.has_form` has it."""
-    number = f"CAST({stamp} AS BIGINT)"
-    year, *fields = DATE_FORMS[form]
-    parts = {100**place: each for place, each in enumerate(reversed(fields))}
-    held = [f"({number} {divide} {whole(n)}) % 100 BETWEEN {least} AND {most}" for n, (_, least, most) in parts.items()]
-    return " AND ".join([*held, f"{number} {divide} {whole(100 ** len(fields))} BETWEEN {year[1]} AND {year[2]}"])
+def interactions(first: float | None, last: float | None, timestamp: str = "r.timestamp") -> str:
+    """All interactions of `raw` in a window.
 
-
-def visits(first: float | None, last: float | None) -> str:
-    """All interactions of `raw` in a window, both ends included, in ticks; compared as doubles, as numpy does."""
-    bounds = [] if first is None else [f"CAST(r.stamp AS DOUBLE) >= {real(first)}"]
-    bounds += [] if last is None else [f"CAST(r.stamp AS DOUBLE) <= {real(last)}"]
+    Args:
+        first: The first tick, included, compared as a double; open if None.
+        last: The last tick, included; open if None.
+        timestamp: The time that they have from then on.
+    """
+    bounds = [] if first is None else [f"CAST(r.timestamp AS DOUBLE) >= {real(first)}"]
+    bounds += [] if last is None else [f"CAST(r.timestamp AS DOUBLE) <= {real(last)}"]
     where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
-    return f"SELECT r.place, p.who, r.item, r.stamp FROM raw r JOIN people p ON r.person = p.person{where}"
+    return (
+        f"SELECT r.source_row, u.user_key, r.item, {timestamp} AS timestamp FROM raw r "
+        f"JOIN users u ON r.user_id = u.user_id{where}"
+    )
 
 
 def core_round(k: int) -> str:
-    """The interactions of `visits` whose user and item both have k of them."""
-    often = "(SELECT {0} FROM visits GROUP BY {0} HAVING count(*) >= {1})"
+    """The interactions whose user and item both have k of them."""
+    often = "(SELECT {0} FROM interactions GROUP BY {0} HAVING count(*) >= {1})"
     return (
-        "SELECT v.place, v.who, v.item, v.stamp FROM visits v "
-        f"JOIN {often.format('who', k)} a ON v.who = a.who JOIN {often.format('item', k)} b ON v.item = b.item"
+        "SELECT n.source_row, n.user_key, n.item, n.timestamp FROM interactions n "
+        f"JOIN {often.format('user_key', k)} a ON n.user_key = a.user_key "
+        f"JOIN {often.format('item', k)} b ON n.item = b.item"
     )
 
 
-def seconds(divide: str, ticks: int, real_stamps: bool) -> str:
-    """The whole seconds, rounded down, of `stamp`, as `minionerec.data.times.whole_seconds` has them.
+MET_ITEMS = """
+SELECT item FROM (
+    SELECT n.item, row_number() OVER (ORDER BY f.first_row, n.timestamp, n.source_row) AS met FROM interactions n
+    JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f
+    ON n.user_key = f.user_key
+) AS walked GROUP BY item ORDER BY min(met)
+"""
+"""Items in the order in which they first appear when one user is read after another, each from old to new."""
+
+
+def seconds(timestamp: str, divide: str, ticks: int, reals: bool) -> str:
+    """The whole seconds of a time, rounded down, above `NO_TIME`; of doubles as numpy divides them, step by step.
 
     Args:
+        timestamp: The time.
         divide: The engine's division of whole numbers.
         ticks: Ticks in a second.
-        real_stamps: Whether stamps are doubles; numpy's division of them is rebuilt step by step.
+        reals: Whether times are doubles.
     """
-    if real_stamps:
+    if reals:
         t = real(float(ticks))
-        less = f"CASE WHEN stamp % {t} < 0 THEN {real(1.0)} ELSE {real(0.0)} END"
-        quotient = f"((stamp - stamp % {t}) / {t} - {less})"
+        less = f"CASE WHEN {timestamp} % {t} < 0 THEN {real(1.0)} ELSE {real(0.0)} END"
+        quotient = f"(({timestamp} - {timestamp} % {t}) / {t} - {less})"
         found = f"CAST(floor({quotient} + CASE WHEN {quotient} - floor({quotient}) > 0.5 THEN 1 ELSE 0 END) AS BIGINT)"
     elif ticks == 1:
-        found = "stamp"
+        found = timestamp
     else:
-        found = f"(stamp {divide} {whole(ticks)} - CASE WHEN stamp % {whole(ticks)} < 0 THEN 1 ELSE 0 END)"
-    return f"greatest({found}, {NO_TIME + 1})"
+        less = f"CASE WHEN {timestamp} % {whole(ticks)} < 0 THEN 1 ELSE 0 END"
+        found = f"({timestamp} {divide} {whole(ticks)} - {less})"
+    return f"greatest({found}, {whole(NO_TIME + 1)})"
 
 
 @dataclass(frozen=True)
-class Walk:
+class Sequences:
     """How users' sequences are made.
 
     Attributes:
-        moment: The expression of an interaction's whole second; None where none is known.
-        together: Whether what a user chose at one moment is one step.
-        last_out: Whether each user's last steps are told, for the split "leave_last_out".
-        shuffled: Whether what finds the ties and their places is wanted.
+        time: The expression of an interaction's whole second; None where none is known.
+        together: Whether the interactions of a user in one second are one step.
+        last_out: Whether each user's last steps are needed, for the split "leave_last_out".
+        shuffled: Whether ties and their positions are needed.
+        by_user: Whether examples of one time are in the order of their users.
     """
 
-    moment: str | None
+    time: str | None
     together: bool
     last_out: bool
     shuffled: bool
+    by_user: bool
 
     @property
     def extra(self) -> list[str]:
-        """The columns of `walked` that not every corpus needs."""
-        return ["behind"] * self.last_out + ["came", "run", "begins"] * self.shuffled
+        """The columns of `sequences` that not every corpus needs."""
+        return (
+            ["steps_left"] * self.last_out
+            + ["first_row"] * (self.shuffled or self.by_user)
+            + ["tie_size", "tie_begin"] * self.shuffled
+        )
 
-    def walked(self) -> str:
-        """The statement of `walked`.
+    def table(self) -> str:
+        """The statement of `sequences`.
 
-        Beside what the module says: `tied`, whether the interaction before is of the same moment; `by_word`,
-        `by_digits` and `by_place`, whether ids and places rise (1) or fall (-1) from it; `behind`, steps to the user's
-        last; `came`, the first place of the user; `run`, how many interactions its moment holds, from spot `begins`.
+        Beside what the module says: `tied`, whether the interaction before is of the same second; `text_sign`,
+        `number_sign` and `row_sign`, whether ids and source rows rise (1) or fall (-1) from it; `steps_left`, steps to
+        the user's last; `first_row`, the first source row of the user; `tie_size`, how many interactions its second
+        holds, from position `tie_begin`.
         """
-        steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY who ORDER BY moment)"
-        behind = (
-            "dense_rank() OVER (PARTITION BY who ORDER BY moment DESC) - 1"
+        steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY user_key ORDER BY time)"
+        left = (
+            "dense_rank() OVER (PARTITION BY user_key ORDER BY time DESC) - 1"
             if self.together
-            else "count(*) OVER (PARTITION BY who) - row_number() OVER w"
+            else "count(*) OVER (PARTITION BY user_key) - row_number() OVER w"
         )
         columns = {
-            "spot": "CAST(row_number() OVER w - 1 AS INT)",
+            "position": "CAST(row_number() OVER w - 1 AS INT)",
             "step": f"CAST({steps} - 1 AS INT)",
-            "tied": "CASE WHEN moment = lag(moment) OVER w THEN 1 ELSE 0 END",
-            **{f"by_{name}": f"CAST(sign({name} - lag({name}) OVER w) AS INT)" for name in ("word", "digits", "place")},
+            "tied": "CASE WHEN time = lag(time) OVER w THEN 1 ELSE 0 END",
+            **{
+                f"{name}_sign": f"CAST(sign({column} - lag({column}) OVER w) AS INT)"
+                for name, column in (("text", "text_rank"), ("number", "number_rank"), ("row", "source_row"))
+            },
         }
-        if self.last_out:
-            columns["behind"] = f"CAST({behind} AS INT)"
-        if self.shuffled:
-            columns["came"] = "min(place) OVER (PARTITION BY who)"
-            columns["run"] = "count(*) OVER (PARTITION BY who, moment)"
-            columns["begins"] = "CAST(rank() OVER (PARTITION BY who ORDER BY moment) - 1 AS INT)"
+        extra = {
+            "steps_left": f"CAST({left} AS INT)",
+            "first_row": "min(source_row) OVER (PARTITION BY user_key)",
+            "tie_size": "count(*) OVER (PARTITION BY user_key, time)",
+            "tie_begin": "CAST(rank() OVER (PARTITION BY user_key ORDER BY time) - 1 AS INT)",
+        }
+        columns |= {name: extra[name] for name in self.extra}
         made = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
         inner = (
-            f"SELECT v.place, v.who, g.number AS item, v.stamp, g.word, g.digits, {self.moment or whole(0)} AS moment "
-            "FROM visits v JOIN goods g ON v.item = g.item"
+            "SELECT n.source_row, n.user_key, i.item_index, n.timestamp, i.text_rank, i.number_rank, "
+            f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item"
         )
         return (
-            f"SELECT place, who, item, stamp, moment, {made} FROM ({inner}) AS timed "
-            "WINDOW w AS (PARTITION BY who ORDER BY stamp, place)"
+            f"SELECT source_row, user_key, item_index, timestamp, time, {made} FROM ({inner}) AS timed "
+            "WINDOW w AS (PARTITION BY user_key ORDER BY timestamp, source_row)"
         )
+
+    def shuffled_table(self) -> str:
+        """`sequences` with the items of each tie in the order of `draws` (`source_row`, `draw`)."""
+        moved = (
+            "SELECT s.user_key, s.item_index, s.tie_begin - 1 + "
+            "row_number() OVER (PARTITION BY s.user_key, s.tie_begin ORDER BY d.draw, s.position) AS target "
+            "FROM sequences s JOIN draws d ON s.source_row = d.source_row"
+        )
+        rest = "".join(f", s.{name}" for name in self.extra)
+        return (
+            "SELECT s.source_row, s.user_key, coalesce(m.item_index, s.item_index) AS item_index, s.timestamp, s.time, "
+            f"s.position, s.step{rest} FROM sequences s LEFT JOIN ({moved}) AS m "
+            "ON s.user_key = m.user_key AND s.position = m.target"
+        )
+
+    def ordered(self) -> tuple[str, str]:
+        """What `ordered` is made of, and its order: targets first; split by split where that is known."""
+        split = "CASE WHEN steps_left = 0 THEN 2 WHEN steps_left = 1 THEN 1 ELSE 0 END" if self.last_out else "0"
+        first = ", first_row" * self.by_user
+        found = (
+            f"SELECT user_key, source_row, item_index, timestamp, time, position, step{first}, "
+            f"CASE WHEN step > 0 THEN 0 ELSE 1 END AS no_target, {split} AS part FROM sequences"
+        )
+        return found, f"no_target, part, timestamp{first}, source_row"
 
 
 AUDIT = (
-    "SELECT tied, by_word, by_digits, by_place, count(*) FROM walked WHERE spot > 0 "
-    "GROUP BY tied, by_word, by_digits, by_place"
+    "SELECT tied, text_sign, number_sign, row_sign, count(*) FROM sequences WHERE position > 0 "
+    "GROUP BY tied, text_sign, number_sign, row_sign"
 )
-TIED = "SELECT place FROM walked WHERE run > 1 ORDER BY came, spot"
-
-
-def shuffled(extra: list[str]) -> str:
-    """`walked` with the items of each tie in the order of `draws` (`place`, `draw`); all else stays where it is."""
-    moved = (
-        "SELECT w.who, w.item, w.begins + row_number() OVER (PARTITION BY w.who, w.begins ORDER BY d.draw, w.spot) - 1 "
-        "AS target FROM walked w JOIN draws d ON w.place = d.place"
-    )
-    rest = "".join(f", w.{name}" for name in extra)
-    return (
-        f"SELECT w.place, w.who, coalesce(m.item, w.item) AS item, w.stamp, w.moment, w.spot, w.step{rest} "
-        f"FROM walked w LEFT JOIN ({moved}) AS m ON w.who = m.who AND w.spot = m.target"
-    )
-
-
-def lines(last_out: bool) -> tuple[str, str]:
-    """What `lined` is made of, and its order: rows before what is none; split by split where that is known."""
-    split = "CASE WHEN behind = 0 THEN 2 WHEN behind = 1 THEN 1 ELSE 0 END" if last_out else "0"
-    found = (
-        "SELECT place, who, item, stamp, moment, spot, step, CASE WHEN step > 0 THEN 0 ELSE 1 END AS idle, "
-        f"{split} AS part FROM walked"
-    )
-    return found, "idle, part, stamp, place"
-
-
-PARTS = "SELECT part, count(*) FROM lined WHERE step > 0 GROUP BY part"
-"""How many rows `lined` has, by split where that is known."""
+TIED = "SELECT source_row FROM sequences WHERE tie_size > 1 ORDER BY first_row, position"
+PARTS = "SELECT part, count(*) FROM ordered WHERE step > 0 GROUP BY part"
+"""How many examples `ordered` has, by split where that is known."""
+USER_NUMBERS = (
+    "SELECT u.user_id FROM users u JOIN (SELECT user_key, min(source_row) AS first_row FROM ordered GROUP BY user_key) "
+    "AS f ON u.user_key = f.user_key ORDER BY f.first_row"
+)
+"""Users by their first interaction that passes the filters."""
+ACTIVE = "SELECT count(*), sum(size) FROM active"
+"""How many users have an example, and how many interactions they have together."""
 
 
 @dataclass(frozen=True)
 class Borders:
-    """Where splits begin among the lines, and which of their rows stay.
+    """Where splits begin among the examples, and which of them stay.
 
     Attributes:
-        valid: The first line of valid.
-        test: The first line of test.
-        rows: Rows of all.
-        most: Rows of valid and of test that stay at most, as `minionerec.data.splits.evenly_thinned` has it; at 0 all.
+        valid: The first example of valid.
+        test: The first example of test.
+        examples: All examples.
+        most: Examples of valid and of test that stay at most, evenly spread over their order; 0 leaves all. Example r
+            of R of a split stays where r · most mod R < most, and is then example r · most div R.
         divide: The engine's division of whole numbers.
     """
 
     valid: int
     test: int
-    rows: int
+    examples: int
     most: int
     divide: str
 
     def _by_split(self, train: str, valid: str, test: str) -> str:
-        """An expression for each split, and -1 for lines that are no rows."""
+        """An expression for each split, and -1 for interactions that are no target."""
         return (
-            f"CASE WHEN line >= {self.rows} THEN -1 WHEN line < {self.valid} THEN {train} "
-            f"WHEN line < {self.test} THEN {valid} ELSE {test} END"
+            f"CASE WHEN example >= {self.examples} THEN -1 WHEN example < {self.valid} THEN {train} "
+            f"WHEN example < {self.test} THEN {valid} ELSE {test} END"
         )
 
-    def _kept(self, begin: int, end: int, value: str) -> str:
-        """A value of the rows of a split that stay, -1 of the others."""
+    def _kept(self, begin: int, end: int, value: str, of_thinned: str | None = None) -> str:
+        """A value of the examples of a split that stay, -1 of the others; another value where a split is thinned."""
         if not 0 < self.most < end - begin:
             return value
-        return f"CASE WHEN (line - {begin}) * {whole(self.most)} % {end - begin} < {self.most} THEN {value} ELSE -1 END"
-
-    def _number(self, begin: int, end: int) -> str:
-        if not 0 < self.most < end - begin:
-            return f"line - {begin}"
-        return self._kept(begin, end, f"((line - {begin}) * {whole(self.most)} {self.divide} {end - begin})")
+        drawn = f"(example - {begin}) * {whole(self.most)}"
+        value = value if of_thinned is None else f"({drawn} {self.divide} {end - begin})"
+        return f"CASE WHEN {drawn} % {end - begin} < {self.most} THEN {value} ELSE -1 END"
 
     @property
-    def cut(self) -> str:
-        """The split of a line: 0 train, 1 valid, 2 test, -1 none."""
-        return self._by_split("0", self._kept(self.valid, self.test, "1"), self._kept(self.test, self.rows, "2"))
+    def split(self) -> str:
+        """The split of an example: 0 train, 1 valid, 2 test, -1 none."""
+        return self._by_split("0", self._kept(self.valid, self.test, "1"), self._kept(self.test, self.examples, "2"))
 
     @property
     def number(self) -> str:
-        """The row number of a line within its split; -1 where it is no row."""
-        return self._by_split("line", self._number(self.valid, self.test), self._number(self.test, self.rows))
+        """The number of an example within its split; -1 where it is in none."""
+        borders = ((self.valid, self.test), (self.test, self.examples))
+        valid, test = (self._kept(begin, end, f"example - {begin}", "thinned") for begin, end in borders)
+        return self._by_split("example", valid, test)
 
     def sizes(self, max_history: int) -> str:
-        """Rows of each split, those with full histories, and those whose histories lost items."""
+        """Examples of each split, those with full histories, and those whose histories lost items."""
         return (
-            f"SELECT cut, count(*), count(CASE WHEN step >= {max_history} THEN 1 END), "
+            f"SELECT split, count(*), count(CASE WHEN step >= {max_history} THEN 1 END), "
             f"count(CASE WHEN step > {max_history} THEN 1 END) "
-            f"FROM (SELECT step, {self.cut} AS cut FROM lined) AS marked WHERE cut >= 0 GROUP BY cut"
+            f"FROM (SELECT step, {self.split} AS split FROM ordered) AS marked WHERE split >= 0 GROUP BY split"
         )
 
     def known(self, max_history: int) -> str:
-        """The items of training rows, as targets or in histories.
+        """The items of training examples, as targets or in histories.
 
-        Training rows are the first of their user. So every item of a later step is a target of one, and of those of
-        the first step the history of the second reaches the newest `max_history`.
+        Training examples are the first of their user. So every item of a later step is a target of one, and of those
+        of the first step the history of the second reaches the newest `max_history`.
         """
         return (
-            f"SELECT item FROM lined WHERE line < {self.valid} GROUP BY item UNION "
-            f"SELECT l.item FROM lined l JOIN ({self.trained}) AS t ON l.who = t.who "
-            f"WHERE l.step = 0 AND l.spot >= t.second - {max_history} GROUP BY l.item"
+            f"SELECT item_index FROM ordered WHERE example < {self.valid} GROUP BY item_index UNION "
+            f"SELECT o.item_index FROM ordered o JOIN ({self.trained}) AS t ON o.user_key = t.user_key "
+            f"WHERE o.step = 0 AND o.position >= t.second - {max_history} GROUP BY o.item_index"
         )
 
     @property
     def trained(self) -> str:
-        """The users with a training row, and the spot at which their second step begins."""
-        return f"SELECT who, min(step) AS second FROM lined WHERE line < {self.valid} GROUP BY who"
+        """The users with a training example, and the position at which their second step begins."""
+        return f"SELECT user_key, min(step) AS second FROM ordered WHERE example < {self.valid} GROUP BY user_key"
 
     @property
-    def asked(self) -> str:
+    def targets(self) -> str:
         """How often each item is the target of valid and of test."""
         return (
-            f"SELECT cut, item, count(*) AS chosen FROM (SELECT item, {self.cut} AS cut FROM lined) AS marked "
-            "WHERE cut > 0 GROUP BY cut, item"
+            "SELECT split, item_index, count(*) AS examples "
+            f"FROM (SELECT item_index, {self.split} AS split FROM ordered) AS marked "
+            "WHERE split > 0 GROUP BY split, item_index"
         )
 
     @property
     def new_users(self) -> str:
-        """Rows of valid and of test whose user has no training row."""
+        """Examples of valid and of test whose user has no training example."""
         return (
-            f"SELECT cut, count(*) FROM (SELECT who, {self.cut} AS cut FROM lined) AS marked "
-            f"LEFT JOIN ({self.trained}) AS t ON marked.who = t.who WHERE cut > 0 AND t.who IS NULL GROUP BY cut"
+            f"SELECT split, count(*) FROM (SELECT user_key, {self.split} AS split FROM ordered) AS marked "
+            f"LEFT JOIN ({self.trained}) AS t ON marked.user_key = t.user_key "
+            "WHERE split > 0 AND t.user_key IS NULL GROUP BY split"
         )
 
     @property
-    def with_rows(self) -> str:
-        """The users with a row, and how many interactions they have: `who`, `spots`."""
+    def active(self) -> str:
+        """The users with an example, and how many interactions they have: `user_key`, `size`."""
         return (
-            f"SELECT who, count(*) AS spots FROM (SELECT who, {self.cut} AS cut FROM lined) AS marked "
-            "GROUP BY who HAVING max(cut) >= 0"
+            f"SELECT user_key, count(*) AS size FROM (SELECT user_key, {self.split} AS split FROM ordered) AS marked "
+            "GROUP BY user_key HAVING max(split) >= 0"
         )
 
     def sequences(self, shards: int, first_digits: str) -> str:
-        """Interactions of `active`, the users with a row, sorted by shard, user and spot.
+        """Interactions of `active`, sorted by shard, user and position.
 
         Args:
             shards: How many there are.
-            first_digits: `DIGITS` as a number, in the engine's words.
+            first_digits: `SHARD_DIGITS` as a number, in the engine's SQL.
         """
         shard = "0" if shards == 1 else f"{first_digits} % {shards}"
         return (
-            f"SELECT CAST({shard} AS INT) AS shard, p.person, l.item, l.moment, CAST({self.number} AS INT) AS number, "
-            f"CAST({self.cut} AS TINYINT) AS cut FROM lined l JOIN people p ON l.who = p.who "
-            "JOIN active a ON l.who = a.who ORDER BY shard, p.person, l.spot"
+            f"SELECT CAST({shard} AS INT) AS shard, u.user_id, o.item_index, o.time, "
+            f"CAST({self.number} AS INT) AS example, CAST({self.split} AS TINYINT) AS split FROM ordered o "
+            "JOIN users u ON o.user_key = u.user_key JOIN active a ON o.user_key = a.user_key "
+            "ORDER BY shard, u.user_id, o.position"
         )
-
-
-ACTIVE = "SELECT count(*), sum(spots) FROM active"
-"""How many users have a row, and how many interactions they have together."""

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from minionerec.core.errors import shown
 from minionerec.data.files import plain_text
 from minionerec.data.source import BadRows
-from minionerec.data.sources.table_files import Joined
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.text import TextFile
 
@@ -19,9 +18,6 @@ from minionerec.data.sources.text import TextFile
 def place_of(table: pd.DataFrame, path: Path, row: int) -> str:
     """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
     file: TextFile | None = table.attrs.get("file")
-    joined: Joined | None = table.attrs.get("joined")
-    if joined is not None:
-        path, file, row = joined.at(row)
     line = None if file is None else file.line(row)
     return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
 
@@ -68,6 +64,9 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
         column = column.where(~wrong)
         if (column[column.notna()] == column[column.notna()].round()).all():
             column = column.astype("Int64")
+        else:  # the same text of a number, whatever numbers stand beside it
+            texts = [int(number) if number == number // 1 else number for number in column.astype(object)]
+            column = pd.Series(texts, column.index, object)
     elif column.dtype == object:
         wrong = ~missing & ~column.map(_is_id).to_numpy(dtype=bool)
         column = column.where(~wrong)
@@ -76,27 +75,18 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     rows = table.index
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        refuse_malformed(place_of(table, path, int(rows[row])), name, table[name].iloc[row], int(wrong.sum()), bad)
+        place, n = place_of(table, path, int(rows[row])), int(wrong.sum())
+        bad.add(
+            "malformed_id",
+            f"{place}, column {name!r}: {shown(table[name].iloc[row])} is no id; expected a text of one line or a "
+            f"whole number ({n} such rows). Mend or drop the row.",
+            n,
+        )
     empty = np.flatnonzero((ids == "").to_numpy(dtype=bool) & ~wrong)
     if len(empty):
-        refuse_missing(place_of(table, path, int(rows[empty[0]])), name, bool(missing[empty[0]]), len(empty), bad)
+        place, what = place_of(table, path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
+        bad.add("missing_id", f"{place}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty))
     return table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
-
-
-def refuse_malformed(place: str, name: str, value: object, n: int, bad: BadRows) -> None:
-    """Count n rows whose value of a column is no id; the first has this value and place."""
-    bad.add(
-        "malformed_id",
-        f"{place}, column {name!r}: {shown(value)} is no id; expected a text of one line or a whole number "
-        f"({n} such rows). Mend or drop the row.",
-        n,
-    )
-
-
-def refuse_missing(place: str, name: str, missing: bool, n: int, bad: BadRows) -> None:
-    """Count n rows without an id in a column; in the first it is missing, or there and empty."""
-    what = "missing" if missing else "empty"
-    bad.add("missing_id", f"{place}, column {name!r}: the id is {what}. Fill it in or drop the row.", n)
 
 
 def _is_id(value: object) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from minionerec.core.errors import DataError
-from minionerec.data.source import BadRows, Source
-from minionerec.data.sources.tables import parse_tables
+from minionerec.data.source import BadRows
+from minionerec.data.sources.tables import TableSource, parse_tables
 from minionerec.data.sources.text import read_text_table
 
 COLUMNS = {"user_column": "userId", "item_column": "movieId", "time_column": "timestamp", "title_column": "title"}
@@ -18,7 +18,7 @@ _SEPARATORS = {".csv": ",", ".dat": "::", ".data": "\t", ".item": "|"}
 
 def read_movielens(
     interactions: str | os.PathLike[str], items: str | os.PathLike[str], bad: BadRows | None = None
-) -> Source:
+) -> TableSource:
     """Read ratings, each an interaction whatever its stars, and films; a film's genres are its description.
 
     Args:
@@ -37,7 +37,8 @@ def read_movielens(
         raise DataError(f"{items}: column 'genres' is missing; it has {names}. Give MovieLens' own file.")
     genres = films["genres"].str.replace("(no genres listed)", "", regex=False).str.replace("|", ", ", regex=False)
     return parse_tables(
-        (ratings, Path(interactions)),
+        [(Path(interactions), ratings)],
+        str(interactions),
         (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),
         bad,
         **COLUMNS,

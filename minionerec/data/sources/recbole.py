@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.source import BadRows, Source
+from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import broken_ids
-from minionerec.data.sources.tables import DESCRIPTION, column_of, parse_tables
+from minionerec.data.sources.tables import DESCRIPTION, TableSource, column_of, parse_tables
 from minionerec.data.sources.text import read_text_table
 
 
@@ -22,7 +22,7 @@ def read_recbole(
     description_column: str = DESCRIPTION,
     user_column: str = "user_id",
     time_column: str = "timestamp",
-) -> Source:
+) -> TableSource:
     """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
 
     Args:
@@ -43,21 +43,22 @@ def read_recbole(
         raise ConfigError(
             f"title_column is {title_column!r}, the column of item ids, but there is no file of items. Leave it out."
         )
-    visits = _read(path, bad)
-    if f"{item_column}_list" in visits.columns:
+    purchases = _read(path, bad)
+    if f"{item_column}_list" in purchases.columns:
         raise DataError(
             f"{path}: column {item_column + '_list'!r} says that its rows are histories, already split. Give the file "
             "with one interaction a line."
         )
     if items is None:
-        column_of(visits, path, item_column, "item_column")
-        ids = pd.unique(visits[item_column])
+        column_of(purchases, path, item_column, "item_column")
+        ids = pd.unique(purchases[item_column])
         ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
         catalogue, place = pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}), path
     else:
         catalogue, place = _read(Path(items), bad), Path(items)
     return parse_tables(
-        (visits, path),
+        [(path, purchases)],
+        str(path),
         (catalogue, place),
         bad,
         item_column=item_column,

@@ -1,12 +1,10 @@
-"""A table of interactions as a file or as a folder of files of one kind, and which row of it comes from which file."""
+"""A table of interactions as a file or as a folder of files of one kind."""
 
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -14,7 +12,6 @@ import pyarrow.types as pt
 from minionerec.core.errors import DataError
 from minionerec.core.remote import parts_of
 from minionerec.data.files import check_file
-from minionerec.data.sources.text import TextFile
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
@@ -79,30 +76,6 @@ class TableFiles:
     def suffix(self) -> str:
         """The ending of its files, in small letters."""
         return self.files[0].suffix.lower()
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Which rows of a table come from which file; a table that was joined has it as its `attrs["joined"]`.
-
-    Attributes:
-        paths: K files.
-        texts: Their `TextFile`s; None of parquet.
-        begins: int64 (K + 1,), the first row of each, and how many rows there are.
-    """
-
-    paths: tuple[Path, ...]
-    texts: tuple[TextFile | None, ...]
-    begins: np.ndarray
-
-    def __deepcopy__(self, memo: Any) -> "Joined":
-        """Itself, as `TextFile` has it."""
-        return self
-
-    def at(self, row: int) -> tuple[Path, TextFile | None, int]:
-        """The file of a row (from 0), and which of the file's rows it is."""
-        part = int(np.searchsorted(self.begins, row, side="right")) - 1
-        return self.paths[part], self.texts[part], row - int(self.begins[part])
 
 
 def check_names(names: Iterable[str], path: Path, first: Iterable[str], first_path: Path) -> None:

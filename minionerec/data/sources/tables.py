@@ -1,7 +1,7 @@
-"""Reader of any two tables: items and interactions, each csv, tsv or parquet."""
+"""Reader of any two tables: items and interactions, each csv, tsv or parquet; interactions are read part by part."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
-from minionerec.core.log import get_logger
 from minionerec.data.files import check_file
-from minionerec.data.source import BadRows, Source, item_table
+from minionerec.data.source import BadRows, Batch, item_table
 from minionerec.data.sources.ids import place_of, rows_with_ids
-from minionerec.data.sources.table_files import PARQUET, SEPARATORS, Joined, TableFiles, check_names, common_schema
-from minionerec.data.sources.text import TextFile, read_text_table
-from minionerec.data.sources.times import read_times
+from minionerec.data.sources.table_files import PARQUET, SEPARATORS, TableFiles, check_names, common_schema
+from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
+from minionerec.data.sources.times import TimeColumn, exact
+from minionerec.data.units import NANOSECOND, SMALL
 
-log = get_logger(__name__)
 DESCRIPTION = "description"
+ROWS = 1 << 18
+"""Rows of a parquet file that are cleaned at a time."""
 
 
 def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
@@ -45,55 +46,6 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
     return without_index(table)
-
-
-def read_visits(files: TableFiles, bad: BadRows, columns: Mapping[str, str]) -> pd.DataFrame:
-    """The table of interactions: that of a file as it is, of several files joined, in order.
-
-    Args:
-        files: The files.
-        bad: As in `read_table`.
-        columns: Flag → column, of those that are needed; of several parquet files no others are read.
-
-    Raises:
-        DataError: As `read_table`; and of several files, if they differ in their columns or one of these is missing.
-    """
-    if files.single is not None:
-        return read_table(files.single, bad)
-    if files.suffix == PARQUET:
-        table, sizes = _joined_parquet(files, columns)
-        texts: list[TextFile | None] = [None] * len(sizes)
-    else:
-        tables = []
-        for path in files.files:
-            tables.append(read_table(path, bad))
-            check_names(tables[-1].columns, path, tables[0].columns, files.files[0])
-            check_columns(tables[-1], path, columns)
-        sizes, texts = [len(each) for each in tables], [each.attrs.pop("file") for each in tables]
-        table = pd.concat(tables, ignore_index=True)
-    table.attrs["joined"] = Joined(files.files, tuple(texts), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
-    return table
-
-
-def check_columns(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) -> None:
-    """Check that a table has some columns (flag → column), each once, as `column_of` does."""
-    for flag, name in columns.items():
-        column_of(table, path, name, flag)
-
-
-def _joined_parquet(files: TableFiles, columns: Mapping[str, str]) -> tuple[pd.DataFrame, list[int]]:
-    """Some columns of several parquet files as one table, as one file of all would give them; rows of each."""
-    schema = common_schema(files, columns.values())
-    check_columns(without_index(schema.empty_table().to_pandas()), files.files[0], columns)
-    chosen = pa.schema([schema.field(name) for name in dict.fromkeys(columns.values())], schema.metadata)
-    parts = []
-    for path in files.files:
-        try:
-            with pq.ParquetFile(path) as file:
-                parts.append(file.read(columns=chosen.names).select(chosen.names).cast(chosen))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
-    return without_index(pa.concat_tables(parts).to_pandas()), [len(part) for part in parts]
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
@@ -132,16 +84,6 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     return column
 
 
-def refuse_unknown(place: str, name: str, item: str, n: int, catalogue: "Catalogue", bad: BadRows) -> None:
-    """Count n rows whose item is not in the catalogue; the first has this item and place."""
-    bad.add(
-        "unknown_item",
-        f"{place}, column {name!r}: item {shown(item)} is not in {catalogue.path} ({n} such "
-        f"rows{_hint(catalogue.lines)}). Add the items or drop the rows.",
-        n,
-    )
-
-
 def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     """Texts with "" for what is missing, without white space around them."""
     column = table[name]
@@ -151,11 +93,6 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     except (UnicodeError, pa.ArrowException):
         raise DataError(f"{path}, column {name!r}: not every text is UTF-8. Save the texts as UTF-8.") from None
     return texts
-
-
-def parse_times(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
-    """The times of a column of a table, as `minionerec.data.sources.times.read_times` gives them."""
-    return read_times(table[name], path, partial(place_of, table, path), bad)
 
 
 @dataclass(frozen=True)
@@ -179,60 +116,109 @@ class Catalogue:
         return ids
 
 
-@dataclass(frozen=True)
-class Interactions:
-    """The interactions of a table that can be used.
+@dataclass
+class _Unknown:
+    """Interactions of unknown items whose times are of one unit: of the first its number, place and item; how many."""
 
-    Attributes:
-        people: B users, as text.
-        item_index: int32 (B,), row of each item in the catalogue.
-        times: int64 or float64 (B,), in ticks.
-        ticks: Ticks in a second.
-        lines: Lines inside quoted cells.
-    """
-
-    people: pd.Series
-    item_index: np.ndarray
-    times: np.ndarray
-    ticks: int
-    lines: int
+    row: int
+    place: Callable[[], str]
+    item: str
+    count: int = 0
 
 
-def clean_visits(
-    table: pd.DataFrame,
-    path: Path,
-    catalogue: Catalogue,
-    bad: BadRows,
-    *,
-    user_column: str,
-    item_column: str,
-    time_column: str,
-) -> Interactions:
-    """The interactions of a table that can be used.
+class TableSource:
+    """An `InteractionSource` that cleans tables part by part; of units and unknown items it asks all parts together.
 
     Args:
-        table: The table, with the three columns.
-        path: Its file, for messages.
         catalogue: The items.
-        bad: Counts the others.
-        user_column: Column of user ids.
-        item_column: Column of item ids.
-        time_column: Column of times.
-
-    Raises:
-        DataError: If there are others, as far as `bad` does not allow them.
+        where: The name of the interactions in messages.
+        tables: The parts, each with its file.
+        columns: Flag → column of `user_column`, `item_column` and `time_column`.
+        bad: Counts the rows that cannot be used.
     """
-    table, lines = rows_with_ids(table, path, (user_column, item_column), bad, time=time_column)
-    times, right, ticks = parse_times(table, time_column, path, bad)
-    table, times = table[right], times[right]
-    item_index = catalogue.index.get_indexer(pd.Index(table[item_column]))
-    unknown = np.flatnonzero(item_index < 0)
-    if len(unknown):
-        row = unknown[0]
-        place = place_of(table, path, int(table.index[row]))
-        refuse_unknown(place, item_column, table[item_column].iloc[row], len(unknown), catalogue, bad)
-        table, times, item_index = table[item_index >= 0], times[item_index >= 0], item_index[item_index >= 0]
-    return Interactions(table[user_column], item_index.astype(np.int32), times, ticks, lines)
+
+    timed = True
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        where: str,
+        tables: Iterable[tuple[Path, pd.DataFrame]],
+        columns: Mapping[str, str],
+        bad: BadRows,
+    ) -> None:
+        self.catalogue, self.where, self.items = catalogue, where, catalogue.items
+        self.left_out: Collection[int] = ()
+        self._tables, self._columns, self._bad = tables, columns, bad
+        self._times = TimeColumn(bad)
+        self._unknown: dict[int, _Unknown] = {}
+        self._rows = self._lines = 0
+
+    @property
+    def ticks(self) -> int:
+        """See `InteractionSource`."""
+        return self._times.ticks or NANOSECOND
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `InteractionSource`: how many lines lie inside quoted cells, where there are some."""
+        inside = {"lines_inside_item_cells": self.catalogue.lines, "lines_inside_interaction_cells": self._lines}
+        return {name: n for name, n in inside.items() if n}
+
+    def batches(self) -> Iterator[Batch]:
+        """See `InteractionSource`.
+
+        Raises:
+            DataError: If rows cannot be used and are more than `bad` allows.
+        """
+        for path, table in self._tables:
+            yield from self._clean(path, table)
+        self.left_out = self._times.other_units()
+        unknown = [found for unit, found in self._unknown.items() if unit not in self.left_out]
+        if unknown:
+            first, n = min(unknown, key=lambda each: each.row), sum(each.count for each in unknown)
+            lines = self.catalogue.lines
+            hint = (
+                f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed"
+                if lines
+                else ""
+            )
+            self._bad.add(
+                "unknown_item",
+                f"{first.place()}, column {self._columns['item_column']!r}: item {shown(first.item)} is not in "
+                f"{self.catalogue.path} ({n} such rows{hint}). Add the items or drop the rows.",
+                n,
+            )
+
+    def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[Batch]:
+        """The rows of a part that have ids and a time; times that may be of different units come in different batches.
+
+        So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
+        """
+        user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
+        table, lines = rows_with_ids(table, path, (user, item), self._bad, time=time)
+        self._lines += lines
+        place = partial(place_of, table, path)
+        times, right, units = self._times.read(table[time], place)
+        families = np.where(right, np.where(units == SMALL, 0, units), SMALL + SMALL - 1)
+        for family in np.unique(families[right]).tolist():
+            some = families == family
+            own, chosen = exact(table[time], times, some)[some], table[some]
+            index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
+            self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], place)
+            yield Batch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
+        self._rows += len(table)
+
+    def _note_unknown(
+        self, rows: np.ndarray, index: np.ndarray, units: np.ndarray, ids: pd.Series, place: Callable[[int], str]
+    ) -> None:
+        for unit in np.unique(units[index < 0]).tolist():
+            unknown = np.flatnonzero((index < 0) & (units == unit))
+            if unit not in self._unknown:
+                first = int(unknown[0])
+                where = partial(place, int(ids.index[first]))
+                self._unknown[unit] = _Unknown(self._rows + int(rows[first]), where, ids.iloc[first])
+            self._unknown[unit].count += len(unknown)
 
 
 def read_tables(
@@ -245,8 +231,12 @@ def read_tables(
     description_column: str = DESCRIPTION,
     user_column: str = "user_id",
     time_column: str = "timestamp",
-) -> Source:
-    """Read items and interactions; item index i is row i of the items table.
+    size: int = PART,
+) -> TableSource:
+    """Read items, and interactions part by part; item index i is row i of the items table.
+
+    Of a text table that is larger than a part, an error of ids or dates counts the rows of the part in which it was
+    met, and of several kinds of bad rows the one that is met first is named.
 
     Args:
         interactions: csv, tsv or parquet with one row an interaction, in any order; or a folder of such files, all of
@@ -259,31 +249,36 @@ def read_tables(
         description_column: Column of descriptions; may be absent if it is called "description".
         user_column: Column of user ids.
         time_column: Column of times: numbers or ISO dates.
+        size: Bytes of a part of a text table, about.
 
     Raises:
         ArtefactError: If a folder holds no file to read, or a folder.
         DataError: If a file or column is missing or a column there twice, or files of a folder differ; and, as far as
             `bad` does not allow it, if a row has too many cells or a quote that swallows lines, an id is empty, of
             several lines or (of an item) given twice, a time does not parse or is of another unit, or an interaction's
-            item is unknown.
+            item is unknown. What is wrong with interactions is said when they are read.
     """
     bad = bad or BadRows()
     catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
+    if files.suffix in SEPARATORS:
+        tables = _text_parts(files, bad, size)
+    else:
+        tables = _parquet_parts(files, columns)
     return parse_tables(
-        (read_visits(files, bad, columns), Path(files.where)),
+        tables,
+        files.where,
         (catalogue, Path(items)),
         bad,
-        item_column=item_column,
         title_column=title_column,
         description_column=description_column,
-        user_column=user_column,
-        time_column=time_column,
+        **columns,
     )
 
 
 def parse_tables(
-    interactions: tuple[pd.DataFrame, Path],
+    interactions: Iterable[tuple[Path, pd.DataFrame]],
+    where: str,
     items: tuple[pd.DataFrame, Path],
     bad: BadRows,
     *,
@@ -292,36 +287,66 @@ def parse_tables(
     user_column: str,
     time_column: str,
     description_column: str = DESCRIPTION,
-) -> Source:
-    """The same as `read_tables` of tables that are already in memory, each with the path of its file for messages."""
+) -> TableSource:
+    """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
     catalogue = parse_items(
         *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
     )
-    table, path = interactions
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
-    check_columns(table, path, columns)
-    visits = clean_visits(table, path, catalogue, bad, **columns)
-    users, user_ids = pd.factorize(visits.people)
-    return Source(
-        items=catalogue.items,
-        users=users.astype(np.int32),
-        item_index=visits.item_index,
-        times=visits.times,
-        user_ids=pa.array(user_ids.astype(object), pa.string()),
-        where=str(path),
-        ticks=visits.ticks,
-        counts=lines_inside(catalogue.lines, visits.lines),
-    )
+
+    def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
+        for path, table in interactions:
+            for flag, name in columns.items():
+                column_of(table, path, name, flag)
+            yield path, table
+
+    return TableSource(catalogue, where, checked(), columns, bad)
 
 
-def lines_inside(items: int, interactions: int) -> dict[str, int]:
-    """The counts of lines inside quoted cells, as a source has them."""
-    inside = {"lines_inside_item_cells": items, "lines_inside_interaction_cells": interactions}
-    return {name: n for name, n in inside.items() if n}
+def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """The parts of some text tables with their files, one file after another."""
+    first: list[str] | None = None
+    for path in files.files:
+        for table in read_text_parts(path, SEPARATORS[files.suffix], bad, size):
+            first = first or list(table.columns)
+            check_names(table.columns, path, first, files.files[0])
+            yield path, table
 
 
-def _hint(lines: int) -> str:
-    return f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed" if lines else ""
+def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
+    """Some columns of parquet files in parts; whole numbers with gaps are doubles in all of them, as in one table."""
+    if files.suffix != PARQUET:
+        read_table(files.files[0])  # says what is wrong with it
+    names = list(dict.fromkeys(columns.values()))
+    schema = common_schema(files, names)
+    whole = without_index(schema.empty_table().to_pandas())
+    for flag, name in columns.items():
+        column_of(whole, files.files[0], name, flag)
+    doubled = [
+        name
+        for name in names
+        if pa.types.is_integer(schema.field(name).type)
+        and not isinstance(whole[name].dtype, pd.api.extensions.ExtensionDtype)
+        and any(batch.column(0).null_count for path in files.files for batch in _parquet_batches(path, [name]))
+    ]
+    for path in files.files:
+        begin = 0
+        for batch in _parquet_batches(path, names):
+            for name in doubled:
+                at = batch.schema.get_field_index(name)
+                batch = batch.set_column(at, name, batch.column(at).cast(pa.float64(), safe=False))
+            table = without_index(batch.to_pandas())
+            table.index = pd.RangeIndex(begin, begin + len(table))
+            begin += len(table)
+            yield path, table
+
+
+def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(ROWS, columns=names)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
 
 
 def parse_items(

@@ -10,7 +10,6 @@ import pandas as pd
 from minionerec.core.errors import shown
 from minionerec.data.source import BadRows
 from minionerec.data.sources.records import split_cells
-from minionerec.data.sources.table_files import Joined
 from minionerec.data.sources.text import TextFile
 
 _TIME = re.compile(r"\s*([-+]?\d+(\.\d*)?([eE][-+]?\d+)?|\d{4}-\d\d.*)\s*")
@@ -28,7 +27,7 @@ def drop_swallowing(
     """Leave out the rows whose quoted cells hold other rows; each counts as the lines that it covers.
 
     Args:
-        table: A table of `read_text_table`, or several joined, whole; any other is given back as it is.
+        table: A table of `read_text_table`, whole; any other is given back as it is.
         path: Its file, for messages.
         ids: Columns of ids: a quoted cell of one that spans lines has swallowed what follows.
         time: Column of times; where it is given, a line inside a cell that would be a row by itself has been swallowed.
@@ -39,43 +38,23 @@ def drop_swallowing(
     Returns:
         The rows that stay; how many lines lie inside their cells.
     """
-    joined: Joined | None = table.attrs.get("joined")
-    if joined is None:
-        gone, inside = _lost(table.attrs.get("file"), len(table), path, ids, time, bad, known or {})
-    else:
-        gone, inside = [], 0
-        for part, text, begin, end in zip(joined.paths, joined.texts, joined.begins, joined.begins[1:], strict=False):
-            lost, lines = _lost(text, int(end - begin), part, ids, time, bad, known or {})
-            gone, inside = gone + [int(begin) + row for row in lost], inside + lines
-    return (table.drop(index=table.index[gone]) if gone else table), inside
-
-
-def _lost(
-    file: TextFile | None,
-    size: int,
-    path: Path,
-    ids: tuple[str, ...],
-    time: str | None,
-    bad: BadRows,
-    known: Mapping[str, Collection[str]],
-) -> tuple[list[int], int]:
-    """The rows of a file's table of so many rows that hold other rows, and how many lines lie inside the others."""
-    if file is None or not file.tangled or len(file.records) != size:
-        return [], 0
-    spanning = np.flatnonzero(file.records.spans > 1)
-    lost = [(int(row), why) for row in spanning if (why := _swallows(file, int(row), ids, time, known))]
-    if lost:
-        row, why = lost[0]
-        first, span = file.line(row), int(file.records.spans[row])
-        n = int(file.records.spans[[row for row, _ in lost]].sum())
+    file: TextFile | None = table.attrs.get("file")
+    if file is None or not file.tangled or len(file.records) != len(table):
+        return table, 0
+    spans = file.records.spans
+    spanning = np.flatnonzero(spans > 1).tolist()
+    reasons = {row: why for row in spanning if (why := _swallows(file, row, ids, time, known or {}))}
+    if reasons:
+        row, n = next(iter(reasons)), int(spans[list(reasons)].sum())
+        line = file.line(row) or 0
         bad.add(
             "malformed",
-            f'{path}, line {first}: {why}, so a quote (") that is opened there swallows lines to {first + span - 1} '  # type: ignore[operator]
-            f"({n} such lines). Double the quote, or drop the line.",
+            f'{path}, line {line}: {reasons[row]}, so a quote (") that is opened there swallows lines to '
+            f"{line + int(spans[row]) - 1} ({n} such lines). Double the quote, or drop the line.",
             n,
         )
-    gone = sorted({row for row, _ in lost})
-    return gone, sum(int(file.records.spans[row]) - 1 for row in spanning.tolist() if row not in set(gone))
+    inside = sum(int(spans[row]) - 1 for row in spanning if row not in reasons)
+    return (table.drop(index=table.index[list(reasons)]) if reasons else table), inside
 
 
 def _swallows(

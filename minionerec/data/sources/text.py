@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,19 @@ import numpy as np
 import pandas as pd
 
 from minionerec.core.errors import DataError, shown
-from minionerec.data.files import not_utf8, read_bytes
+from minionerec.data.files import check_file, not_utf8, open_bytes, read_bytes
 from minionerec.data.source import BadRows
-from minionerec.data.sources.records import Records, find_records, spans_lines, split_cells, unclosed_quote
+from minionerec.data.sources.records import (
+    Records,
+    find_records,
+    line_ends,
+    spans_lines,
+    split_cells,
+    unclosed_quote,
+)
 
+PART = 1 << 24
+"""Bytes of a part of a text table, about."""
 _TOO_MANY = re.compile(r"Expected \d+ fields in line \d+, saw \d+")
 _STAND_INS = b"\t\x1f\x1e\x1d\x1c\x01\x02\x03"
 """Single characters that may stand for a longer separator."""
@@ -99,47 +108,89 @@ def read_text_table(
             `bad` does not allow it.
     """
     content = read_bytes(path, "Give the path of a table.")
+    return _read(path, separator, content, header, quoted=quoted, bad=bad, more_columns=more_columns)
+
+
+def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size: int = PART) -> Iterator[pd.DataFrame]:
+    """The parts of a text table with a header, one after another, each as `read_text_table` gives the whole.
+
+    A quoted cell is never cut, so a quote that swallows much of a file makes a part of it all.
+
+    Args:
+        path: The file, UTF-8.
+        separator: What stands between cells.
+        bad: As in `read_text_table`.
+        size: Bytes of a part, about.
+
+    Raises:
+        DataError: As `read_text_table`.
+    """
+    check_file(path, "Give the path of a table.")
+    head, rest, before = b"", b"", 0
+    with open_bytes(path) as file:
+        while read := file.read(size):
+            content = head + rest + read
+            end = _part_end(content, separator) if len(read) == size else None
+            if end is None:
+                rest += read
+                continue
+            yield _read(path, separator, content[:end], before=before, bad=bad)
+            body, rest = content[len(head) : end], content[end:]
+            lines = len(line_ends(body))
+            if not head:
+                first = find_records(content[:end], separator)
+                head, before = content[first.begins[0] : first.ends[0]].rstrip(b"\r\n") + b"\n", -1
+            before += lines
+    if rest.strip() or not head:
+        yield _read(path, separator, head + rest, before=before, bad=bad)
+
+
+def _part_end(content: bytes, separator: str) -> int | None:
+    """Where a part may end: behind a record that is whole, before one that is no longer than the header."""
+    records = find_records(content, separator)
+    if len(records) < 4:
+        return None
+
+    def cells(record: int) -> int:
+        text = content[records.begins[record] : records.ends[record]].decode("utf-8", errors="replace")
+        return len(next(split_cells(text, separator), []))
+
+    most = cells(0)
+    for last in range(len(records) - 2, 1, -1):  # the last one may go on in what is not read yet
+        if cells(last) <= most:
+            return int(records.begins[last])
+    return None
+
+
+def _read(
+    path: Path,
+    separator: str,
+    content: bytes,
+    header: Sequence[str] | None = None,
+    *,
+    quoted: bool = True,
+    bad: BadRows | None = None,
+    more_columns: bool = True,
+    before: int | None = None,
+) -> pd.DataFrame:
+    """The table of a content; that of a part follows so many lines of the file, less those of the header before it."""
     try:
         content.decode("utf-8")
         encoding = "utf-8-sig"
     except UnicodeDecodeError:
         if header is None:
-            raise DataError(not_utf8(path, content)) from None
+            raise DataError(not_utf8(path, content, before or 0)) from None
         encoding = "latin-1"
     if len(separator) > 1:  # one character parses many times faster
         content, separator = _shortened(path, content, separator)
     tangled = quoted and spans_lines(content, separator)
     if tangled and (line := unclosed_quote(content, separator)) is not None:
-        raise _never_closed(path, line)
+        raise _never_closed(path, line + (before or 0))
     names = _header(path, content, separator, encoding, quotes=quoted) if header is None else list(header)
-    file = TextFile(path, separator, names, header is None, quoted, encoding, tangled)
+    file = TextFile(path, separator, names, header is None, quoted, encoding, tangled, before=before or 0)
+    if before is not None:
+        file.content = content
     return _table(file, content, header, bad, more_columns)
-
-
-def text_part(path: Path, separator: str, content: bytes, before: int, bad: BadRows | None = None) -> pd.DataFrame:
-    """A part of a text table with a header, as `read_text_table` gives the whole.
-
-    Args:
-        path: The file, UTF-8.
-        separator: What stands between cells.
-        content: The header and some whole records, the first no longer than the header.
-        before: Lines of the file before the records, less those of the header.
-        bad: As in `read_text_table`.
-
-    Raises:
-        DataError: As `read_text_table`.
-    """
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise DataError(not_utf8(path, content, before)) from None
-    tangled = spans_lines(content, separator)
-    if tangled and (line := unclosed_quote(content, separator)) is not None:
-        raise _never_closed(path, line + before)
-    names = _header(path, content, separator, "utf-8-sig", quotes=True)
-    file = TextFile(path, separator, names, True, True, "utf-8-sig", tangled, before=before)
-    file.content = content
-    return _table(file, content, None, bad, True)
 
 
 def _table(

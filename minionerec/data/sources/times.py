@@ -1,7 +1,9 @@
 """Times of a column: numbers or dates, within what can be compared, and all of one unit."""
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,103 +26,162 @@ _LIMIT = 2**63 - 1
 _OTHERS = {SMALL: "numbers too small to tell", BEYOND: "times after 2100"}
 FEWEST = 3
 """Different numbers that must have the digits of dates before they are taken for such: one or two may by accident."""
-NUMBER = "a number from -2**63 to 2**63"
-DATE = "a date from 1678 to 2261"
+_AFTER_2100 = "a time after 2100 in seconds, milli-, micro- and nanoseconds"
+_NUMBER = "a number from -2**63 to 2**63"
+_DATES = "a date from 1678 to 2261"
 _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:00"
 
 
-def read_times(
-    column: pd.Series, path: Path, place: Callable[[int], str], bad: BadRows
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Times that can be compared: numbers as they are, dates as nanoseconds since 1970 (UTC).
-
-    The first row that is either decides: a number asks for numbers everywhere, else ISO dates (2018-11-05,
-    2018-11-05T12:30:00Z); without a zone they are taken as UTC.
-
-    Args:
-        column: Numbers, dates, or text of either.
-        path: The file, for messages.
-        place: Says where a person finds the row of an index value of the column.
-        bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
-            milliseconds, or days) than most.
+def read_times(column: pd.Series, place: Callable[[int], str], bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
+    """The times of a whole column: `TimeColumn.read`, with the rows of other units than most among those refused.
 
     Returns:
         int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
         seconds.
 
     Raises:
-        DataError: Naming the first bad row, if `bad` does not allow it; or the first row, if most numbers are the
-            digits of dates, or lie after 2100 in the unit of their size.
+        DataError: As `TimeColumn`.
     """
-    times, right, ticks = read_times_of_part(column, place, bad)
-    if ticks == SECOND:
-        right = right & ~_of_another_unit(column, times, right, place, bad)
-        if times.dtype.kind == "f" and right.any() and not right.all():
-            times = _whole_where_possible(column, times, right)
-    return times, right, NANOSECOND if ticks is None else ticks
+    reader = TimeColumn(bad)
+    times, right, units = reader.read(column, place)
+    return times, right & ~np.isin(units, list(reader.other_units())), reader.ticks or NANOSECOND
 
 
-def read_times_of_part(
-    column: pd.Series, place: Callable[[int], str], bad: BadRows, ticks: int | None = None
-) -> tuple[np.ndarray, np.ndarray, int | None]:
-    """The same of a part of a column, which cannot tell what unit most numbers are of: that is not looked at.
+@dataclass
+class _Unit:
+    """The times of a column that look like one unit: how many, the first of them, and their ends.
+
+    `row` and `value` are the number and the value of the first, and `place` says where it is; `dates` tells whether all
+    are digits of dates, of which `different` holds some.
+    """
+
+    row: int
+    place: Callable[[], str]
+    value: Any
+    count: int = 0
+    least: float = np.inf
+    most: float = -np.inf
+    dates: bool = True
+    different: set[float] = field(default_factory=set)
+
+    def add(self, times: np.ndarray) -> None:
+        """Count some more times."""
+        self.count += len(times)
+        self.least, self.most = min(self.least, float(times.min())), max(self.most, float(times.max()))
+        self.dates = self.dates and date_form(times) is not None
+        if self.dates and len(self.different) < FEWEST:
+            self.different.update(np.unique(times)[:FEWEST].tolist())
+
+    @property
+    def said(self) -> str:
+        return shown(str(self.value))
+
+
+class TimeColumn:
+    """Reads times that can be compared, part by part: numbers as they are, dates as nanoseconds since 1970 (UTC).
+
+    The first row that is either decides: a number asks for numbers everywhere, else ISO dates (2018-11-05,
+    2018-11-05T12:30:00Z); without a zone they are taken as UTC.
 
     Args:
-        column: As in `read_times`.
-        place: As in `read_times`.
-        bad: As in `read_times`.
-        ticks: What the parts before gave; None where there are none, or none says.
+        bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
+            milliseconds, or days) than most.
 
-    Returns:
-        As `read_times`; ticks are None where no row of this part or of those before says.
+    Attributes:
+        ticks: Ticks in a second, taking numbers for seconds; None as long as no row has said.
     """
-    times, right, found, expected = _parsed(column, ticks)
-    if not right.all():
-        row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
-        refuse_time(place(int(column.index[row])), column, row, expected, n, bad)
-    if times.dtype.kind == "f" and right.any() and not right.all():
-        times = _whole_where_possible(column, times, right)
-    return times, right, found if right.any() else ticks
 
+    def __init__(self, bad: BadRows) -> None:
+        self.bad = bad
+        self.ticks: int | None = None
+        self._units: dict[int, _Unit] = {}
+        self._rows = 0
+        self._name = ""
 
-def refuse_time(place: str, column: pd.Series, row: int, expected: str, n: int, bad: BadRows) -> None:
-    """Count n rows that hold no time; `row` of a column is the first of them."""
-    bad.add(
-        "bad_time",
-        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} is not {expected} ({n} such rows). Mend or "
-        "drop them.",
-        n,
-    )
+    def read(self, column: pd.Series, place: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The times of a part.
 
+        Args:
+            column: Numbers, dates, or text of either.
+            place: Says where a person finds the row of an index value of the column.
 
-def refuse_unit(place: str, column: pd.Series, row: int, usual: int, n: int, bad: BadRows) -> None:
-    """Count n rows of another unit than most; `row` of a column is the first of them."""
-    most, value = _OTHERS.get(usual) or UNITS[usual][0], column.iloc[row]
-    bad.add(
-        "bad_time",
-        f"{place}, column {column.name!r}: {shown(str(value))} looks like {looks_like(float(value))}, but "
-        f"most rows like {most} ({n} such rows). Write all in one unit, or drop them.",
-        n,
-    )
+        Returns:
+            int64 or float64 (rows,); bool (rows,), which are times; int8 (rows,), the unit that each looks like.
 
+        Raises:
+            DataError: Naming the first row without a time, if `bad` does not allow it.
+        """
+        times, right, ticks, expected = _parsed(column, self.ticks)
+        self._name = str(column.name)
+        if not right.all():
+            row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
+            self.bad.add(
+                "bad_time",
+                f"{place(int(column.index[row]))}, column {self._name!r}: {shown(str(column.iloc[row]))} is not "
+                f"{expected} ({n} such rows). Mend or drop them.",
+                n,
+            )
+        if not right.any():
+            return times, right, np.full(len(times), SMALL, np.int8)
+        self.ticks = ticks
+        times = exact(column, times, right)
+        units = (unit_numbers(times) if ticks == SECOND else np.full(len(times), SMALL)).astype(np.int8)
+        for unit in np.unique(units[right]).tolist():
+            rows = np.flatnonzero(right & (units == unit))
+            if unit not in self._units:
+                first = int(rows[0])
+                where = partial(place, int(column.index[first]))
+                self._units[unit] = _Unit(self._rows + first, where, column.iloc[first])
+            if ticks == SECOND:
+                self._units[unit].add(times[rows])
+        self._rows += len(times)
+        return times, right, units
 
-def all_dates(place: str, column: pd.Series, row: int, form: str | None) -> DataError:
-    """What to say of a column whose times are all the digits of dates, or behind 2100; `row` is the first."""
-    what = f"a date written as {form}" if form else "a time after 2100 in seconds, milli-, micro- and nanoseconds"
-    return DataError(
-        f"{place}, column {column.name!r}: {shown(str(column.iloc[row]))} looks like {what}, as most rows do. Write "
-        "dates as 2018-01-31T12:30:00, or seconds since 1970."
-    )
+    def other_units(self) -> frozenset[int]:
+        """The units of the rows that are of another unit than most, which are counted as bad.
+
+        Raises:
+            DataError: Naming the first of them, if `bad` does not allow them; or the first row, if most numbers are the
+                digits of dates, or lie after 2100 in the unit of their size.
+        """
+        units = self._units
+        if self.ticks != SECOND or not units:
+            return frozenset()
+        others = [each.least for unit, each in units.items() if unit != SMALL]
+        ends = (units[SMALL].most, min(others)) if SMALL in units and others else (0.0, 0.0)
+        usual, strange = mixed_units({unit: each.count for unit, each in units.items()}, *ends)
+        if strange:
+            first = min((units[unit] for unit in strange), key=lambda each: each.row)
+            n = sum(units[unit].count for unit in strange)
+            self.bad.add(
+                "bad_time",
+                f"{first.place()}, column {self._name!r}: {first.said} looks like {looks_like(float(first.value))}, "
+                f"but most rows like {_OTHERS.get(usual) or UNITS[usual][0]} ({n} such rows). Write all in one unit, "
+                "or drop them.",
+                n,
+            )
+        kept = [each for unit, each in units.items() if unit not in strange]
+        dates = usual != SMALL and all(each.dates for each in kept)
+        different = set[float]().union(*(each.different for each in kept))
+        if usual == BEYOND or (dates and len(different) >= FEWEST):
+            first = min(kept, key=lambda each: each.row)
+            form = date_form(np.array([float(first.value)])) if dates else None
+            what = f"a date written as {form}" if form else _AFTER_2100
+            raise DataError(
+                f"{first.place()}, column {self._name!r}: {first.said} looks like {what}, as most rows do. Write dates "
+                "as 2018-01-31T12:30:00, or seconds since 1970."
+            )
+        return frozenset(strange)
 
 
 def _parsed(column: pd.Series, ticks: int | None) -> tuple[np.ndarray, np.ndarray, int, str]:
     """Times, which rows hold one, ticks of a second, and what was expected of the others."""
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         times, right = _nanoseconds(column)
-        return times, right, NANOSECOND, DATE
+        return times, right, NANOSECOND, _DATES
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         times, right = _numbers(column)
-        return times, right, SECOND, NUMBER
+        return times, right, SECOND, _NUMBER
     text = _plain(column)
     numbers, is_number = _numbers(pd.to_numeric(text, errors="coerce"))
     if ticks == SECOND:
@@ -166,34 +227,13 @@ def _nanoseconds(dates: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     return np.where(right, values, np.datetime64(0, "ns")).astype("datetime64[ns]").astype(np.int64), right
 
 
-def _of_another_unit(
-    column: pd.Series, times: np.ndarray, right: np.ndarray, place: Callable[[int], str], bad: BadRows
-) -> np.ndarray:
-    """Which numbers look like another unit than most: counted as bad."""
-    if not right.any():
-        return ~right
-    units = unit_numbers(times)
-    kinds, numbers = np.unique(units[right], return_counts=True)
-    small, other = times[right & (units == SMALL)], times[right & (units != SMALL)]
-    ends = (float(small.max()), float(other.min())) if len(small) and len(other) else (0.0, 0.0)
-    usual, others = mixed_units(dict(zip(kinds.tolist(), numbers.tolist(), strict=True)), *ends)
-    strange: np.ndarray = right & np.isin(units, list(others))
-    if strange.any():
-        row, n = int(np.flatnonzero(strange)[0]), int(strange.sum())
-        refuse_unit(place(int(column.index[row])), column, row, usual, n, bad)
-    kept = np.flatnonzero(right & ~strange)
-    form = None if usual == SMALL else date_form(times[kept])
-    if usual == BEYOND or (form is not None and len(np.unique(times[kept])) >= FEWEST):
-        row = int(kept[0])
-        raise all_dates(place(int(column.index[row])), column, row, form)
-    return strange
-
-
-def _whole_where_possible(column: pd.Series, times: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The same times, whole numbers exact where only a bad row made them floats."""
-    exact, fits = _numbers(pd.to_numeric(_plain(column[right]), errors="coerce"))
-    if exact.dtype.kind != "i" or not fits.all():
+def exact(column: pd.Series, times: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The same times, those of chosen rows exact where all of these are whole numbers and only others made doubles."""
+    if times.dtype.kind != "f" or chosen.all() or not chosen.any():
+        return times
+    numbers, fits = _numbers(pd.to_numeric(_plain(column[chosen]), errors="coerce"))
+    if numbers.dtype.kind != "i" or not fits.all():
         return times
     whole = np.zeros(len(times), dtype=np.int64)
-    whole[right] = exact
+    whole[chosen] = numbers
     return whole

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builder import build
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 from support.visits import DAY, ITEMS, corpus_rows, random_visits
 
 from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
-from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
@@ -73,7 +73,7 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     assert run_prepare(config).up_to_date
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), min_size=20, max_size=60),
     st.integers(1, 4),
@@ -92,7 +92,7 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
         where="visits",
     )
     try:
-        built = build_corpus(source, split="global_time" if by_time else "leave_last_out", max_history=max_history)
+        built = build(source, split="global_time" if by_time else "leave_last_out", max_history=max_history)
     except DataError as error:
         assert "holds no row" in str(error)
         return
@@ -129,7 +129,7 @@ def read(tmp_path, visits=None, items=ITEMS, edition="amazon2018", bad=None, edi
 
 def test_the_published_order(tmp_path):
     visits = random_visits()
-    corpus = build_corpus(read(tmp_path), core=3, quirks=["published_order"]).corpus()
+    corpus = build(read(tmp_path), core=3, quirks=["published_order"]).corpus()
     rows = plain_rows(visits, core=3, by_user=True)
     assert corpus_rows(corpus) == rows
     assert rows != plain_rows(visits, core=3)
@@ -151,26 +151,26 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     write_text(tmp_path / "reviews.json.gz", "".join(json.dumps(record) + "\n" for record in records))
     source = read_amazon("amazon2023", **paths)
     fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(visits, records, strict=True)]
-    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(fine)
-    assert corpus_rows(build_corpus(source, quirks=["published_order"]).corpus()) == plain_rows(visits, by_user=True)
+    assert corpus_rows(build(source).corpus()) == plain_rows(fine)
+    assert corpus_rows(build(source, quirks=["published_order"]).corpus()) == plain_rows(visits, by_user=True)
 
 
 def test_the_window_and_its_widening(tmp_path):
     days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
     visits = [(f"R{place % 3}", f"B{place % 8}", time) for place, time in enumerate(days)]
     source = read(tmp_path, visits)
-    counts = build_corpus(source, start="2016-12-01", end="2017-01-01", core=2).counts
+    counts = build(source, start="2016-12-01", end="2017-01-01", core=2).counts
     assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
-    wide = build_corpus(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
+    wide = build(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
     assert wide.counts["window_start_year"] == 1996  # there are no 3,000 items in any window
     assert wide.counts["interactions"] == 366
     with pytest.raises(DataError, match=r"no interaction is left of 400 \(interactions_outside_window 400\)\. Widen"):
-        build_corpus(source, start="2020-01-01")
+        build(source, start="2020-01-01")
 
 
 def test_a_core_that_leaves_nothing(tmp_path):
     with pytest.raises(DataError, match=r"reviews\.json\.gz: no interaction is left of .*outside_core .*lower core"):
-        build_corpus(read(tmp_path), core=100)
+        build(read(tmp_path), core=100)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_items_without_a_title_take_their_reviews_along(tmp_path):
     assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
     visits = random_visits()
     kept = [visit for visit in visits if visit[1] in set(source.items["item_id"])]
-    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(kept)
+    assert corpus_rows(build(source).corpus()) == plain_rows(kept)
     assert source.counts == {
         "reviews": 160,
         "reviews_without_item": 160 - len(kept),
@@ -259,7 +259,7 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, me
         del visits[change[0]]
     else:
         visits = [visit for visit in visits if visit[1] != "B1"]
-    assert corpus_rows(build_corpus(source).corpus()) == plain_rows(visits)
+    assert corpus_rows(build(source).corpus()) == plain_rows(visits)
 
 
 def test_two_bad_lines_are_too_many_for_one(tmp_path):
@@ -393,4 +393,4 @@ def test_committed_configurations(edition, tmp_path):
 )
 def test_bad_options(tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
-        build_corpus(read(tmp_path), **options)
+        build(read(tmp_path), **options)

@@ -2,74 +2,41 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.baskets import source_of, steps_of, visits
+from support.baskets import source_of
+from support.builder import build
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.data import audit
-from minionerec.data.audit import Agreement, OrderAudit, audit_pairs, audit_rows, audit_visits
-from minionerec.data.build import build_corpus
+from minionerec.data.audit import Agreement, audit_rows
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes, row_times
 
 
-def counted(pairs, ids, tied):
-    """(pairs of two ids, rising ones) among neighbours that are ties, or are not, by a plain loop."""
-    found = [0, 0]
-    for steps in steps_of(pairs).values():
-        walk = [(moment, item) for moment, items in steps for item in items]
-        for (then, one), (now, other) in pairwise(walk):
-            if (then == now) == tied and ids[one] != ids[other]:
-                found[0] += 1
-                found[1] += ids[one] < ids[other]
-    return Agreement(*found)
-
-
-@settings(deadline=None, max_examples=60)
-@given(visits, st.randoms(use_true_random=False))
-def test_neighbours_are_counted_as_a_loop_counts_them(pairs, chance):
-    ids = [str(number) for number in chance.sample(range(1000), len(pairs))]
-    source = source_of(pairs)
-    source = replace(source, items=source.items.assign(item_id=ids))
-    order = np.argsort(source.times, kind="stable")
-    found = audit_visits(source.users[order], source.item_index[order], ids, source.times[order], order)
-    steps = steps_of(pairs).values()
-    assert found.pairs == sum(sum(len(items) for _, items in user) - 1 for user in steps)
-    assert found.ties == sum(len(items) - 1 for user in steps for _, items in user)
-    for name, keys in {"text": ids, "number": [int(one) for one in ids]}.items():
-        assert found.orders[name]["ties"] == counted(pairs, keys, tied=True)
-        assert found.orders[name]["others"] == counted(pairs, keys, tied=False)
-    assert found.orders["file"] == {"ties": Agreement(found.ties, found.ties)}
-    without = audit_visits(source.users[order], source.item_index[order], ids)
-    both = found.orders["text"]["ties"] + found.orders["text"]["others"]
-    assert (without.ties, without.pairs, without.orders["text"]) == (None, found.pairs, {"all": both})
-
-
-def test_parts_add_up_to_the_whole(monkeypatch):
-    rng = np.random.default_rng(0)
-    users, items = rng.integers(0, 9, 500), rng.integers(0, 50, 500)
-    moments, ids = np.sort(rng.integers(0, 40, 500)), [f"i{item}" for item in range(50)]
-    whole = audit_visits(users, items, ids, moments, np.arange(500))
-    monkeypatch.setattr(audit, "_BATCH", 7)
-    assert audit_visits(users, items, ids, moments, np.arange(500)) == whole
-    assert whole.ties > 20 and "number" not in whole.orders
-
-
 def test_ids_are_compared_as_text_and_as_numbers():
-    earlier, later = np.array([0, 1, 0, 3, 2]), np.array([1, 2, 2, 0, 2])
-    found = audit_pairs(earlier, later, ["9", "10", "009", "8"], np.ones(5, bool))
-    assert found.orders["text"]["ties"] == Agreement(4, 1)  # 9 > 10 > 009 < 9, 8 < 9, one item twice
-    assert found.orders["number"]["ties"] == Agreement(3, 2)  # 9 < 10 > 9, 8 < 9; 9 and 009 are the same number
-    assert found.ties == 5
-    assert "number" not in audit_pairs(earlier, later, ["9", "10", "²", "8"]).orders
-    assert "number" not in audit_pairs(earlier, later, ["9", "10", "", "8"]).orders
+    """9 > 10 > 009 < 9 > 8 as texts, and as numbers 9 < 10 > 9 = 009 > 8; one item twice is no pair of ids."""
+    source = replace(source_of([(0, 5), (0, 5), (0, 5), (0, 5), (0, 5), (0, 5)]))
+    source = replace(source, item_index=np.array([0, 1, 2, 0, 0, 3], np.int32))
+
+    def audit(*ids):
+        items = source.items.iloc[:4].assign(item_id=[*ids])
+        one_more = np.concatenate([source.item_index, np.zeros(9, np.int32)])
+        users, times = np.repeat([0, 1], [6, 9]).astype(np.int32), np.repeat([5, 6], [6, 9]).astype(np.int64)
+        users_too = pa.array(["u", "v"])
+        return build(
+            replace(source, items=items, item_index=one_more, users=users, times=times, user_ids=users_too)
+        ).audit
+
+    found = audit("9", "10", "009", "8")
+    assert found.orders["text"]["ties"] == Agreement(4, 1)
+    assert found.orders["number"]["ties"] == Agreement(3, 1)
+    assert found.ties == 13
+    assert "number" not in audit("9", "10", "²", "8").orders
+    assert "number" not in audit("9", "10", "", "8").orders
 
 
 def test_the_interval_is_wilsons():
@@ -91,7 +58,7 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
     pairs = [(user, day) for day in range(8) for user in range(40) for _ in range(4)]
     listing, chance = source_of(pairs), source_of(pairs)
     chance = replace(chance, item_index=rng.permutation(chance.item_index))
-    found, other = (build_corpus(source).audit for source in (listing, chance))
+    found, other = (build(source).audit for source in (listing, chance))
     assert found.orders["text"]["ties"].share == 1.0 and other.orders["text"]["ties"].share == pytest.approx(
         0.5, abs=0.05
     )
@@ -114,7 +81,7 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
         "text": {"ties": {"pairs": 960, "rising": 960}, "others": {"pairs": 280, "rising": 280}},
         "file": {"ties": {"pairs": 960, "rising": 960}},
     }
-    assert build_corpus(listing).counts["order"] == plain
+    assert build(listing).counts["order"] == plain
 
 
 def corpus_of(*tables):
@@ -145,7 +112,6 @@ def test_rows_of_a_split_with_times_from_elsewhere():
     assert plain.warning() is None
     with pytest.raises(DataError, match="there are 2 ids for 3 items"):
         audit_rows(corpus, SPLITS, item_ids=["A", "B"])
-    assert OrderAudit() + found == found
 
 
 def test_the_published_rows_by_their_times(data_root):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.filters import in_window, k_core, number_by_appearance, parse_moment, year_before
+from minionerec.data.filters import k_core, number_by_appearance, parse_moment, year_before
 
 visits = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
@@ -82,10 +82,3 @@ def test_what_is_no_moment(text):
 def test_a_year_before():
     assert year_before(parse_moment("2017-10")) == parse_moment("2016-10")
     assert year_before(parse_moment("2016-02-29")) == parse_moment("2015-02-28")
-
-
-def test_both_ends_of_a_window_are_inside():
-    times = np.array([999, 1000, 5000, 5001])
-    assert in_window(times, 1000, 1, 5).tolist() == [False, True, True, False]
-    assert in_window(times, 1000, None, 5).tolist() == [True, True, True, False]
-    assert in_window(times, 1, 5000, None).tolist() == [False, False, True, True]

@@ -1,14 +1,12 @@
 """MovieLens in its three forms and RecBole's atomic files: one set of ratings, the same corpus from each."""
 
 import pytest
+from support.builder import build, read_movielens, read_recbole
 
 from minionerec.core.errors import DataError
-from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
-from minionerec.data.sources.movielens import read_movielens
-from minionerec.data.sources.recbole import read_recbole
 
 FILMS = [("1", 'Café "X", The (1995)', "Drama|War"), ("2", "Heat (1995)", "Action"), ("31", "Léon", "")]
 RATINGS = [(str(1 + n % 3), FILMS[n * 7 % 3][0], n * 5 % 11) for n in range(30)]
@@ -77,7 +75,7 @@ def test_every_form_gives_the_same_corpus(tmp_path, form):
         PrepareConfig(source=source, interactions=str(interactions), items=str(items), output=str(tmp_path / "out"))
     )
     read = read_recbole if source == "recbole" else read_movielens
-    corpus = build_corpus(read(interactions, items)).corpus()
+    corpus = build(read(interactions, items)).corpus()
     assert corpus.items["item_id"].tolist() == ["1", "2", "31"]
     assert corpus.items["title"].tolist() == [title for _, title, _ in FILMS]
     genres = ["Drama, War", "Action", ""] if form != "ml-100k" else ["", "", ""]

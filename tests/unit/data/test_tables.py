@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.builder import build, read_tables
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.build import build_corpus
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tables import parse_times, read_tables
+from minionerec.data.sources.times import read_times
 
 ITEMS = pd.DataFrame(
     {"item_id": [f"p{i}" for i in range(6)], "title": [f"Thing {i}" for i in range(6)], "price": range(6)}
@@ -38,7 +38,7 @@ def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
     bought = interactions() if bought is None else bought
     split = {name: options.pop(name) for name in ("split", "max_history") if name in options}
     items, bought = write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
-    return build_corpus(read_tables(bought, items, **options), **split).corpus()
+    return build(read_tables(bought, items, **options), **split).corpus()
 
 
 def plain(corpus):
@@ -102,14 +102,14 @@ def test_parquet_dates(tmp_path):
         assert plain(read(tmp_path, bought=bought.assign(timestamp=dates), suffix=".parquet")) == plain(read(tmp_path))
 
 
-def test_large_whole_times_keep_their_order(tmp_path):
+def test_large_whole_times_keep_their_order():
     times = pd.Series([str(2**60 + 1), str(2**60)])
-    assert np.diff(parse_times(pd.DataFrame({"t": times}), "t", tmp_path / "x.csv", BadRows())[0]).tolist() == [-1]
+    assert np.diff(read_times(times, str, BadRows())[0]).tolist() == [-1]
 
 
-def test_zones_count(tmp_path):
+def test_zones_count():
     times = pd.Series(["2020-01-01T12:00:00+02:00", "2020-01-01T11:00:00", "2020-01-01T11:00:00Z"])
-    assert np.diff(parse_times(pd.DataFrame({"t": times}), "t", tmp_path / "x.csv", BadRows())[0]).tolist() == [
+    assert np.diff(read_times(times, str, BadRows())[0]).tolist() == [
         3_600_000_000_000,
         0,
     ]
@@ -132,7 +132,7 @@ def test_columns_of_other_names(tmp_path):
         user_column="who",
         time_column="when",
     )
-    corpus = build_corpus(source).corpus()
+    corpus = build(source).corpus()
     assert plain(corpus) == plain(read(tmp_path))
     assert corpus.items["description"].tolist() == ["Nice"] * 6
 

@@ -1,20 +1,19 @@
 """What becomes of items of one moment, on made-up baskets, against plain loops."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.baskets import filled, rows_by_hand, source_of, steps_of, visits
+from support.baskets import filled, rows_by_hand, source_of, steps_of
+from support.builder import build
 from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.build import build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import Histories
-from minionerec.data.splits import build_rows, leave_last_out_split, shuffled_ties
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows, varied_windows
@@ -26,7 +25,7 @@ EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
 def built(pairs, **settings):
     """A corpus of made-up baskets; examples that leave a split empty are not looked at."""
     try:
-        return build_corpus(source_of(pairs), **settings).corpus()
+        return build(source_of(pairs), **settings).corpus()
     except DataError as error:
         assume("holds no row" not in str(error))
         raise
@@ -39,23 +38,6 @@ def by_target(corpus):
         for split, rows in corpus.splits().items()
         for (_, history, target), time, before in zip(rows, rows.times.time, rows.times.previous, strict=True)
     }
-
-
-@settings(deadline=None, max_examples=60)
-@given(visits, st.integers(1, 5))
-def test_together_no_item_is_in_the_history_of_its_moment(pairs, max_history):
-    source = source_of(pairs)
-    order = np.argsort(source.times, kind="stable")
-    rows = build_rows(source.users[order], source.item_index[order], max_history, source.times[order], together=True)
-    expected = rows_by_hand(pairs, max_history)
-    targets = rows.by_user[rows.places].tolist()
-    assert sorted(targets) == sorted(expected)
-    histories = Histories(rows.by_user, rows.begins, rows.ends)
-    found = zip(targets, rows.times.time, histories, rows.times.previous, strict=True)
-    assert all(expected[item] == (time, history.tolist(), before) for item, time, history, before in found)
-    assert order[rows.targets].tolist() == targets  # and they stand in the order of time
-    whole = rows_by_hand(pairs, len(pairs))
-    assert rows.truncated == sum(len(whole[item][1]) > max_history for item in whole)
 
 
 @settings(deadline=None, max_examples=60)
@@ -75,7 +57,7 @@ def test_together_no_moment_is_on_two_sides(pairs, split, max_history):
 
 
 def test_borders_move_back_to_the_beginning_of_a_moment():
-    corpus = build_corpus(source_of(EVENLY), ties="together").corpus()
+    corpus = build(source_of(EVENLY), ties="together").corpus()
     # 81 rows of moments 1 to 9, nine each: the borders 64 and 72 lie in moment 8 and at the beginning of moment 9.
     assert {name: set(rows.times.time.tolist()) for name, rows in corpus.splits().items()} == {
         "train": set(range(1, 8)),
@@ -87,14 +69,13 @@ def test_borders_move_back_to_the_beginning_of_a_moment():
 
 
 def test_the_last_step_is_test_with_each_of_its_items_a_row():
-    corpus = build_corpus(source_of(EVENLY), split="leave_last_out", ties="together").corpus()
+    corpus = build(source_of(EVENLY), split="leave_last_out", ties="together").corpus()
     assert {name: (len(rows), set(rows.times.time.tolist())) for name, rows in corpus.splits().items()} == {
         "train": (63, set(range(1, 8))),
         "valid": (9, {8}),
         "test": (9, {9}),
     }
     assert len({(user, tuple(history)) for user, history, _ in corpus.test}) == len(set(corpus.test.users)) == 3
-    assert leave_last_out_split(np.zeros(3, int), np.array([4, 4, 4])).tolist() == [2, 2, 2]
 
 
 @settings(deadline=None, max_examples=60)
@@ -138,7 +119,7 @@ def test_pairs_are_counted_across_moments_alone(pairs, reach):
 def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     caplog.set_level("INFO")
     pairs = [(0, 0), (0, 1), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
-    corpus = build_corpus(source_of(pairs), split="leave_last_out", ties="together").corpus()
+    corpus = build(source_of(pairs), split="leave_last_out", ties="together").corpus()
     found = [(window.items.tolist(), window.first_target, window.rows.tolist()) for window in user_windows(corpus)]
     assert found == [
         ([0, 1], 1, [-1, 0]),
@@ -152,28 +133,17 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
-@settings(deadline=None, max_examples=60)
-@given(visits, st.integers(0, 3))
-def test_shuffled_ties_stay_in_their_moment(pairs, seed):
-    source = source_of(pairs)
-    order = np.argsort(source.times, kind="stable")
-    users, moments = source.users[order], source.times[order]
-    taken = shuffled_ties(users, moments, seed)
-    assert sorted(taken) == list(range(len(pairs)))
-    assert users[taken].tolist() == users.tolist() and moments[taken].tolist() == moments.tolist()
-    again = shuffled_ties(users, moments, seed)
-    assert taken.tolist() == again.tolist()
-
-
 def test_every_order_of_a_tie_is_as_likely_as_another():
-    users, moments = np.zeros(3, int), np.ones(3, np.int64)
-    met = Counter(tuple(shuffled_ties(users, moments, seed).tolist()) for seed in range(1200))
+    source = source_of([(user, moment) for user in range(1200) for moment in (1, 1, 1, 2)])
+    source = replace(source, item_index=np.tile(np.arange(4, dtype=np.int32), 1200))
+    sequences = build(source, split="leave_last_out", ties="shuffle").corpus().test.histories
+    met = Counter(tuple(history.tolist()) for history in sequences)
     assert len(met) == 6 and all(140 < count < 260 for count in met.values())
 
 
 def test_shuffling_changes_ties_and_nothing_else():
     keep, one, again, other = (
-        build_corpus(source_of(EVENLY), ties=ties, seed=seed).corpus()
+        build(source_of(EVENLY), ties=ties, seed=seed).corpus()
         for ties, seed in (("keep", 1), ("shuffle", 1), ("shuffle", 1), ("shuffle", 2))
     )
     assert by_target(one) == by_target(again) != by_target(other) != by_target(keep)
@@ -190,7 +160,7 @@ def test_shuffling_changes_ties_and_nothing_else():
 
 def test_without_ties_all_settings_are_one():
     pairs = [(place % 3, place) for place in range(40)]
-    tables = [build_corpus(source_of(pairs), ties=ties).corpus() for ties in ("keep", "shuffle", "together")]
+    tables = [build(source_of(pairs), ties=ties).corpus() for ties in ("keep", "shuffle", "together")]
     for corpus in tables[1:]:
         assert by_target(corpus) == by_target(tables[0])
         assert all((corpus.rows(split).users == tables[0].rows(split).users).all() for split in SPLITS)
@@ -200,7 +170,7 @@ def test_a_moment_is_a_second():
     pairs = [(0, 0), (0, 100), (0, 1000), (0, 1999), (0, 5000), (0, 9000)]
     source = source_of(pairs)
     source = type(source)(**{**vars(source), "ticks": 1000})
-    corpus = build_corpus(source, split="leave_last_out", ties="together").corpus()
+    corpus = build(source, split="leave_last_out", ties="together").corpus()
     assert sorted(by_target(corpus)) == [2, 3, 4, 5]
     assert corpus.train.times.time.tolist() == [1, 1] and corpus.train.times.previous.tolist() == [0, 0]
 
@@ -210,18 +180,16 @@ def test_ties_need_moments(ties):
     source = source_of(EVENLY)
     without = type(source)(**{**vars(source), "times": None})
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds no times"):
-        build_corpus(without, split="leave_last_out", ties=ties)
+        build(without, split="leave_last_out", ties=ties)
     parts = type(source)(**{**vars(source), "times": source.times + 0.5})
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds times with fractions"):
-        build_corpus(parts, ties=ties)
+        build(parts, ties=ties)
     for kept in (without, parts):
-        assert not build_corpus(kept, split="leave_last_out").corpus().has_times
-    with pytest.raises(ConfigError, match="to be one step, but there are no times"):
-        build_rows(source.users, source.item_index, 3, together=True)
+        assert not build(kept, split="leave_last_out").corpus().has_times
     with pytest.raises(ConfigError, match="unknown ties 'random'; known: keep, shuffle, together"):
-        build_corpus(source, ties="random")
+        build(source, ties="random")
 
 
 def test_one_moment_is_no_corpus():
     with pytest.raises(DataError, match="made up: split 'train' holds no row"):
-        build_corpus(source_of([(user, 5) for user in range(3)] * 5), ties="together")
+        build(source_of([(user, 5) for user in range(3)] * 5), ties="together")

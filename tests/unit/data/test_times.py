@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.small_corpus import make_corpus
 from support.small_shop import sign
 
@@ -15,7 +13,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
-from minionerec.data.times import NO_TIME, RowTimes, row_times, whole_seconds
+from minionerec.data.times import NO_TIME, RowTimes, row_times
 
 HEADER = "split,row,timestamp,previous_timestamp\n"
 
@@ -130,26 +128,6 @@ def test_forged_times_are_refused(tmp_path, change, message):
     with pytest.raises(ArtefactError) as caught:
         Corpus.load(tmp_path / "corpus")
     assert message in str(caught.value) and str(held) in str(caught.value)
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(-(2**40), 2**40), min_size=1))
-def test_whole_seconds_keep_order_and_sameness(seconds):
-    times = np.array(seconds, dtype=np.int64)
-    assert whole_seconds(times * 1000 + 999, 1000).tolist() == seconds
-    small = times % 10_000_000
-    assert whole_seconds(small, 1).tolist() == small.tolist()
-
-
-def test_whole_seconds_by_what_numbers_look_like():
-    moments = np.array([1_500_000_000, 1_500_000_001])
-    for ticks in (1, 10**3, 10**6, 10**9):
-        assert whole_seconds(moments * ticks, 1).tolist() == moments.tolist()
-    assert whole_seconds(moments + 0.75, 1).tolist() == moments.tolist()
-    assert whole_seconds(np.array([3.0, 5.0]), 1).tolist() == [3, 5]
-    assert whole_seconds(np.array([3.0, 5.5]), 1) is None
-    assert whole_seconds(np.array([NO_TIME, 3]), 1).tolist() == [NO_TIME + 1, 3]
-    assert whole_seconds(np.zeros(0, np.int64), 1).tolist() == []
 
 
 def test_the_published_times_fit_the_published_rows(data_root):

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.builder import read_tables
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tables import read_tables
 from minionerec.data.units import BEYOND, SMALL, date_form, has_form, looks_like, unit_numbers
 
 N = 12

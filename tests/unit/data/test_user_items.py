@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from support.builder import build
 
 from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
-from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
@@ -29,7 +29,7 @@ def rows_of(table):
 
 
 def test_each_line_is_split_by_place(tmp_path):
-    corpus = build_corpus(read(tmp_path), split="leave_last_out", max_history=2).corpus()
+    corpus = build(read(tmp_path), split="leave_last_out", max_history=2).corpus()
     assert corpus.items["item_id"].tolist() == ["1", "2", "3", "10"]
     assert rows_of(corpus.train) == [("ann", [2], 0)]
     assert rows_of(corpus.valid) == [("ann", [2, 0], 1), ("bob", [1], 1)]
@@ -77,7 +77,7 @@ def test_files_that_are_not_it(tmp_path):
 
 def test_there_are_no_times_to_split_by(tmp_path):
     with pytest.raises(ConfigError, match=r"visits\.txt holds no times\. Set split to 'leave_last_out'"):
-        build_corpus(read(tmp_path), split="global_time")
+        build(read(tmp_path), split="global_time")
 
 
 def test_beauty_has_the_known_counts(tmp_path, data_root):

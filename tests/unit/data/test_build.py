@@ -1,0 +1,211 @@
+"""The builder against plain loops, by each engine: examples, items, counts, audit, files and refusals."""
+
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.builder import check, read_tables
+from support.engines import no_spark, sources
+from support.paths import ROOT
+
+from minionerec.core.errors import ConfigError
+from minionerec.data.build import _median, build_corpus
+from minionerec.data.checks import check_histories
+from minionerec.data.corpus import write_corpus
+from minionerec.data.engines.engine import started
+from minionerec.data.names import SPLITS
+from minionerec.data.source import Source, item_table
+
+ENGINES = [
+    "duckdb",
+    pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.skipif(bool(no_spark()), reason=str(no_spark()))]),
+]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request, tmp_path_factory):
+    with started(request.param, "1GB", tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
+
+
+def demo():
+    shop = ROOT / "data" / "demo"
+    return read_tables(shop / "interactions.csv", shop / "items.csv")
+
+
+choices = st.fixed_dictionaries(
+    {
+        "split": st.sampled_from(["global_time", "leave_last_out"]),
+        "ties": st.sampled_from(["keep", "shuffle", "together"]),
+        "max_history": st.sampled_from([1, 2, 3, 10]),
+        "core": st.sampled_from([0, 1, 2, 5, 12]),
+        "max_eval_rows": st.sampled_from([0, 0, 1, 2, 3, 7]),
+        "quirks": st.sampled_from([(), (), ("published_order",)]),
+        "seed": st.integers(0, 5),
+    }
+)
+
+
+def any_source(examples):
+    """A test of so many sources."""
+
+    @given(source=sources(), chosen=choices)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    def run(engine, source, chosen):
+        found = check(source, engine, **chosen)
+        if found is None:
+            return
+        counts = check_histories(found.corpus())
+        if chosen["ties"] != "together" and not chosen["max_eval_rows"]:
+            assert counts["continued_rows"] == found.counts["rows"] - found.counts["users"]
+            assert counts["broken_rows"] == 0
+
+    return run
+
+
+only_duckdb = pytest.mark.parametrize("engine", ENGINES[:1], indirect=True)
+test_any_source = only_duckdb(any_source(60))
+test_any_source_with_spark = pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)(any_source(5))
+
+
+@only_duckdb
+@given(
+    source=sources(kinds=("whole", "nanoseconds")),
+    chosen=choices,
+    start=st.sampled_from([None, "1970-01", "2017-07-14T02:40:05", "1969-12-31T23:59:59.5"]),
+    end=st.sampled_from([None, "2017-07-14T02:40:09", "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_window(engine, source, chosen, start, end):
+    check(source, engine, start=start, end=end, **chosen)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"split": "leave_last_out", "max_history": 3},
+        {"core": 8, "start": "2024-02", "end": "2024-10-01", "ties": "together"},
+        {"core": 4, "start": "1999-03", "quirks": ["widen_window"]},
+        {"core": 3, "quirks": ["published_order"], "max_eval_rows": 200},
+    ],
+)
+def test_the_demo_shop(engine, chosen):
+    assert check(demo(), engine, **chosen)
+
+
+@pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])
+def test_months_of_the_demo_shop(engine, ties):
+    source = demo()
+    source.times[:] = source.times // 2_592_000 * 2_592_000
+    order = np.random.default_rng(1).permutation(len(source.users))
+    for column in (source.users, source.item_index, source.times):  # in no order, so that rows and times disagree
+        column[:] = column[order]
+    for split, start in {"global_time": "2024-03", "leave_last_out": None}.items():
+        assert check(source, engine, ties=ties, split=split, start=start, max_history=4, core=3)
+
+
+@pytest.mark.parametrize("shard", [6000, 10**6])
+def test_files_are_those_of_the_same_examples_written_at_once(engine, tmp_path, shard):
+    with mock.patch("minionerec.data.shards.SHARD", shard), mock.patch("minionerec.data.shards.GROUP", 300):
+        built = build_corpus(engine, demo(), ties="together")
+        for name in ("parts", "whole"):
+            (tmp_path / name).mkdir()
+        built.write(tmp_path / "parts")
+        write_corpus(tmp_path / "whole", built.items, built.chains())
+    files = sorted(path.relative_to(tmp_path / "parts") for path in (tmp_path / "parts").rglob("*.parquet"))
+    assert len(files) == (4 if shard == 6000 else 2)
+    assert all((tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in files)
+
+
+def test_a_first_moment_of_more_items_than_a_history_holds(engine):
+    """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
+    visits = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
+    visits += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
+    visits += [(10 + user, user % 5, 1_500_001_000 + place) for user in range(10) for place in range(2)]
+    users, items, times = np.array(visits).T
+    source = Source(
+        items=item_table(list("abcdefgh")),
+        users=users.astype(np.int32),
+        item_index=items.astype(np.int32),
+        times=times,
+        user_ids=pa.array([f"u{user}" for user in range(20)]),
+        where="made up",
+    )
+    assert check(source, engine, ties="together", max_history=2).counts["test_cold_targets"] > 0
+
+
+@pytest.mark.parametrize("ticks", [1, 10**3, 10**6, 10**9, 0.5])
+def test_seconds_by_what_numbers_look_like(engine, ticks):
+    moments = 1_500_000_000 + np.arange(40)
+    source = Source(
+        items=item_table(["a"]),
+        users=np.arange(40, dtype=np.int32) % 2,
+        item_index=np.zeros(40, np.int32),
+        times=moments + 0.75 if ticks == 0.5 else moments * ticks,
+        user_ids=pa.array(["u", "v"]),
+        where="made up",
+    )
+    found = check(source, engine)
+    assert [row[3] for rows in found.examples.values() for row in rows] == moments[2:].tolist()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [5],
+        [3, 1],
+        [1, 2, 3, 4, 10**15],
+        [-(2**62), 2**62, 2**62 + 10**6, 0],
+        [0.1, 0.2, 0.2, 1e300, -1e300, 1e-300],
+        list(range(-50, 51)) + [10**12] * 99,
+    ],
+)
+def test_the_median_is_that_of_numpy(engine, numbers):
+    kind = "DOUBLE" if isinstance(numbers[0], float) else "BIGINT"
+    rows = " UNION ALL ".join(f"SELECT CAST('{number!r}' AS {kind}) AS t" for number in numbers)
+    engine.table("figures", rows)
+    assert _median(engine, "figures", "t", len(numbers)) == np.median(np.array(numbers))
+
+
+def test_an_engine_gives_on_what_is_wrong_with_a_source(engine):
+    class Wrong(Exception):
+        pass
+
+    def batches():
+        yield next(demo().batches())
+        raise Wrong("of the source itself")
+
+    source = mock.Mock(wraps=demo(), batches=batches)
+    with pytest.raises(Wrong, match="of the source itself"):
+        build_corpus(engine, source)
+
+
+def test_settings_that_cannot_be(engine):
+    with pytest.raises(ConfigError, match="unknown split 'random'; known splits: global_time, leave_last_out"):
+        build_corpus(engine, demo(), split="random")
+    with pytest.raises(ConfigError, match="max_history is 0; a history holds at least 1 item"):
+        build_corpus(engine, demo(), max_history=0)
+
+
+@pytest.mark.parametrize("size", ["99999999TB"])
+def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, size):
+    said = r"a.*: DuckDB cannot begin there \(.*\)\. Give another engine_folder"
+    with pytest.raises(ConfigError, match=said), started("duckdb", size, tmp_path / "a"):
+        pass
+    assert not list((tmp_path / "a").glob(".minionerec*"))
+
+
+def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
+    (tmp_path / ".minionerec-engine-old").mkdir()
+    with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
+        pass
+    (said,) = {record.message for record in caplog.records}
+    assert said.startswith(f"{tmp_path}/.minionerec-engine-old: left by runs that were killed")
+
+
+def test_splits_are_those_of_the_statements():
+    assert SPLITS == ("train", "valid", "test")  # their indices are literals there

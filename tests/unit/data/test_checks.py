@@ -1,0 +1,82 @@
+"""The leak checks, and the counts of a corpus."""
+
+import pandas as pd
+import pytest
+
+from minionerec.core.errors import DataError
+from minionerec.data.checks import check_filled, check_histories, corpus_counts
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitRows
+
+
+def corpus_of(train, valid, test, max_history=3, n_items=10):
+    """A corpus from (user, history, target) triples."""
+    tables = [
+        SplitRows.of(
+            [user for user, _, _ in rows],
+            [history for _, history, _ in rows],
+            [target for _, _, target in rows],
+        )
+        for rows in (train, valid, test)
+    ]
+    ids = [str(item) for item in range(n_items)]
+    items = pd.DataFrame({"item_id": ids, "title": ids, "description": [""] * n_items})
+    return Corpus(items, *tables, split="by hand", max_history=max_history)
+
+
+def test_a_training_row_beyond_a_test_row_leaks():
+    future = [("ann", [1, 2], 3)]
+    present = [("ann", [1], 2)]
+    other = [("bob", [4], 5)]
+    check_histories(corpus_of(present, other, future))
+    with pytest.raises(DataError, match=r"leaks: test row 1 \(user 'ann', 1 items of history\)"):
+        check_histories(corpus_of(future, other, present))
+    with pytest.raises(DataError, match="leaks: valid row 2"):
+        check_histories(corpus_of(future, [*other, *present], []))
+
+
+def test_the_same_row_in_two_splits_leaks():
+    row = [("ann", [1], 2)]
+    with pytest.raises(DataError, match="leaks: test row 1"):
+        check_histories(corpus_of(row, [("bob", [4], 5)], row))
+
+
+def test_full_histories_that_an_earlier_split_continues_are_counted():
+    later, earlier = ("ann", [2, 3, 4], 5), ("ann", [1, 2, 3], 4)
+    right = check_histories(corpus_of([earlier], [], [later]))
+    wrong = check_histories(corpus_of([later], [], [earlier]))
+    assert (right["possible_leaks"], right["broken_rows"], right["continued_rows"]) == (0, 0, 1)
+    assert (wrong["possible_leaks"], wrong["broken_rows"], wrong["continued_rows"]) == (1, 1, 0)
+
+
+def test_one_thing_over_and_over_is_no_leak():
+    row = ("ann", [1, 1, 1], 1)
+    assert check_histories(corpus_of([row], [row], [row]))["possible_leaks"] == 0
+
+
+def test_missing_rows_are_counted():
+    counts = check_histories(corpus_of([("ann", [1], 2)], [], [("ann", [1, 2, 3], 4)]))
+    assert (counts["continued_rows"], counts["broken_rows"]) == (0, 1)
+
+
+def test_an_empty_split_is_named_with_all_sizes():
+    with pytest.raises(DataError, match=r"shop\.csv: split 'valid' holds no row \(train 1, valid 0, test 1\)"):
+        check_filled({"train": 1, "valid": 0, "test": 1}, "shop.csv")
+
+
+def test_counts_by_hand():
+    corpus = corpus_of([("ann", [1, 2, 3], 4)], [("bob", [1], 3), ("ann", [2, 3, 4], 9)], [("eve", [9], 9)])
+    assert corpus_counts(corpus) == {
+        "train_rows": 1,
+        "valid_rows": 2,
+        "test_rows": 1,
+        "rows": 4,
+        "users": 3,
+        "items": 10,
+        "items_without_description": 10,
+        "valid_cold_targets": 1,
+        "valid_new_users": 1,
+        "test_cold_targets": 1,
+        "test_new_users": 1,
+        "full_histories": 2,
+    }

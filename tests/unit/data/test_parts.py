@@ -1,0 +1,448 @@
+"""Tables that are read part by part, and folders of files: the same as one file read whole, with the same refusals."""
+
+import csv
+import os
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.builder import read_tables
+from support.engines import NASTY, ids
+
+from minionerec.core.errors import ArtefactError, DataError, MinioneRecError
+from minionerec.data.source import BadRows
+from minionerec.data.sources.table_files import TableFiles
+from minionerec.data.sources.text import read_text_parts, read_text_table
+
+SIZE, ROWS = 64, 7
+"""Bytes and rows of a part: a few lines."""
+NAMES = ("part-00002.b", "part-00010", "part-00010x", "part-1 [x]*'\"`{é}")
+"""Names in the order in which files are read, which is neither that of numbers nor that in which they are written."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    goods = pd.DataFrame({"item_id": [*NASTY, *"bcde8"], "title": "t"}).drop_duplicates("item_id")
+    goods.to_parquet(tmp_path / "items.parquet")
+    return tmp_path
+
+
+def bought(n=60, **columns):
+    chance = np.random.default_rng(3)
+    table = {
+        "user_id": chance.choice(NASTY[:12], n),
+        "item_id": chance.choice([*NASTY, "7"], n),
+        "timestamp": 1_500_000_000 + chance.integers(0, 40, n),
+    }
+    return pd.DataFrame(table | columns)
+
+
+def written(path, table):
+    if path.suffix == ".parquet":
+        table.to_parquet(path, index=False) if isinstance(table, pd.DataFrame) else pq.write_table(table, path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+def parted(folder, table, kind, cuts=(0, 7, 7, 31, 60), names=NAMES):
+    """The files of a folder, last first, one of them without rows, beside what Spark leaves there."""
+    many = folder / "visits"
+    shutil.rmtree(many, ignore_errors=True)
+    many.mkdir()
+    if kind == "parquet" and isinstance(table, pd.DataFrame):
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    for name, begin, end in reversed(list(zip(names, cuts, cuts[1:], strict=False))):
+        some = table.slice(begin, end - begin) if isinstance(table, pa.Table) else table.iloc[begin:end]
+        written(many / f"{name}.{kind}", some)
+    (many / "_SUCCESS").write_text("")
+    (many / ".part-00002.b.crc").write_bytes(b"\0\1")
+    (many / "_temporary").mkdir()
+    return many
+
+
+def read(path, items, allowed=0, size=1 << 20, **columns):
+    """What can be told of a table: interactions, their kind, counts of it and of bad rows; or what is wrong with it."""
+    bad = BadRows(allowed)
+    try:
+        source = read_tables(path, items, bad, size=size, **columns)
+    except MinioneRecError as error:
+        return str(error)
+    users = source.user_ids.take(pa.array(source.users)).to_pylist()
+    visits = list(zip(users, source.item_index.tolist(), source.times.tolist(), strict=True))
+    return visits, (source.ticks, source.times.dtype.kind), source.counts, bad.counts()
+
+
+@pytest.fixture
+def check(folder, monkeypatch):
+    """Read a table whole, in parts, and as a folder: the same, but for the names of files in what is said."""
+
+    def run(table, kind, allowed=0, items=None, parts=True, **columns):
+        one, items = written(folder / f"one.{kind}", table), items or folder / "items.parquet"
+        wanted = read(one, items, allowed, **columns)
+        if not parts:
+            return wanted
+        many = parted(folder, table, kind, np.linspace(0, len(table), 5).astype(int))
+        with monkeypatch.context() as patch:
+            patch.setattr("minionerec.data.sources.tables.ROWS", ROWS)
+            found = read(one, items, allowed, SIZE, **columns), read(many, items, allowed, SIZE, **columns)
+        if isinstance(wanted, str):
+            assert found[0].split(", column")[0] == wanted.split(", column")[0] and isinstance(found[1], str)
+        else:
+            assert found == (wanted, wanted)
+        return wanted
+
+    return run
+
+
+TIMES = {
+    "whole": lambda t: t,
+    "negative": lambda t: t - 1_500_000_050,
+    "fractions": lambda t: t + 0.25,
+    "small": lambda t: (t % 97) / 4 - 3,
+    "int32": lambda t: t.astype("int32"),
+    "uint32": lambda t: t.astype("uint32"),
+    "float32": lambda t: (t % 97).astype("float32"),
+    "date": lambda t: pd.to_datetime(t, unit="s"),
+    "milliseconds": lambda t: pd.to_datetime(t, unit="s").astype("datetime64[ms]"),
+    "microseconds": lambda t: pd.to_datetime(t * 1_000_003, unit="us").astype("datetime64[us]"),
+    "nanoseconds": lambda t: (pd.to_datetime(t, unit="s") + pd.Timedelta(7, "ns")).astype("datetime64[ns]"),
+    "zoned": lambda t: pd.to_datetime(t, unit="s").dt.tz_localize("Asia/Kathmandu"),
+    "text": lambda t: pd.to_datetime(t, unit="s").astype(str),
+    "digits": lambda t: t.astype(str),
+    "days": lambda t: pd.to_datetime(t, unit="s").dt.date,
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("times", TIMES)
+def test_times_of_every_kind(check, kind, times):
+    table = bought()
+    column = TIMES[times](table["timestamp"])
+    visits, (ticks, _), _, bad = check(table.assign(timestamp=column), kind)
+    if ticks > 1:
+        dates = pd.to_datetime(column, utc=True).astype("datetime64[ns, UTC]")
+        assert [time for *_, time in visits] == dates.astype("int64").tolist()
+    else:
+        assert [time for *_, time in visits] == pd.to_numeric(column).tolist()
+    assert [user for user, *_ in visits] == table["user_id"].tolist() and not bad["bad_rows"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_numbers_that_are_whole_in_one_part_and_not_in_another(check, kind):
+    times = [str(1_500_000_000 + place) for place in range(60)]
+    times[45] += ".5"
+    assert check(bought(timestamp=times), kind)[1] == (1, "f")
+
+
+def test_a_number_of_another_unit_costs_no_digit_of_others(check):
+    times = [str(10**18 + place) for place in range(60)]
+    times[45] = "5.5"
+    visits, kind, _, bad = check(bought(timestamp=times), "csv", 1)
+    assert kind == (1, "i") and bad["bad_rows"] == 1 and visits[45][2] == 10**18 + 46
+
+
+ROW_ERRORS = {
+    "no user": ({"user_id": (4, None)}, "the id is"),
+    "user of two lines": ({"user_id": (11, "a\nb")}, "swallow|is no id"),
+    "no item": ({"item_id": (13, None)}, "the id is"),
+    "unknown item": ({"item_id": (17, "?")}, r"item '\?' is not in .*items.parquet"),
+    "no time": ({"timestamp": (3, None)}, "is not a number"),
+    "milliseconds": ({"timestamp": (52, 1_500_000_000_000)}, "looks like milliseconds since 1970, but most rows"),
+    "user and item": ({"user_id": (20, None), "item_id": (5, None)}, "the id is"),
+    "all": (
+        {"user_id": (20, ""), "item_id": (59, "nobody's"), "timestamp": (30, 1_500_000_000_000)},
+        "the id is",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("allowed", [0, 5])
+@pytest.mark.parametrize("wrong", ROW_ERRORS)
+def test_rows_that_cannot_be_used(check, kind, allowed, wrong):
+    table = bought().astype({"timestamp": "Int64"})
+    changes, message = ROW_ERRORS[wrong]
+    for column, (row, value) in changes.items():
+        table.loc[row, column] = value
+    said = check(table, kind, allowed, parts=bool(allowed) or len(changes) == 1)
+    if allowed:
+        assert said[-1]["bad_rows"] == len(changes) + (wrong == "user of two lines" and kind == "csv")
+    else:
+        assert pd.Series([said]).str.contains(message).all(), said
+
+
+def test_times_that_no_timestamp_fits_are_refused(check):
+    times = bought()["timestamp"].to_numpy() * 10**6
+    times[7], times[8] = -(10**16), 10**17
+    table = bought(timestamp=times.astype("datetime64[us]"))
+    assert "row 8, column 'timestamp'" in check(table, "parquet")
+    assert check(table, "parquet", 2)[-1]["bad_rows"] == 2
+
+
+def test_doubles_that_are_no_times_are_refused(check):
+    times = bought()["timestamp"].to_numpy(float)
+    times[[2, 3, 4, 5]] = [np.nan, np.inf, -1e19, -0.0]
+    assert "row 3, column 'timestamp'" in check(bought(timestamp=times), "parquet")
+    assert check(bought(timestamp=times), "parquet", 4)[-1]["bad_rows"] == 4
+
+
+@pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "Int64", "float64"])
+def test_ids_that_are_whole_numbers(check, folder, kind):
+    items = written(folder / "numbers.parquet", pd.DataFrame({"item_id": [-1, 0, 7, 100], "title": list("abcd")}))
+    table = bought()
+    table["item_id"] = np.random.default_rng(1).choice([0, 7, 100], len(table)).astype(kind.lower())
+    table["user_id"] = np.random.default_rng(2).integers(0, 9, len(table))
+    if kind == "Int64":
+        table = table.astype({"item_id": kind, "user_id": kind})
+        table.loc[3, ["item_id", "user_id"]] = pd.NA
+        table.loc[5, "user_id"] = 2**53 + 1  # beside a gap no double holds it
+    visits, *_ = check(table, "parquet", 9, items)
+    assert {user for user, *_ in visits} <= {str(user) for user in range(9)} | {str(2**53 + 1)}
+    assert len(visits) == 60 - (kind == "Int64")
+    assert check(table.astype({"timestamp": str}), "parquet", 9, items)[0] == visits
+
+
+def test_a_fraction_among_ids_changes_no_other(check):
+    users = np.arange(60.0)
+    users[50] += 0.5
+    visits, *_ = check(bought(user_id=users), "parquet")
+    assert [visits[row][0] for row in (0, 50, 51)] == ["0", "50.5", "51"]
+
+
+def test_a_gap_in_one_file_is_one_in_all(check):
+    """Whole numbers with gaps are doubles to pandas: one gap, in the last file, and numbers that no double holds."""
+    plain = pa.table(
+        {
+            "user_id": pa.array([2**53 + 1, *range(100, 158), None]),
+            "item_id": pa.array([7, 8] * 30),
+            "timestamp": pa.array([1_500_000_000] * 59 + [None]),
+        }
+    )
+    *_, bad = check(plain, "parquet", 2)
+    assert bad == {"bad_rows": 2, "bad_rows_malformed_id": 1, "bad_rows_missing_id": 1}
+
+
+def test_columns_may_have_any_name_and_come_in_another_order_and_form(check, folder):
+    names = {"user_column": "u\"`s'er", "item_column": "PLACE", "time_column": "stamp"}
+    table = bought().set_axis(names.values(), axis=1).assign(place=1, USER="x", item="y", Stamp_=2)
+    items = written(
+        folder / "goods.parquet", pd.read_parquet(folder / "items.parquet").rename(columns={"item_id": "PLACE"})
+    )
+    for kind in ("csv", "parquet"):
+        wanted = check(table, kind, items=items, **names)
+        other = folder / "visits" / f"{NAMES[2]}.{kind}"
+        if kind == "csv":
+            mixed = pd.read_csv(other, dtype=str, keep_default_na=False)
+            written(other, mixed[list(reversed(mixed.columns))])
+        else:
+            mixed = pq.read_table(other).select(list(reversed(table.columns)))
+            at = mixed.column_names.index("PLACE")
+            texts = mixed["PLACE"].cast(pa.large_string()).dictionary_encode()
+            pq.write_table(mixed.set_column(at, "PLACE", texts), other)
+        assert read(folder / "visits", items, **names) == wanted
+
+
+def test_quoted_cells_over_lines_and_files_of_no_bytes(check, folder):
+    table = bought(note=["a\nb" if row in (2, 40) else "" for row in range(60)])
+    wanted = check(table, "csv")
+    assert wanted[2] == {"lines_inside_interaction_cells": 2}
+    (folder / "visits" / "part-0.csv").write_bytes(b"")  # as Spark writes of an empty part
+    assert read(folder / "visits", folder / "items.parquet") == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "row", "value", "said"),
+    [
+        ("csv", "item_id", 33, "?", "part-3.csv, line 4, column 'item_id': item '?' is not in"),
+        ("parquet", "item_id", 33, "?", "part-3.parquet, row 3, column 'item_id': item '?' is not in"),
+        ("csv", "user_id", 7, "", "part-2.csv, line 2, column 'user_id': the id is empty"),
+        ("parquet", "user_id", 59, "", "part-3.parquet, row 29, column 'user_id': the id is empty"),
+        ("csv", "timestamp", 32, "x", "part-3.csv, line 3, column 'timestamp': 'x' is not a number"),
+        ("csv", "note", 33, "a\nu,7,1500000000,b", "part-3.csv, line 4: the row holds"),
+        ("parquet", "timestamp", 0, 1_500_000_000_000, "part-0.parquet, row 1, column 'timestamp': '15000"),
+    ],
+)
+@pytest.mark.parametrize("size", [SIZE, 1 << 20])
+def test_a_row_that_cannot_be_used_is_named_by_file_and_line(folder, kind, column, row, value, said, size, monkeypatch):
+    monkeypatch.setattr("minionerec.data.sources.tables.ROWS", size // 9)
+    table = bought(note="").astype(object if kind == "csv" else {"timestamp": "int64"})
+    table.loc[row, column] = value
+    many = parted(folder, table, kind, (0, 7, 7, 31, 60), ("part-0", "part-1", "part-2", "part-3"))
+    assert f"{many}/{said}" in read(many, folder / "items.parquet", size=size)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_that_are_missing_or_there_twice(check, folder, kind):
+    assert "column 'timestamp' is missing; it has user_id, item_id" in check(bought().drop(columns="timestamp"), kind)
+    (folder / "twice.csv").write_text("user_id,item_id,timestamp,item_id\nu,a,1,b\n")
+    table = pa.table([pa.array(["u"]), pa.array(["a"]), pa.array([1]), pa.array([2])], [*bought(), "item_id"])
+    pq.write_table(table, folder / "twice.parquet")
+    assert "column 'item_id' is there twice" in read(folder / f"twice.{kind}", folder / "items.parquet")
+
+
+def _spoil(many, how):
+    """Make a folder one that cannot be read; gives what is said then."""
+    names = sorted(path.name for path in many.iterdir() if path.name[0] == "p")
+    first, last = names[0], names[-1]
+    if how == "another kind":
+        (many / "part-2.tsv").write_text("user_id\titem_id\ttimestamp\n")
+        return f"{many}/part-2.tsv: is of another kind than {first} beside it"
+    if how == "no table":
+        (many / "read me.txt").write_text("x")
+        return f"{many}/read me.txt: is no table (.csv, .tsv, .parquet), but lies in {many}"
+    if how == "a folder":
+        (many / "country=DE").mkdir()
+        return f"{many}: holds the folder 'country=DE', but only the files of a folder are read"
+    if how == "nothing":
+        shutil.rmtree(many)
+        many.mkdir()
+        (many / "_SUCCESS").write_text("")
+        return f"{many}: is a folder without files to read"
+    if how == "no parquet":
+        (many / "part-2.parquet").write_bytes(b"PAR1")
+        return "part-2.parquet: cannot be read"
+    table, beside = bought().iloc[:5], f"{first} beside it has user_id, item_id"
+    if how == "another type":
+        written(many / last, table.astype({"timestamp": "float64"}))
+        return f"{many}/{last}: column 'timestamp' is double, but int64 in {first} beside it"
+    if how == "fewer columns":
+        written(many / last, table.drop(columns="timestamp"))
+        return f"{many}/{last}: has the columns user_id, item_id, but {beside}, timestamp"
+    written(many / last, table.rename(columns={"user_id": "visitor"}))
+    return f"{many}/{last}: has the columns visitor, item_id, timestamp, but {beside}"
+
+
+SPOILT = ["another kind", "no table", "a folder", "nothing", "fewer columns", "other columns"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        *((kind, how) for kind in ("csv", "parquet") for how in SPOILT),
+        ("parquet", "another type"),
+        ("parquet", "no parquet"),
+    ],
+)
+def test_folders_that_are_no_table(folder, kind, how):
+    many = parted(folder, bought(), kind)
+    said = _spoil(many, how)
+    assert said in read(many, folder / "items.parquet")
+
+
+def test_folders_in_the_order_of_names_and_folders_of_empty_files(folder):
+    names = [path.name for path in TableFiles.at(parted(folder, bought(), "csv")).files]
+    assert names == [f"{name}.csv" for name in NAMES]
+    one = written(folder / "one.csv", bought())
+    assert TableFiles.at(os.fspath(one)).files == (one,)
+    (folder / "empty").mkdir()
+    (folder / "empty" / "a.csv").write_bytes(b"")
+    with pytest.raises(DataError, match="empty: every file in it is empty"):
+        TableFiles.at(folder / "empty")
+    with pytest.raises(ArtefactError):
+        TableFiles.at(folder / "visits" / "_temporary")
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet", "bought.txt"])
+def test_files_that_are_none(folder, name):
+    (folder / "bought.txt").write_text("x")
+    assert any(said in read(folder / name, folder / "items.parquet") for said in ("no such file", "unknown kind"))
+
+
+@given(rows=st.lists(st.tuples(ids, st.sampled_from(NASTY), st.integers(-9, 2**40)), min_size=1, max_size=25))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_nasty_ids(check, rows):
+    for kind in ("csv", "parquet"):
+        check(pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"]), kind, 99)
+
+
+# Text tables by themselves
+
+
+cells = st.sampled_from(["", "a", "b c", 'x"y', '"', "l\nm", "r\r\ns", ",", "é", " "])
+
+
+@given(
+    rows=st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=30),
+    ends=st.sampled_from(["\n", "\r\n", "\r"]),
+    quotes=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    blanks=st.sampled_from([0, 1, 2]),
+    size=st.integers(1, 200),
+    mark=st.booleans(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_parts_of_a_text_table_are_the_whole(tmp_path_factory, rows, ends, quotes, blanks, size, mark):
+    path = tmp_path_factory.mktemp("text") / "t.csv"
+    with open(path, "w", newline="", encoding="utf-8-sig" if mark else "utf-8") as file:
+        file.write(ends * blanks)
+        csv.writer(file, lineterminator=ends, quoting=quotes).writerows([["one", "two", "three"], *rows])
+        file.write(ends * blanks)
+    whole = read_text_table(path, ",")
+    parts = list(read_text_parts(path, ",", size=size))
+    assert pd.concat(parts, ignore_index=True).equals(whole)
+    lines = [part.attrs["file"].line(row) for part in parts for row in range(len(part))]
+    assert lines == [whole.attrs["file"].line(row) for row in range(len(whole))]
+
+
+def test_parts_with_rows_too_long(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{row},{row}{',x' * (row in (5, 6, 7, 20))}\n" for row in range(30)))
+    whole, parts = BadRows(9), BadRows(9)
+    wanted = read_text_table(path, ",", bad=whole)
+    for size in (1, 7, 30, 1000):
+        parts = BadRows(9)
+        found = pd.concat(list(read_text_parts(path, ",", parts, size)), ignore_index=True)
+        assert found.equals(wanted) and parts.counts() == whole.counts()
+    with pytest.raises(DataError, match=r"t\.csv, line 7: 3 cells, expected 2"):
+        list(read_text_parts(path, ",", size=8))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b'a,b\n1,2\n3,"4\n5,6\n' + b"7,8\n" * 30, "line 3: a quote .* is opened and never closed"),
+        (b"a,b\n" + b"1,2\n" * 30 + b"3,\xff\n", "line 32: byte 0xff is not UTF-8"),
+        (b"a,b\n1,2,3\n4,5\n", "the rows have more cells than the header"),
+    ],
+)
+def test_text_tables_that_are_none(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    for read in (lambda: read_text_table(path, ","), lambda: list(read_text_parts(path, ",", size=16))):
+        with pytest.raises(DataError, match=message):
+            read()
+
+
+_DAYS = pd.date_range("2018-01-31 07:12:44", periods=30, freq="9h")
+_SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        *(
+            np.insert(_SECONDS, 7, number)
+            for number in (0, -1, 17_562, 9_999_999_999, 20_180_131_071_244, 1_517_382_764_000)
+        ),
+        np.where(np.arange(30) % 2, _SECONDS // 86_400, _SECONDS),
+        np.append(np.arange(30), _SECONDS[0]),
+        90_000_000 + 1_000_000 * np.arange(30),
+        *(_DAYS.strftime(form).astype(np.int64).to_numpy() for form in ("%Y%m%d%H", "%Y%m%d%H%M%S", "%y%m%d%H%M")),
+        np.append(_DAYS.strftime("%Y%m%d%H%M").astype(np.int64).to_numpy(), 5),
+        _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy(),
+        _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy() + 0.5,
+        np.array([1_801_011_230, 1_801_011_231] * 15),
+    ],
+    ids=repr,
+)
+def test_units_and_digits_of_dates_are_told_of_all_parts_together(check, times, kind):
+    table = pd.DataFrame({"user_id": "u", "item_id": "7", "timestamp": times})
+    for allowed in (0, 1, 40):
+        check(table, kind, allowed)
