@@ -18,7 +18,7 @@ import pyarrow as pa
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.audit import Agreement, OrderAudit
 from minionerec.data.build import WIDEN_BELOW, build_corpus
-from minionerec.data.corpus import Corpus, ordered_rows
+from minionerec.data.corpus import Corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.filters import parse_moment, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
@@ -57,7 +57,10 @@ def build(source, engine=None, **choices) -> Built:
     found = build_corpus(engine or _duck(), source, **choices)
     chains, counts = found.chains(), found.all_counts()
     together = counts["ties"] == "together"
-    rows = {name: ordered_rows(Path(), chains, name, found.max_history, together) for name in SPLITS}
+    rows = {}
+    for name in SPLITS:
+        numbers, own = chains.split_rows(name, found.max_history, together)
+        rows[name] = own.take(np.argsort(numbers))
     corpus = Corpus(found.items, **rows, split=found.split, max_history=found.max_history, counts=found.counts)
     examples = {}
     for name, own in rows.items():
