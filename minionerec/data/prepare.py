@@ -11,7 +11,6 @@ from minionerec.core.stage import Stage, Work
 from minionerec.data.audit import OrderAudit, audit_rows
 from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import Corpus
 from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
 from minionerec.data.names import AMAZON, SPLITS
@@ -133,15 +132,14 @@ def _build(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
             max_eval_rows=config.max_eval_rows,
             seed=config.seed,
         )
-        numbers = None if config.layout is None else built.user_numbers()
         counts = {**built.counts, **bad.counts()}
         seed = config.seed if config.ties == "shuffle" else None
         with work.finish(seed=seed, counts=replace(built, counts=counts).all_counts()) as path:
             built.write(path)
-    if config.layout is not None and numbers is not None:
-        sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
-        corpus, records = Corpus.load(stage.output), item_records(built.items)
-        write_layout(config.layout, config.layout_name, corpus, numbers, records, sids)
+            if config.layout is not None:
+                sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None
+                corpus, records = built.corpus(), item_records(built.items)
+                write_layout(config.layout, config.layout_name, corpus, built.user_numbers(), records, sids)
     return built.audit
 
 
