@@ -20,7 +20,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.audit import OrderAudit, audit_of_signs, id_ranks
 from minionerec.data.chains import Chains, concatenated
 from minionerec.data.checks import check_filled
-from minionerec.data.corpus import Corpus, ordered_rows, write_items
+from minionerec.data.corpus import Corpus, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences, real
@@ -96,8 +96,19 @@ class BuiltCorpus:
     def corpus(self) -> Corpus:
         """All examples in memory."""
         chains, together = self.chains(), self.counts["ties"] == "together"
-        rows = {name: ordered_rows(Path(), chains, name, self.max_history, together) for name in SPLITS}
-        return Corpus(self.items, **rows, split=self.split, max_history=self.max_history, counts=self.counts)
+        rows = {}
+        for name in SPLITS:
+            numbers, own = chains.split_rows(name, self.max_history, together)
+            rows[name] = own.take(np.argsort(numbers))
+        return Corpus(
+            self.items,
+            rows["train"],
+            rows["valid"],
+            rows["test"],
+            split=self.split,
+            max_history=self.max_history,
+            counts=self.counts,
+        )
 
     def user_numbers(self) -> dict[str, int]:
         """User → number, from 0 in the order of their first interactions that pass the filters."""
