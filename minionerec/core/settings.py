@@ -6,7 +6,7 @@ whether an output is up to date all read that one description.
 
     @dataclass
     class SidConfig(StageConfig):
-        corpus: str = setting("", "corpus whose items get SIDs", reads="corpus")
+        corpus: str = setting("", "corpus whose items get SIDs", input_kind="corpus")
         levels: int = setting(3, "codes of each SID", least=1)
         weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights")
 
@@ -45,19 +45,19 @@ class Description:
         most: Largest number allowed.
         below: Number that it must stay under.
         required: Whether an empty text, list or mapping is an error.
-        decides: Whether it has a say in the result; what has none (paths, threads, how to go on) may differ between a
-            finished or unfinished run and the one that asks for it.
-        grows: Whether a finished or unfinished run may go on with a larger value (epochs).
-        reads: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
-            path itself decides nothing, the content does.
+        affects_result: Whether the result depends on it. What does not (paths, threads, how to resume) may differ
+            between a finished or interrupted run and the one that asks for it.
+        resumable: Whether a finished or interrupted run may be resumed with a larger value (epochs).
+        input_kind: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
+            result depends on the content and not on the path.
         parts: Whether it may name a folder as well, whose files are the parts of what is read; each is an input then.
         writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
         path: Whether it is, or may be, or holds some other path than that of an input or of what is written. In every
             path a first part `~` or `~name` is the home of the user, or of the one of that name.
-        came_later: Whether results may have been finished before there was such a setting, which it then must not make
-            stale: it decides only where it differs from its default.
-        of: Name of the setting that it belongs to. Where that one has its default this one must have its own too, and
-            decides nothing.
+        since: The version that added it, "" for the first: results of earlier versions stay up to date, for it affects
+            the result only where it differs from its default.
+        requires: Name of the setting without which it means nothing. Where that one has its default this one must have
+            its own too, and does not affect the result.
     """
 
     help: str
@@ -67,14 +67,14 @@ class Description:
     most: float | None = None
     below: float | None = None
     required: bool = False
-    decides: bool = True
-    grows: bool = False
-    reads: str = ""
+    affects_result: bool = True
+    resumable: bool = False
+    input_kind: str = ""
     parts: bool = False
     writes: bool = False
     path: bool = False
-    came_later: bool = False
-    of: str = ""
+    since: str = ""
+    requires: str = ""
 
 
 def setting(default: Any, help: str, **described: Any) -> Any:
@@ -143,8 +143,8 @@ class StageConfig(Settings):
 
     kind: ClassVar[str] = ""
 
-    output: str = setting("", "directory to write", required=True, decides=False)
-    restart: bool = setting(False, "throw an unfinished run of this output away", decides=False)
+    output: str = setting("", "directory to write", required=True, affects_result=False)
+    restart: bool = setting(False, "throw an unfinished run of this output away", affects_result=False)
 
     def deciding(self) -> dict[str, Any]:
         """What decides the result, by name: the settings that are declared so, and what a stage adds to them."""
@@ -164,7 +164,7 @@ def path_settings(config_class: type[Any]) -> list[str]:
 
 def _is_path(of: Field[Any]) -> bool:
     said = description(of)
-    return bool(said.reads or said.writes or said.path or of.name == "output")
+    return bool(said.input_kind or said.writes or said.path or of.name == "output")
 
 
 def _named_inputs(config: Any) -> dict[str, str]:
@@ -172,7 +172,7 @@ def _named_inputs(config: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in fields(config):
         value = getattr(config, each.name)
-        if not description(each).reads or not value:
+        if not description(each).input_kind or not value:
             continue
         if isinstance(value, Mapping):
             found |= {f"{each.name} {key}": path for key, path in value.items()}
@@ -205,7 +205,7 @@ def named_here(config: Any) -> list[Path]:
 
 def input_kinds(config: Any) -> dict[str, str]:
     """Name of each declared input to the kind of artefact that it must be; "any" where it may be a file too."""
-    kinds = {each.name: description(each).reads for each in fields(config)}
+    kinds = {each.name: description(each).input_kind for each in fields(config)}
     return {name: kinds[name.partition(" ")[0]] for name in _named_inputs(config)}
 
 
@@ -216,14 +216,14 @@ def deciding_settings(config: Any) -> dict[str, Any]:
 
 def _decides(config: Any, of: Field[Any]) -> bool:
     said = description(of)
-    if not said.decides or said.reads:  # of an input the content does
+    if not said.affects_result or said.input_kind:  # of an input the content does
         return False
-    return not (said.came_later and _is_default(config, of)) and not _lacks_owner(config, of)
+    return not (said.since and _is_default(config, of)) and not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:
     """Whether a setting belongs to another that has its default."""
-    owner = description(of).of
+    owner = description(of).requires
     return bool(owner) and any(each.name == owner and _is_default(config, each) for each in fields(config))
 
 
@@ -235,7 +235,7 @@ def _is_default(config: Any, of: Field[Any]) -> bool:
 
 def growing_settings(config: Any) -> set[str]:
     """Names of the settings with a larger value of which a run may go on."""
-    return {each.name for each in fields(config) if description(each).grows}
+    return {each.name for each in fields(config) if description(each).resumable}
 
 
 def check_settings(config: Any) -> None:
@@ -247,14 +247,14 @@ def check_settings(config: Any) -> None:
     problems: list[str] = []
     for each in fields(config):
         said = description(each)
-        if said.reads or said.writes or said.path or each.name == "output":
+        if said.input_kind or said.writes or said.path or each.name == "output":
             try:
                 setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
             except ConfigError as error:
                 problems += error.lines()
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
-            problems.append(_without_owner(each.name, value, said.of, getattr(config, said.of)))
+            problems.append(_without_owner(each.name, value, said.requires, getattr(config, said.requires)))
         else:
             problems += _value_problems(each, value)
     if problems:

@@ -39,19 +39,19 @@ class PrepareConfig(StageConfig):
         "(.inter and .item) or 'user_items' (lines of 'user item item ...')",
         known=SOURCES,
     )
-    output: str = setting("", "directory to write the corpus to", required=True, decides=False)
+    output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
     category: str | None = setting(None, "published: how the files' names begin, e.g. Industrial_and_Scientific")
     root: str | None = setting(
         None,
         "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
-        decides=False,
+        affects_result=False,
         path=True,
     )
     times_by_order: bool = setting(
         False,
         "published: take rows as sorted by time, and rows of one user right behind one another as of one moment; no "
         "distances are known",
-        came_later=True,
+        since="0.2",
     )
     interactions: str | None = setting(
         None,
@@ -59,14 +59,14 @@ class PrepareConfig(StageConfig):
         "same columns, read as one in the order of their names (those that begin with . or _ are left out); amazon: "
         "the review file, plain or gzip; movielens: ratings.dat, ratings.csv or u.data; recbole: .inter; user_items: "
         "text file with one line a user, items oldest first",
-        reads="any",
+        input_kind="any",
         parts=True,
     )
     items: str | None = setting(
         None,
         "tables: csv, tsv or parquet with one row an item; amazon: the metadata file; movielens: movies.dat, "
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
-        reads="any",
+        input_kind="any",
     )
     item_column: str = setting("item_id", "tables, recbole: column of item ids, in both")
     title_column: str = setting("title", "tables, recbole: column of item titles")
@@ -117,19 +117,19 @@ class PrepareConfig(StageConfig):
         "engine that does the work: 'duckdb' (this process) or 'spark' (two threads here, or what spark-submit says; "
         "extra spark); the corpus is the same",
         known=ENGINES,
-        decides=False,
+        affects_result=False,
     )
     engine_memory: str | None = setting(
         None,
         "most memory of the engine, such as 4GB, beside this process, which holds the items; by default half of the "
         "machine's",
-        decides=False,
+        affects_result=False,
     )
     engine_folder: str | None = setting(
         None,
         "folder for what memory does not hold, some 150 bytes an interaction; on a cluster one that all its machines "
         "see; by default that of the output",
-        decides=False,
+        affects_result=False,
         path=True,
     )
     layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)", path=True)
@@ -138,7 +138,7 @@ class PrepareConfig(StageConfig):
         None,
         "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
         "own",
-        reads="any",
+        input_kind="any",
     )
 
     def __post_init__(self) -> None:

@@ -23,14 +23,14 @@ class PreferenceConfig(StageConfig):
 
     kind: ClassVar[str] = "preference"
 
-    output: str = setting("runs/preference", "directory to write", required=True, decides=False)
+    output: str = setting("runs/preference", "directory to write", required=True, affects_result=False)
     comparisons: str = setting(
         "",
         "csv, parquet or jsonl with comparison_id, user_id, item_a, item_b and one column per target; "
         "empty: synthetic data",
-        reads="any",
+        input_kind="any",
     )
-    features: str = setting("", "npz (arrays item_id, features) or parquet (columns item_id, vector)", reads="any")
+    features: str = setting("", "npz (arrays item_id, features) or parquet (columns item_id, vector)", input_kind="any")
     targets: list[str] = setting(
         ["attractive", "smart", "trustworthy"], "columns of the answers, one question each", required=True
     )
@@ -97,13 +97,13 @@ class PreferenceReportConfig(StageConfig):
 
     kind: ClassVar[str] = "preference_report"
 
-    output: str = setting("", "directory of the page", required=True, decides=False)
+    output: str = setting("", "directory of the page", required=True, affects_result=False)
     runs: dict[str, str] = setting(
         {},
         "what to show, each as NAME=DIRECTORY: an output of train-preference, or a folder of them by seed (seed-N); "
         "differences are taken from the first",
         required=True,
-        reads="preference",
+        input_kind="preference",
     )
 
     def inputs(self) -> dict[str, Path]:

@@ -53,25 +53,27 @@ class RecommendConfig(StageConfig):
         "",
         "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger, extend) or the "
         "folder `model` of train-sequential",
-        reads="any",
+        input_kind="any",
     )
     ranker: str = setting(
         "", "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one"
     )
     corpus: str = setting(
-        "", "corpus whose items are recommended (empty: the one that the checkpoint was trained on)", reads="corpus"
+        "",
+        "corpus whose items are recommended (empty: the one that the checkpoint was trained on)",
+        input_kind="corpus",
     )
     items: str = setting(
-        "", "table (csv, tsv, parquet) with item_id and further columns, for conditions on them", reads="any"
+        "", "table (csv, tsv, parquet) with item_id and further columns, for conditions on them", input_kind="any"
     )
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), if wanted `user`, "
         "and `only` and `without` (lists of item ids) and `moment` for each row",
         required=True,
-        reads="any",
+        input_kind="any",
     )
-    output: str = setting("", "directory to write", required=True, decides=False)
+    output: str = setting("", "directory to write", required=True, affects_result=False)
     k: int = setting(10, "length of the lists", least=1)
     exclude_seen: bool = setting(False, "leave the items of the history out")
     where: dict[str, Any] = setting(
@@ -85,7 +87,7 @@ class RecommendConfig(StageConfig):
         "when the next item is wanted, for a model that was told so in training, where a row does not say it itself: "
         "same (the visit goes on), later (somebody comes back) or unknown",
         known=_choices("moment"),
-        came_later=True,
+        since="0.2",
     )
     beams: int = setting(50, "least width of a language model's beam search", least=1)
     batch_size: int = setting(
@@ -123,15 +125,15 @@ class ExportConfig(StageConfig):
         "",
         "checkpoint of a language model (minionerec sft, grpo)",
         required=True,
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
     corpus: str = setting(
         "",
         "corpus that it was trained on: of items that share an SID the more popular are named first",
         required=True,
-        reads="corpus",
+        input_kind="corpus",
     )
-    output: str = setting("", "directory to write", required=True, decides=False)
+    output: str = setting("", "directory to write", required=True, affects_result=False)
     dtype: str = setting("saved", "dtype of the weights; saved: as in the checkpoint", known=EXPORT_DTYPES)
     examples: int = setting(5, "prompts written down with the lists that are to be expected", least=1)
     beams: int = setting(10, "beam width of those lists, and their length", least=2)
@@ -139,6 +141,6 @@ class ExportConfig(StageConfig):
         "",
         "name of a repository of the Hugging Face hub, such as me/my-shop, that the export is uploaded to, made where "
         "there is none; with the credentials of `hf auth login` or HF_TOKEN",
-        decides=False,
+        affects_result=False,
     )
-    private: bool = setting(True, "whether a repository that is made is private", decides=False, of="push")
+    private: bool = setting(True, "whether a repository that is made is private", affects_result=False, requires="push")

@@ -172,13 +172,13 @@ class SidReportConfig(EncoderConfig):
         {},
         "tables to show, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
         required=True,
-        reads="sids",
+        input_kind="sids",
     )
     output: str = setting(
         "",
         "directory to write sid_report.html, sid_report.md and diagnostics.json into",
         required=True,
-        decides=False,
+        affects_result=False,
     )
     title: str = setting("Semantic IDs", "heading of the page")
     buckets: int = setting(4, "example buckets shown of each table", least=0)
@@ -192,9 +192,9 @@ class SidReportConfig(EncoderConfig):
 class LevelsConfig(Settings):
     """Settings of the per-level analysis, which prints and writes nothing."""
 
-    predictions: str | None = setting(None, "directory of predictions, or its parquet file", reads="any")
+    predictions: str | None = setting(None, "directory of predictions, or its parquet file", input_kind="any")
     path: str | None = setting(
-        None, "JSON file in the published form (input, output, predict); instead of --predictions", reads="any"
+        None, "JSON file in the published form (input, output, predict); instead of --predictions", input_kind="any"
     )
     ks: list[int] | None = setting(
         None,
@@ -203,9 +203,11 @@ class LevelsConfig(Settings):
     )
     levels: int | None = setting(None, "levels that a semantic ID has; what most targets have if not given", least=1)
     slices: bool = setting(False, "show the levels by kind of row too, at K = 1 and 10")
-    corpus: str = setting("", "corpus that the predictions are for; with slices alone", reads="corpus", of="slices")
+    corpus: str = setting(
+        "", "corpus that the predictions are for; with slices alone", input_kind="corpus", requires="slices"
+    )
     split: str = setting("test", "rows of the corpus that they are for, where they do not say so", known=SPLITS)
-    times: str | None = setting(None, f"with slices: {TIMES}", reads="any", of="slices")
+    times: str | None = setting(None, f"with slices: {TIMES}", input_kind="any", requires="slices")
     json: bool = setting(False, "print nothing but one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
@@ -233,7 +235,7 @@ class ReportConfig(StageConfig):
         "all its seeds; in a file also a list of directories, one a seed, or a mapping of predictions, published (the "
         "name of its published counterpart), tuned (who chose what on which grid) and note",
         required=True,
-        decides=False,
+        affects_result=False,
         path=True,
     )
     layout: str = setting(
@@ -246,17 +248,19 @@ class ReportConfig(StageConfig):
         "",
         "directory of the corpus (from `minionerec prepare-data`); under protocol a or b the file of 'user item item "
         "...' lines, which may begin with $MINIONEREC_DATA; a comparison does without, but for slices",
-        reads="any",
+        input_kind="any",
     )
-    items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", reads="any")
+    items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", input_kind="any")
     protocol: str = setting(
         "rows", "how rows are split: those of the corpus, or as protocol a or b says", known=PROTOCOLS
     )
     sids: str = setting(
-        "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level alone", reads="sids"
+        "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level alone", input_kind="sids"
     )
     output: str = setting(
-        "", "directory to write report.md, report.html and metrics.json into; empty: the page is printed", decides=False
+        "",
+        "directory to write report.md, report.html and metrics.json into; empty: the page is printed",
+        affects_result=False,
     )
     title: str = setting("", "heading of the page; that of the layout if empty")
     split: str | None = setting(
@@ -290,15 +294,17 @@ class ReportConfig(StageConfig):
         None, "published numbers to set beside ours, by name (industrial, office, lastfm, beauty); none if not given"
     )
     ceiling: str | None = setting(
-        None, "JSON file of what the best possible ranking may expect; left out if not given", reads="any"
+        None, "JSON file of what the best possible ranking may expect; left out if not given", input_kind="any"
     )
     slices: bool = setting(True, "show metrics by kind of row too, where a corpus is given")
     times: str | None = setting(
-        None, f"for kinds of rows: {TIMES}; left out, and said so, if there is no such file", reads="any"
+        None, f"for kinds of rows: {TIMES}; left out, and said so, if there is no such file", input_kind="any"
     )
     examples: int = setting(6, "users whose recommendations a report shows", least=0)
     strict: bool = setting(
-        False, "for a leaderboard: an error where predictions are missing, which otherwise are pending", decides=False
+        False,
+        "for a leaderboard: an error where predictions are missing, which otherwise are pending",
+        affects_result=False,
     )
     seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
     resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
@@ -453,12 +459,12 @@ class ExperimentLogConfig(StageConfig):
 
     kind: ClassVar[str] = "experiment_log"
 
-    entries: dict[str, Any] = setting({}, _ENTRY, required=True, decides=False, path=True)
+    entries: dict[str, Any] = setting({}, _ENTRY, required=True, affects_result=False, path=True)
     output: str = setting(
         "",
         "directory to write experiment_log.md, experiment_log.html and experiment_log.json into",
         required=True,
-        decides=False,
+        affects_result=False,
     )
     title: str = setting("Experiment log", "heading of the log")
     ks: list[int] | None = setting(

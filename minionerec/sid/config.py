@@ -41,7 +41,7 @@ class SidConfig(EncoderConfig):
         "directory to write index.json (codes.parquet of more than 1,048,576 items), codebooks.safetensors, "
         "report.json and the manifest into",
         required=True,
-        decides=False,
+        affects_result=False,
     )
     method: str = setting(
         "residual_kmeans",
@@ -57,19 +57,19 @@ class SidConfig(EncoderConfig):
         "directory of SIDs with codebooks, for method append: its items keep their SIDs, other items of the corpus get "
         "codes from its codebooks; the encoder must be the one those were made with (tfidf is fitted on the texts that "
         "it was first fitted on)",
-        reads="sids",
+        input_kind="sids",
     )
     index: str | None = setting(
         None,
         "index.json for methods published and shuffled, or a directory that holds one; the published file of category "
         "if not given",
-        reads="any",
+        input_kind="any",
     )
     category: str = setting("Industrial_and_Scientific", "whose published index.json to look for")
     root: str | None = setting(
         None,
         "folder of the published files; $MINIONEREC_DATA/Amazon if not given (data/Amazon without it)",
-        decides=False,
+        affects_result=False,
         path=True,
     )
     codebook_sizes: list[int] = setting([256, 256, 256], "codes per level, one number per level")
@@ -88,7 +88,7 @@ class SidConfig(EncoderConfig):
         "items of the sample, drawn by seed, that codebooks and autoencoders are fitted on; all items get codes. 0: "
         "train_points_per_code for each code of the largest level, and all for rq_vae and rq_vae_plus",
         least=0,
-        came_later=True,
+        since="0.2",
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     epochs: int = setting(500, "most passes over the items for rq_vae and rq_vae_plus", least=0)

@@ -51,9 +51,9 @@ class RunConfig(StageConfig):
 
     kind: ClassVar[str] = "checkpoint"
 
-    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
-    output: str = setting("", "checkpoint directory to write", required=True, decides=False)
-    epochs: float = setting(1.0, "passes over the examples", above=0, grows=True)
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
+    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
+    epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", above=0)
     schedule: str = setting("cosine", "learning rate after warm-up", known=SCHEDULES)
     warmup: float = setting(0.0, "warm-up: share of all steps if below 1, else steps", least=0)
@@ -72,13 +72,13 @@ class RunConfig(StageConfig):
         "trackers that losses and validations are sent to while it trains, such as tensorboard (which writes into "
         "OUTPUT.tensorboard); empty: none",
         known=TRACKERS,
-        decides=False,
+        affects_result=False,
     )
     keep_state: bool = setting(
         True,
         "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "
         "epochs goes on from there",
-        decides=False,
+        affects_result=False,
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ class RefittableConfig(RunConfig):
         "",
         "checkpoint of this stage whose settings and best epoch are trained anew on all rows, those of valid and test "
         "too, and nothing is measured: for a model that goes into service; empty: train and validate",
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
 
 
@@ -125,7 +125,7 @@ class PackedConfig(LanguageRunConfig):
         "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus "
         "that is too large for memory",
         least=0,
-        came_later=True,
+        since="0.2",
     )
 
 
@@ -133,7 +133,7 @@ class PackedConfig(LanguageRunConfig):
 class SftConfig(PackedConfig, RefittableConfig):
     """Settings of supervised fine-tuning."""
 
-    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
     )
@@ -155,7 +155,7 @@ class SftConfig(PackedConfig, RefittableConfig):
         "",
         "next_sid: catalogue model whose probabilities of the next codes are learned beside the true codes (minionerec "
         "train-catalogue); empty: none",
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
     teacher_share: float = setting(0.7, "share of the teacher's probabilities in that loss", above=0, most=1)
     recency: float = setting(0.0, RECENCY, least=0)
@@ -170,7 +170,7 @@ class SftConfig(PackedConfig, RefittableConfig):
         "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
         "users drawn by seed, and no others are tokenised; 0: all rows",
         least=0,
-        came_later=True,
+        since="0.2",
     )
     lora_rank: int = setting(
         0,
@@ -226,11 +226,11 @@ class SftConfig(PackedConfig, RefittableConfig):
 class CatalogueTrainConfig(RefittableConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
-    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     checkpoint: str = setting(
         "",
         "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
     vectors: str = setting(
         "tfidf",
@@ -251,7 +251,7 @@ class CatalogueTrainConfig(RefittableConfig):
         False,
         "pool transition counts, recent popularity and repeats with the model's probabilities, by weights that depend "
         "on the history, where that ranks validation examples better",
-        came_later=True,
+        since="0.2",
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
     reach: int = setting(10, "items back that pairs are counted", least=1)
@@ -262,7 +262,7 @@ class CatalogueTrainConfig(RefittableConfig):
         False,
         "tell the model whether the next item is of the newest one's moment or of a later one, where the corpus has "
         "times; prompts say it too, and popularity at that moment is weighed on validation rows",
-        came_later=True,
+        since="0.2",
     )
     objective: str = setting(
         "likelihood",
@@ -275,21 +275,21 @@ class CatalogueTrainConfig(RefittableConfig):
         "likelihood: exact (a score of every SID at every position), or sampled (of the SIDs that a step holds alone, "
         "for catalogues of very many; in one process)",
         known=LOSSES,
-        came_later=True,
+        since="0.2",
     )
-    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1, of="loss")
-    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0, of="loss")
+    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1, requires="loss")
+    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0, requires="loss")
     unseen_negatives: bool = setting(
         True,
         "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
         "training loss, so that their scores follow from text and codes, as those of items that come later should",
-        came_later=True,
+        since="0.2",
     )
     loss_rows: int = setting(
         -1,
         "validation rows whose loss is measured, a seeded sample; -1: all",
         least=-1,
-        came_later=True,
+        since="0.2",
     )
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
@@ -368,7 +368,7 @@ _SOURCES = (
 class GrpoConfig(PackedConfig):
     """Settings of GRPO."""
 
-    checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, reads="checkpoint")
+    checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
@@ -377,11 +377,11 @@ class GrpoConfig(PackedConfig):
         "and ndcg, ranking_only is ndcg",
         required=True,
     )
-    reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", reads="vectors")
+    reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", input_kind="vectors")
     reward_model: str = setting(
         "",
         "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
-        reads="sequential_model",
+        input_kind="sequential_model",
     )
     sibling_alpha: float = setting(
         1.0,
@@ -408,7 +408,7 @@ class GrpoConfig(PackedConfig):
     )
     beta: float = setting(1e-3, "weight of the KL term; 0 does without a reference model", least=0)
     reference: str = setting(
-        "", "checkpoint that the KL term is measured against; empty: the one to start from", reads="checkpoint"
+        "", "checkpoint that the KL term is measured against; empty: the one to start from", input_kind="checkpoint"
     )
     sync_reference: bool = setting(True, "move the reference towards the policy")
     sync_steps: int = setting(512, "optimiser steps between two such moves", least=1)
@@ -453,7 +453,7 @@ class DpoConfig(LanguageRunConfig):
         "",
         "checkpoint to start from (minionerec sft); it also stays as it is, as the reference",
         required=True,
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
     negatives: int = setting(3, "SIDs that each target is to be preferred to (N); 1 is plain DPO", least=1)
     negatives_from: str = setting(
@@ -480,7 +480,7 @@ TIGER_OPTIMIZERS = ("adafactor", "adamw")
 class TigerTrainConfig(RunConfig):
     """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
 
-    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, reads="sids")
+    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     optimizer: str = setting(
         "adafactor",
         "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",
@@ -523,16 +523,16 @@ class ExtendConfig(StageConfig):
         "",
         "checkpoint that is to speak more items (sft, grpo, dpo, train-catalogue)",
         required=True,
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
-    corpus: str = setting("", "corpus with the new items (minionerec prepare-data)", required=True, reads="corpus")
+    corpus: str = setting("", "corpus with the new items (minionerec prepare-data)", required=True, input_kind="corpus")
     sids: str = setting(
         "",
         "SIDs of its items, appended to those that the checkpoint speaks (minionerec build-sids --method append)",
         required=True,
-        reads="sids",
+        input_kind="sids",
     )
-    output: str = setting("", "checkpoint directory to write", required=True, decides=False)
+    output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     lift: float = setting(
         0.0,
         "added to the log-probability of items without a training row in the corpus when the checkpoint recommends, in "

@@ -19,7 +19,7 @@ class MakeCityConfig(StageConfig):
         "runs/city/small/city",
         "directory to write the tables of items and interactions into",
         required=True,
-        decides=False,
+        affects_result=False,
     )
     items: int = setting(600, "items of the city, a multiple of 20 (a shelf holds 20)", least=40, most=1_000_000_000)
     users: int = setting(2000, "people of the city", least=1)
@@ -28,27 +28,27 @@ class MakeCityConfig(StageConfig):
     )
     days: int = setting(360, "days that the city is open", least=1, most=36_500)
     epoch_days: int = setting(60, "days after which every shelf has another best seller", least=1, most=36_500)
-    returns: float = setting(
-        RETURNS, "share of a person's choices that begin a session", above=0, most=1, came_later=True
-    )
+    returns: float = setting(RETURNS, "share of a person's choices that begin a session", above=0, most=1, since="0.2")
     late: float = setting(
         0.0,
         "share of the items, among those that become best sellers while the city is open, that are not sold before",
         least=0,
         most=1,
-        came_later=True,
+        since="0.2",
     )
     memory: int = setting(
-        0, "last items of a person that are not taken once more, at most 10", least=0, most=10, came_later=True
+        0, "last items of a person that are not taken once more, at most 10", least=0, most=10, since="0.2"
     )
     form: str = setting(
         FORMS[0],
         f"'parquet': two tables of parquet; '{SHOP}': csv files with ids such as P001 and U0001, for one small shop",
         known=FORMS,
-        came_later=True,
+        since="0.2",
     )
     seed: int = setting(42, "seed of all that is drawn", least=0)
-    processes: int = setting(1, "processes that make blocks of people; the result is the same", least=1, decides=False)
+    processes: int = setting(
+        1, "processes that make blocks of people; the result is the same", least=1, affects_result=False
+    )
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -80,13 +80,19 @@ class CeilingConfig(StageConfig):
     kind: ClassVar[str] = "ceiling"
 
     city: str = setting(
-        "runs/city/small/city", "directory of the city (minionerec make-city)", required=True, reads="city"
+        "runs/city/small/city", "directory of the city (minionerec make-city)", required=True, input_kind="city"
     )
     corpus: str = setting(
-        "runs/city/small/corpus", "corpus made of all of it (minionerec prepare-data)", required=True, reads="corpus"
+        "runs/city/small/corpus",
+        "corpus made of all of it (minionerec prepare-data)",
+        required=True,
+        input_kind="corpus",
     )
     output: str = setting(
-        "runs/city/small/ceiling", "directory to write ceiling.json and rows.parquet into", required=True, decides=False
+        "runs/city/small/ceiling",
+        "directory to write ceiling.json and rows.parquet into",
+        required=True,
+        affects_result=False,
     )
     split: str = setting("test", "rows whose ceiling is computed", known=SPLITS)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics", required=True, least=1)

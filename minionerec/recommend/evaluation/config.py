@@ -29,21 +29,21 @@ class EvalConfig(StageConfig):
         "",
         "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
         "seed (minionerec train-sequential)",
-        reads="any",
+        input_kind="any",
     )
     ranker: str = setting(
         "",
         "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
         "e.g. my_module.make",
     )
-    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     sids: str = setting(
         "",
         "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "
         "of another ranker are measured too",
-        reads="sids",
+        input_kind="sids",
     )
-    output: str = setting("", "predictions directory to write", required=True, decides=False)
+    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
     split: str = setting("test", "rows to recommend for", known=SPLITS)
     search: str = setting(
         "beam",
@@ -67,30 +67,30 @@ class EvalConfig(StageConfig):
         0.0,
         "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities",
         least=0,
-        came_later=True,
+        since="0.2",
     )
     assistant: str = setting(
         "",
         "a second recommender that has a say in a checkpoint's search: the folder `model` of a training (minionerec "
         "train-sequential), or another checkpoint; none if empty",
-        reads="any",
+        input_kind="any",
     )
     share: float = setting(
         0.5,
         "with an assistant: weight of the checkpoint's log-probabilities, the assistant's having the rest",
         least=0,
         most=1,
-        of="assistant",
+        requires="assistant",
     )
     assistant_temperature: float = setting(
-        1.0, "with an assistant: its scores are divided by it", above=0, of="assistant"
+        1.0, "with an assistant: its scores are divided by it", above=0, requires="assistant"
     )
     combine: str = setting(
         "steps",
         "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
         "its list is put in the order of both)",
         known=COMBINATIONS,
-        of="assistant",
+        requires="assistant",
     )
     batch_size: int = setting(
         64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
@@ -101,14 +101,14 @@ class EvalConfig(StageConfig):
     )
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
     slices: bool = setting(
-        False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json", came_later=True
+        False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json", since="0.2"
     )
     times: str | None = setting(
         None,
         "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
         "own",
-        reads="any",
-        of="slices",
+        input_kind="any",
+        requires="slices",
     )
     tell_moments: bool = setting(
         True,

@@ -24,10 +24,10 @@ class GroundingConfig(StageConfig):
         "",
         "language model over titles (minionerec sft with the task title_history_to_title)",
         required=True,
-        reads="checkpoint",
+        input_kind="checkpoint",
     )
-    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, reads="corpus")
-    output: str = setting("", "predictions directory to write", required=True, decides=False)
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
+    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
     split: str = setting("test", "rows to recommend for", known=SPLITS)
     text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)
     max_new_tokens: int = setting(64, "most tokens of a text", least=1)
@@ -40,7 +40,7 @@ class GroundingConfig(StageConfig):
         "",
         "earlier output of this stage, of the same checkpoint, corpus and search: rows that it has a text for are not "
         "written for again",
-        reads="predictions",
+        input_kind="predictions",
     )
     encoder: str = setting(
         OWN,
@@ -56,7 +56,7 @@ class GroundingConfig(StageConfig):
         known=WEIGHTS,
     )
     sequential: str = setting(
-        "", "with weights sequential: the folder `model` of train-sequential", reads="sequential_model"
+        "", "with weights sequential: the folder `model` of train-sequential", input_kind="sequential_model"
     )
     gammas: list[float] = setting(
         [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 99.0],
@@ -76,8 +76,8 @@ class GroundingConfig(StageConfig):
         None,
         "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
         "own",
-        reads="any",
-        of="slices",
+        input_kind="any",
+        requires="slices",
     )
     tell_moments: bool = setting(
         True,

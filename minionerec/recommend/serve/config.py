@@ -44,10 +44,10 @@ class ServeConfig(Settings):
     """Settings of `minionerec serve`."""
 
     checkpoint: str = setting(
-        "", "model to serve: a checkpoint, or a sequential model's seed", required=True, reads="any"
+        "", "model to serve: a checkpoint, or a sequential model's seed", required=True, input_kind="any"
     )
-    corpus: str = setting("", "its corpus; empty: the one that it was trained on", reads="any")
-    items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", reads="any")
+    corpus: str = setting("", "its corpus; empty: the one that it was trained on", input_kind="any")
+    items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", input_kind="any")
     dtype: str = setting(
         "auto",
         "precision of the weights; auto: on a GPU as stored, else float32",
@@ -61,7 +61,7 @@ class ServeConfig(Settings):
         "'*': every name",
     )
     api_key_file: str = setting(
-        "", f"file with keys, one a line; empty: the environment's {KEY_VARIABLE}, or none", reads="any"
+        "", f"file with keys, one a line; empty: the environment's {KEY_VARIABLE}, or none", input_kind="any"
     )
     open_metrics: bool = setting(False, "whether /metrics may be read without a key")
     max_k: int = setting(100, "items of one list", least=1)

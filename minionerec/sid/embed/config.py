@@ -39,13 +39,13 @@ class EncoderSettings(Settings):
         1,
         "processes that run a Hugging Face model, each with a copy of it; they share out the GPUs",
         least=1,
-        decides=False,
+        affects_result=False,
     )
     cache: str | None = setting(
         None,
         "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
         "encoded and a killed run goes on; embed-items takes its output's name with .cache by default",
-        decides=False,
+        affects_result=False,
         writes=True,
     )
     seed: int = setting(42, "seed of everything random in this stage", least=0)
@@ -55,7 +55,7 @@ class EncoderSettings(Settings):
 class EncoderConfig(EncoderSettings, StageConfig):
     """What every stage asks for that makes vectors of a corpus's items."""
 
-    corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, reads="corpus")
+    corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, input_kind="corpus")
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: what the settings name, and what the encoder reads."""
@@ -68,7 +68,7 @@ class EmbedConfig(EncoderConfig):
 
     kind: ClassVar[str] = "vectors"
 
-    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, decides=False)
+    output: str = setting("", "directory to write vectors.npy and manifest into", required=True, affects_result=False)
 
 
 def encoder_inputs(encoder: str) -> dict[str, Path]:

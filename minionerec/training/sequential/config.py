@@ -31,17 +31,17 @@ class SequentialConfig(StageConfig):
         "corpus directory (protocol rows), or a 'user item item ...' file (protocols a and b; may begin with "
         "$MINIONEREC_DATA)",
         required=True,
-        reads="any",
+        input_kind="any",
     )
     protocol: str = setting(
         "a",
         "a: last two out, seen items masked; b: 5-core, last two out, seen items compete; rows: the corpus's own rows",
         known=PROTOCOL_NAMES,
     )
-    output: str = setting("", "directory for the folders model and predictions", required=True, decides=False)
+    output: str = setting("", "directory for the folders model and predictions", required=True, affects_result=False)
     seed: int | None = setting(None, "seed of weights, order and dropout (default: the protocol's)", least=0)
     hyper: dict[str, Any] = setting({}, "hyper-parameters of the model, e.g. hidden_size=128 num_layers=2")
-    items: str = setting("", "JSON of item id → title for a file of sequences", reads="any")
+    items: str = setting("", "JSON of item id → title for a file of sequences", input_kind="any")
     vectors: str = setting(
         "",
         "text vectors for models with text_width: tfidf (of the titles), a .npy file with one row an item, or the "
@@ -52,10 +52,10 @@ class SequentialConfig(StageConfig):
     digits: str = setting(
         "",
         "digits of the items for models that read them: an SID directory (`minionerec build-sids --method opq`)",
-        reads="sids",
+        input_kind="sids",
     )
     sids: str = setting(
-        "", "SID directory (`minionerec build-sids`), to measure at SID level too; rows only", reads="sids"
+        "", "SID directory (`minionerec build-sids`), to measure at SID level too; rows only", input_kind="sids"
     )
     max_len: int | None = setting(
         None, "most items of a history that the model reads (default: the protocol's)", least=1
@@ -75,7 +75,7 @@ class SequentialConfig(StageConfig):
         False,
         "rows: tell the model whether the next item is of the newest one's moment or of a later one, where the corpus "
         "has times",
-        came_later=True,
+        since="0.2",
     )
     seen: str | None = setting(
         None,
@@ -92,15 +92,15 @@ class SequentialConfig(StageConfig):
         "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
         "that is too large for memory",
         least=0,
-        came_later=True,
+        since="0.2",
     )
     eval_rows: int = setting(
         -1,
         "examples of valid and of test that are measured, a random sample; -1: all",
         least=-1,
-        came_later=True,
+        since="0.2",
     )
-    device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", decides=False)
+    device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", affects_result=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
 
     def contradictions(self) -> Iterator[str]:

@@ -86,7 +86,7 @@ def test_what_a_declaration_excludes_is_refused(name):
     config = CONFIGS[name]
     config(**least(name))
     for setting, value, words in excluded(config):
-        owner = description(next(each for each in fields(config) if each.name == setting)).of
+        owner = description(next(each for each in fields(config) if each.name == setting)).requires
         with pytest.raises(ConfigError) as error:
             config(**{**least(name), **beside(config, owner), setting: value})
         message = str(error.value)
@@ -122,16 +122,16 @@ def test_a_setting_belongs_to_one_that_there_is():
     for name, config in CONFIGS.items():
         names = {each.name for each in fields(config)}
         for each in fields(config):
-            assert description(each).of in {"", *names - {each.name}}, f"{name}: {each.name}"
+            assert description(each).requires in {"", *names - {each.name}}, f"{name}: {each.name}"
             assert each.default is not MISSING or each.default_factory is not MISSING
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, config in CONFIGS.items() if any(description(each).of for each in fields(config))]
+    "name", [name for name, config in CONFIGS.items() if any(description(each).requires for each in fields(config))]
 )
 def test_what_belongs_to_a_setting_that_is_not_given_is_refused(name):
     for each in fields(CONFIGS[name]):
-        if not (owner := description(each).of):
+        if not (owner := description(each).requires):
             continue
         if isinstance(each.default, int | float):
             value = not each.default if isinstance(each.default, bool) else each.default + 1

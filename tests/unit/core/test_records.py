@@ -37,7 +37,7 @@ class Climb(StageConfig):
 
     kind: ClassVar[str] = "climb"
 
-    steps: int = setting(4, "how many", grows=True)
+    steps: int = setting(4, "how many", resumable=True)
     pace: int = setting(1, "how fast")
 
 

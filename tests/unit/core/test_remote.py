@@ -436,10 +436,10 @@ def test_only_whole_artefacts_are_put(tmp_path):
 class ReadingConfig(StageConfig):
     kind: ClassVar[str] = "thing"
 
-    output: str = setting("runs/x", "directory", decides=False)
-    corpus: str = setting("", "corpus", reads="corpus")
-    runs: dict[str, str] = setting({}, "predictions", reads="any")
-    page: str = setting("", "file to write", decides=False, writes=True)
+    output: str = setting("runs/x", "directory", affects_result=False)
+    corpus: str = setting("", "corpus", input_kind="corpus")
+    runs: dict[str, str] = setting({}, "predictions", input_kind="any")
+    page: str = setting("", "file to write", affects_result=False, writes=True)
 
 
 def test_settings_that_read_may_be_urls(tmp_path, opened):
@@ -454,9 +454,9 @@ def test_settings_that_read_may_be_urls(tmp_path, opened):
 
 @dataclass
 class PartsConfig(StageConfig):
-    output: str = setting("runs/x", "directory", decides=False)
-    visits: str = setting("", "file, or a folder of files", reads="any", parts=True)
-    other: str = setting("", "file", reads="any")
+    output: str = setting("runs/x", "directory", affects_result=False)
+    visits: str = setting("", "file, or a folder of files", input_kind="any", parts=True)
+    other: str = setting("", "file", input_kind="any")
 
 
 def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):

@@ -25,10 +25,10 @@ from minionerec.core.values import convert
 class Cups(StageConfig):
     kind: ClassVar[str] = "cups"
 
-    output: str = setting("cups", "where they are put", required=True, decides=False)
-    shop: str = setting("", "where they come from", reads="shop")
-    others: dict[str, str] = setting({}, "shops to compare with", reads="any")
-    steps: int = setting(3, "how many", least=1, grows=True)
+    output: str = setting("cups", "where they are put", required=True, affects_result=False)
+    shop: str = setting("", "where they come from", input_kind="shop")
+    others: dict[str, str] = setting({}, "shops to compare with", input_kind="any")
+    steps: int = setting(3, "how many", least=1, resumable=True)
     share: float = setting(0.5, "how full", above=0, most=1)
     ks: list[int] = setting([1, 3], "cut-offs", least=1)
     weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"), above=0)
@@ -200,12 +200,12 @@ def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path
 
 @dataclass
 class Trays(StageConfig):
-    output: str = setting("trays", "where they are put", decides=False)
-    fired: bool = setting(False, "whether it was in the kiln", came_later=True)
-    degrees: int = setting(900, "how hot", least=1, of="fired")
-    glazes: list[str] = setting(["blue"], "its colours", came_later=True)
-    pattern: str = setting("", "of what", reads="any")
-    scale: float = setting(1.0, "size of the pattern", of="pattern")
+    output: str = setting("trays", "where they are put", affects_result=False)
+    fired: bool = setting(False, "whether it was in the kiln", since="0.2")
+    degrees: int = setting(900, "how hot", least=1, requires="fired")
+    glazes: list[str] = setting(["blue"], "its colours", since="0.2")
+    pattern: str = setting("", "of what", input_kind="any")
+    scale: float = setting(1.0, "size of the pattern", requires="pattern")
 
 
 def test_what_came_later_or_belongs_to_another_setting_decides_only_where_it_is_used():
@@ -257,5 +257,5 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
     for each in fields(STAGES[stage].config_class()):
         said = description(each)
         if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
-            known = said.reads or said.writes or said.path or each.name == "output" or said.known
+            known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
             assert known or "dotted path" in said.help or "files' names" in said.help, (stage, each.name, said.help)

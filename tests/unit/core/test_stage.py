@@ -21,11 +21,11 @@ class Sum(StageConfig):
 
     kind: ClassVar[str] = "sum"
 
-    numbers: str = setting("", "what is added", reads="numbers")
-    extra: str = setting("", "a file that is added too", reads="any")
-    epochs: int = setting(2, "how often", grows=True)
+    numbers: str = setting("", "what is added", input_kind="numbers")
+    extra: str = setting("", "a file that is added too", input_kind="any")
+    epochs: int = setting(2, "how often", resumable=True)
     sign: int = setting(1, "1 or -1")
-    workers: int = setting(1, "how many add", decides=False)
+    workers: int = setting(1, "how many add", affects_result=False)
 
 
 class Killed(Exception):
