@@ -142,7 +142,7 @@ def test_corpora_without_it_stay_as_they_were(layout):
 @pytest.mark.parametrize("source", [{}, {"source": "tables", "items": "i.csv", "interactions": "x.csv"}])
 def test_other_sources_have_times_of_their_own(source):
     with pytest.raises(ConfigError, match=r"times_by_order is True, but source is .*Set source to 'published'"):
-        PrepareConfig(**source, times_by_order=True)
+        PrepareConfig(output="x", **source, times_by_order=True)
 
 
 def test_where_rows_are_missing_nobody_knows_when_the_newest_item_came(layout, tmp_path):
