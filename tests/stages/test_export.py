@@ -224,7 +224,7 @@ def test_other_weights_are_noticed(made, tmp_path):
     output = run_export(export_config(made, output=str(tmp_path / "export"))).output
     weights = load_file(output / "model.safetensors")
     save_file({name: 1.5 * each for name, each in weights.items()}, output / "model.safetensors", {"format": "pt"})
-    with pytest.raises(SystemExit, match="That is not this model"):
+    with pytest.raises(SystemExit, match="The model or the trie is not the exported one"):
         check(output)
 
 

@@ -192,10 +192,10 @@ def test_an_address_in_use_is_one_error(made, quiet):
     taken = server.bind("127.0.0.1", 0)
     taken.listen()
     port = taken.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"cannot listen at 127\.0\.0\.1:{port} \(Address already in use\)"):
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port} \(Address already in use\)"):
         server.serve(settings(made, port=port), print)
     taken.close()
-    with pytest.raises(ConfigError, match=r"cannot listen at no\.such\.host\.invalid:0"):
+    with pytest.raises(ConfigError, match=r"cannot listen on no\.such\.host\.invalid:0"):
         server.bind("no.such.host.invalid", 0)
 
 
@@ -216,7 +216,7 @@ def test_a_model_that_everybody_could_exchange_is_refused(made, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(ConfigError, match=r"at 0\.0\.0\.0 without a key"):
         server.serve(settings(made, host="0.0.0.0", reload="request"), print)
-    with pytest.raises(ConfigError, match="reload_root is 'no/such/folder', which is no folder"):
+    with pytest.raises(ConfigError, match="reload_root is 'no/such/folder', which is not a folder"):
         server.serve(settings(made, reload="request", reload_root="no/such/folder"), print)
 
 
