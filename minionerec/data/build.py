@@ -49,7 +49,7 @@ BATCHES = pa.schema(
 
 @dataclass(frozen=True)
 class BuiltCorpus:
-    """A corpus whose interactions still lie in an engine's tables, so that they may be more than memory holds.
+    """A corpus whose interactions are in an engine's tables, so that they may exceed memory.
 
     Attributes:
         engine: The engine.
@@ -128,7 +128,7 @@ class BuiltCorpus:
 
 
 def _whole_sequences(batches: Iterable[pa.RecordBatch], timed: bool) -> Iterator[tuple[int, Chains]]:
-    """What `BuiltCorpus.sequences` gives, of batches that may cut a sequence."""
+    """The parts of `BuiltCorpus.sequences`, of batches that may split a sequence."""
     rest: pa.Table | None = None
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -320,7 +320,7 @@ def _filter(
     end: str | None,
     quirks: Collection[str],
 ) -> dict[str, int]:
-    """Make `interactions`, and count what was left out."""
+    """Make `interactions`, and count those left out."""
     first, last = (None if text is None else parse_moment(text) for text in (start, end))
     timestamp = "r.timestamp"
     if "published_order" in quirks and source.timed:  # it knows whole seconds alone
@@ -372,7 +372,7 @@ def _take_core(engine: Engine, count: int, k: int) -> int:
 def _number_items(
     engine: Engine, items: pd.DataFrame, *, only_met: bool, by_user: bool
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """Make `items`; gives those that stay, and how often each was chosen, int64 (N,)."""
+    """Make `items`; gives those that stay, and the interactions of each, int64 (N,)."""
     purchases = np.zeros(len(items), dtype=np.int64)
     for batch in engine.stream(statements.ITEM_COUNTS):
         purchases[batch["item"].to_numpy()] = batch["purchases"].to_numpy()
@@ -422,7 +422,7 @@ def _sequences(
     if ties != "keep" and time is None:
         what = "holds times with fractions that are no dates" if source.timed else "holds no times"
         raise ConfigError(
-            f"ties is {ties!r}, but {source.where} {what}, so that nobody knows what came at one moment. Set ties to "
+            f"ties is {ties!r}, but {source.where} {what}, so simultaneous interactions are not known. Set ties to "
             "'keep', or give dates or seconds since 1970."
         )
     return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
@@ -506,7 +506,7 @@ def _median(engine: Engine, table: str, column: str, count: int) -> float:
 
 
 def _value_of_rank(engine: Engine, table: str, column: str, rank: int) -> float:
-    """The number of a rank, from 0, in rising order: the range that holds it is cut and counted until one is left."""
+    """The number of a rank, from 0, in rising order: its range is split and counted until one is left."""
     number = f"CAST({column} AS DOUBLE)"
     low, high = engine.row(f"SELECT min({number}), max({number}) FROM {table}")
     while low < high and (width := (high / 2 - low / 2) / PARTS):  # halves, for their distance may be no double

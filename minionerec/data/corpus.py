@@ -104,14 +104,14 @@ class Corpus:
                 missing = int(np.flatnonzero(order < 0)[0])
                 names = " to ".join(dict.fromkeys(file.name for file in (self.files[0], self.files[-1])))
                 raise ArtefactError(
-                    f"{self._folder}: {split} row {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
+                    f"{self._folder}: {split} example {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
                 )
             found.append(rows.take(order))
         return found
 
     @property
     def _folder(self) -> Path:
-        """Where its files lie."""
+        """The folder of its files."""
         return self.files[0].parent.parent
 
     @property
@@ -158,7 +158,7 @@ class Corpus:
             raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
         if not self.sizes[split]:
             raise DataError(
-                f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
+                f"split {split!r} holds no example. Check the split's proportions and the source's {split} file."
             )
         rows: SplitRows = getattr(self, split)
         return rows
@@ -201,8 +201,8 @@ class Corpus:
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
-                    "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the "
-                    "user's row before is no target.",
+                    "Items of one moment are not in each other's history: %s of %s %s examples begin a window in "
+                    "which the user's previous example is no target.",
                     f"{sequences - len(np.unique(rows.user_numbers)):,}",
                     f"{len(rows):,}",
                     split,
@@ -222,7 +222,7 @@ class Corpus:
         order = np.argsort(numbers, kind="stable")
         wanted = numbers[order]
         if not len(wanted) or wanted[0] < 0 or wanted[-1] >= size:
-            raise DataError(f"split {split!r} has rows 0 to {size - 1}; others were asked for.")
+            raise DataError(f"split {split!r} has examples 0 to {size - 1}; others were requested.")
         if not self.in_files:
             return self.splits()[split].take(numbers)
         parts, places = [], []
@@ -234,7 +234,7 @@ class Corpus:
                 places.append(order[at[own]])
         place = np.concatenate([np.zeros(0, np.int64), *places])
         if len(place) != len(wanted):
-            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} rows. {REMEDY}")
+            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} examples. {REMEDY}")
         return joined(parts).take(np.argsort(place, kind="stable"))
 
     def sample(self, split: str, count: int, seed: int) -> SplitRows:
@@ -272,7 +272,7 @@ class Corpus:
         return counts
 
     def only_items(self) -> "Corpus":
-        """The same corpus without an example: for what reads nothing but items."""
+        """The same corpus without an example: for stages that read only items."""
         none = SplitRows.none()
         return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
 
@@ -311,7 +311,7 @@ class Corpus:
 
 
 class _Examples:
-    """The examples of one split, as an attribute of a corpus: read from its files when they are first asked for."""
+    """The examples of one split, as an attribute of a corpus: read from its files at first access."""
 
     def __init__(self, split: str) -> None:
         self.split, self.kept = split, f"_{split}"
@@ -339,7 +339,7 @@ def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """
     counts = open_artefact(path, "corpus", strangers=(".parquet",))["counts"]
     if not isinstance(counts.get("split"), str) or type(counts.get("max_history")) is not int:
-        raise ArtefactError(f"{path}: its manifest does not count as a corpus's does. {REMEDY}")
+        raise ArtefactError(f"{path}: its manifest lacks the counts of a corpus. {REMEDY}")
     items = read_parquet(path / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
     return counts, items
 

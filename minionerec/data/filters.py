@@ -1,4 +1,4 @@
-"""Which interactions and items stay: pure functions of arrays and text."""
+"""Filters of interactions and items: pure functions of arrays and text."""
 
 from datetime import UTC, datetime
 

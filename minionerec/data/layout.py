@@ -20,7 +20,7 @@ INTER_HEADER = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
 
 
 def item_records(items: pd.DataFrame) -> list[dict[str, str]]:
-    """What `item.json` says of each item: title, description, brand and categories, "" where the table has none."""
+    """The entry of each item in `item.json`: title, description, brand and categories, "" where the table has none."""
     columns = [items[name].astype(str) if name in items else [""] * len(items) for name in RECORD]
     return [dict(zip(RECORD, texts, strict=True)) for texts in zip(*columns, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What settings of the data may name: sources, splits, and quirks of the published data."""
+"""Names in the settings of the data: sources, splits, and quirks of the published data."""
 
 OPTIONAL_ITEMS = ("user_items", "recbole")
 AMAZON = ("amazon2018", "amazon2023")
@@ -20,10 +20,10 @@ TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
 """What may become of items that a user chose at one moment → what the split's name says of it."""
 
 QUIRKS = {
-    "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
-    "numbered while walking users in that order, each from old to new",
+    "published_order": "interactions of one second in the order of their users' first appearance instead of the "
+    "file's; items numbered by users in that order, each from old to new",
     "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
-    "widen_window": "while fewer than 3,000 items stay and the window starts after 1996, it starts a year earlier",
+    "widen_window": "while fewer than 3,000 items are left and the window starts after 1996, it starts a year earlier",
 }
 """What the published MiniOneRec data were made with, where this project does otherwise unless asked."""
 

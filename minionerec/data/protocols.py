@@ -61,14 +61,14 @@ class Protocol:
         title: What tables call it.
         padding: Side on which histories are padded.
         max_len: Most items of a history that models read.
-        batch_size: Rows of a training step.
+        batch_size: Examples of a training step.
         seed: The published runs' seed.
         ks: Cut-offs of the metrics.
         mrr: Whether MRR is reported at every cut-off (else only at the largest).
-        seen: What becomes of the scores of items in a row's history: "mask" (never recommended; padding neither),
+        seen: What becomes of the scores of items in an example's history: "mask" (never recommended; padding neither),
             "zero" (set to 0.0, and padding may be recommended: the published way of protocol A) or "keep" (they
             compete; padding does not).
-        monitor: Metric of the validation rows that decides on stopping and on the best epoch.
+        monitor: Metric of the validation examples that decides on stopping and on the best epoch.
         stop_after: See `Stopper`.
         ties: See `Stopper`.
         digits: See `Stopper`.
@@ -98,7 +98,7 @@ class Protocol:
         """
         if self.splitter is None:
             raise DataError(
-                "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
+                "protocol rows takes the examples of a corpus; give the output of `minionerec prepare-data` as corpus."
             )
         return self.splitter(source, self.max_len)
 
@@ -301,7 +301,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name=ROWS,
-            title="rows of the corpus, seen items kept",
+            title="examples of the corpus, seen items kept",
             padding="right",
             max_len=10,
             batch_size=256,

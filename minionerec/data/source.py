@@ -40,7 +40,7 @@ class Batch:
 
 
 class InteractionSource(Protocol):
-    """Items and interactions as a reader found them, before any filter, in batches that are read once.
+    """Items and interactions of a reader, before any filter, in batches that are read once.
 
     `ticks`, `counts` and `left_out` are known when all batches were read.
     """

@@ -1,4 +1,4 @@
-"""What followed what: weighted counts of ordered pairs, kept sparse, with each row able to leave its own pairs out."""
+"""Item transitions: weighted counts of ordered pairs, sparse, from which each example can leave out its own pairs."""
 
 from collections.abc import Iterable
 from copy import copy
@@ -14,7 +14,7 @@ _BLOCK = 1 << 16  # entries whose pairs are added up together
 
 @dataclass(frozen=True)
 class Transitions:
-    """Weighted counts of what came after what, row by row.
+    """Item transitions as weighted counts, row by row.
 
     Attributes:
         offsets: int64 (N + 1,); what came after entry i lies in places offsets[i] to offsets[i + 1] - 1.
@@ -89,7 +89,7 @@ def count_transitions_in_parts(
 
 
 class TransitionPairs:
-    """Pairs of entries with how far apart they stood, from which counts of any constants are made at once.
+    """Pairs of entries with their distances, from which counts of any constants are made at once.
 
     `count_transitions` with other constants sorts the same pairs anew; here they are sorted once.
 
@@ -161,7 +161,7 @@ class TransitionPairs:
 
 
 class _Sum:
-    """Counts of the pairs of some entries, from parts: what adding takes beside them is as large as they are.
+    """Counts of the pairs of some entries, from parts: adding takes as much memory again.
 
     Args:
         rows: How many entries.
@@ -179,7 +179,7 @@ class _Sum:
             self._whole, self._new = self._whole + self._new, csr_array(self._whole.shape, dtype=np.float64)
 
     def table(self) -> csr_array:
-        """All that was counted."""
+        """The counts so far."""
         return self._whole + self._new
 
 

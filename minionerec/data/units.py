@@ -1,4 +1,4 @@
-"""Units of times that are numbers, and which one a number looks like."""
+"""Units of numeric times, and which one a number looks like."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ DATE_FORMS = {
 
 
 def unit_numbers(times: np.ndarray) -> np.ndarray:
-    """The place in `UNITS` of the unit that each number looks like, or `SMALL` or `BEYOND`: int64 (M,).
+    """The index in `UNITS` of the unit that each number looks like, or `SMALL` or `BEYOND`: int64 (M,).
 
     From 1973 to 2100 times of the four units lie in ranges of their own: seconds from 1e8 to 4.1e9, milliseconds from
     1e11 to 4.1e12, and so on. Smaller numbers, which may be days or a mere order, are `SMALL`; what lies in between,
@@ -70,7 +70,7 @@ def mixed_units(counts: Mapping[int, int], largest_small: float, least_other: fl
 
 
 def looks_like(number: float) -> str:
-    """What a number may be as a time, in words, for messages.
+    """The likely unit of a number, in words, for messages.
 
     Example:
         >>> looks_like(17_500), looks_like(20_180_101_123_000), looks_like(1_500_000_000_000)
@@ -120,7 +120,7 @@ def has_form(times: np.ndarray, form: str) -> np.ndarray:
 
 
 def check_middle(middle: float, ticks: int, where: str) -> None:
-    """Check, before a window is laid over times, that they can be of the unit that they are taken for.
+    """Check, before a time window is applied, that times can be of the assumed unit.
 
     Args:
         middle: The median of the times, in ticks since 1970.
@@ -140,5 +140,6 @@ def check_middle(middle: float, ticks: int, where: str) -> None:
     if likely:
         raise DataError(
             f"{where}: the times are taken for {taken} since 1970, but they look like {likely[0]}: the middle one is "
-            f"{middle:.0f}. start and end mean moments: write the times as ISO dates or in {taken}, or leave both out."
+            f"{middle:.0f}. start and end are points in time: write the times as ISO dates or in {taken}, "
+            "or leave both out."
         )

@@ -30,7 +30,7 @@ def _load(path: Path) -> list[object]:
 
 
 def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str) -> None:
-    """Check that every entry has as many predictions as the largest K asks for.
+    """Check that every entry has as many predictions as the largest K needs.
 
     Raises:
         DataError: Naming the first entry (from 1) that has fewer.
@@ -90,7 +90,7 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
 
 
 def write_published_json(path: str | os.PathLike[str], predictions: Predictions, inputs: Sequence[str]) -> None:
-    """Write predictions in the published form, indented by 4, in one piece.
+    """Write predictions in the published form, indented by 4, atomically.
 
     Args:
         path: File to write.

@@ -1,4 +1,4 @@
-"""`Ranked`: the rank of each example's target, in lists or in full rankings: what every ranking metric is made of."""
+"""`Ranked`: the rank of each example's target, in lists or in full rankings: the input of every ranking metric."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -89,16 +89,16 @@ class Ranked:
                 )
         own = str(counts.get("split", split))
         if own != split:
-            raise ArtefactError(f"{path}: is about the {own} rows, not the {split} rows. Predict for {split}.")
+            raise ArtefactError(f"{path}: is about the {own} examples, not the {split} examples. Predict for {split}.")
         return cls.from_predictions(Predictions.load(path), path)
 
 
 def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    """What a recommender was given, which must be known where it stands beside others."""
+    """The inputs of a recommender, which must be known for a comparison."""
     if given is None:
         raise ArtefactError(
-            f"{path or 'predictions'}: does not say what its recommender was given beyond the histories. Make it again "
-            "(Predictions.save writes it)."
+            f"{path or 'predictions'}: does not record the inputs of its recommender beyond the histories. Make it "
+            "again (Predictions.save writes it)."
         )
     return given
 
@@ -125,7 +125,7 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
 
 
 def splits_of(path: str | os.PathLike[str]) -> list[str]:
-    """The splits that a predictions artefact, or a run of several seeds, is about; that of the lists comes first."""
+    """The splits of a predictions artefact, or a run of several seeds; that of the lists comes first."""
     place = runs_at(path)[0]
     found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
     if (place / FILE).is_file():
@@ -139,7 +139,7 @@ def _seeds_at(path: Path) -> list[Path]:
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:
-    """Whether there are predictions where `runs_at` looks for them."""
+    """Whether `runs_at` finds predictions."""
     path = Path(path)
     return is_artefact(path) or is_artefact(path / KIND) or bool(_seeds_at(path))
 
@@ -148,7 +148,7 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
     """The predictions artefacts of a recommender: one for each seed (`seed-N`), that of a training, or the path itself.
 
     Raises:
-        ArtefactError: If there is none, or the rows held out were trained on.
+        ArtefactError: If there is none, or the examples held out were trained on.
     """
     path = Path(path)
     places = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]

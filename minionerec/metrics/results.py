@@ -42,7 +42,7 @@ Estimates = Mapping[str, Mapping[str, Estimate]]
 
 
 def metrics_at(ks: Sequence[int], every_mrr: bool) -> list[str]:
-    """Names of the metrics at some cut-offs, in the order of tables; MRR at the largest alone, or at every one."""
+    """Names of the metrics at some cutoffs, in the order of tables; MRR at the largest alone, or at every one."""
     return list(ranking_metrics(np.zeros(0, np.int64), ks, every_mrr=every_mrr))
 
 
@@ -81,14 +81,14 @@ class Recommender:
         for path, run in zip(paths, runs, strict=True):
             if not np.array_equal(run.targets, runs[0].targets):
                 raise ArtefactError(
-                    f"{path}: its {split} rows are not those of {paths[0]}. Run all seeds on one split."
+                    f"{path}: its {split} examples are not those of {paths[0]}. Run all seeds on one split."
                 )
         found = cls(name, runs, paths=paths, about=_about(paths[0]))
         return replace(found, name=labelled(name, found.given))
 
     @classmethod
     def from_lists(cls, name: str, lists: Predictions, width: int | None = None) -> "Recommender":
-        """One seed's lists, with the candidates that were asked for (those of the longest list if None)."""
+        """One seed's lists, with the requested candidates (those of the longest list if None)."""
         return cls(name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), width=width)], lists)
 
     @property
@@ -113,7 +113,7 @@ class Recommender:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What it was given beyond the histories, in any of its runs; nothing if empty."""
+        """Its inputs beyond the histories, in any of its runs; may be empty."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.given))
 
     def has(self, level: str) -> bool:
@@ -149,19 +149,19 @@ class Recommender:
         remedy = "Compare recommenders of the same data, protocol and split."
         if not np.array_equal(self.targets, first.targets):
             raise ArtefactError(
-                f"{self.name}: its {len(self.targets)} {split} rows are not the {len(first.targets)} of {first.name}. "
-                f"{remedy}"
+                f"{self.name}: its {len(self.targets)} {split} examples are not the {len(first.targets)} of "
+                f"{first.name}. {remedy}"
             )
         for row, (user, other) in enumerate(zip(self.users, first.users, strict=True)):
             if user != other:
                 raise ArtefactError(
-                    f"{self.name}: its {split} row {row} is of user {user!r}, that of {first.name} of {other!r}. "
+                    f"{self.name}: its {split} example {row} is of user {user!r}, that of {first.name} of {other!r}. "
                     f"{remedy}"
                 )
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What the manifest of predictions, or of the model beside them, says of the model."""
+    """The facts of a model from the manifest of its predictions, or its own."""
     for folder in (path, path.parent / "model"):
         if is_artefact(folder):
             counts = read_manifest(folder)["counts"]
@@ -194,7 +194,7 @@ class Bootstrap:
 
     @property
     def units(self) -> int:
-        """How many users, or examples, are drawn from."""
+        """Number of users, or examples, drawn from."""
         return count_clusters(self.clusters, self.size)
 
     def on(self, where: np.ndarray) -> "Bootstrap":
@@ -203,7 +203,7 @@ class Bootstrap:
         return replace(self, clusters=clusters, size=int(where.sum()))
 
     def sentence(self) -> str:
-        """The sentence of pages about it."""
+        """Its description for pages."""
         examples = f"{self.size:,} examples"
         by_user = f"{self.units:,} users, each with all of its examples ({examples} in all)"
         drawn = f"{examples}, each by itself" if self.clusters is None else by_user
@@ -240,13 +240,13 @@ class Slice:
 
 
 def list_slices(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> list[Slice]:
-    """The slices that have examples, of the groups that tell examples apart, in order."""
+    """The slices that have examples, of the groups with several slices, in order."""
     found = [[Slice(group, name, where) for name, where in of.items() if where.any()] for group, of in kinds.items()]
     return [each for of in found if len(of) > 1 for each in of]
 
 
 def alike(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, str]:
-    """Of the groups that do not tell examples apart, the one slice that holds all; group to slice."""
+    """Groups whose examples are all in one slice; group to slice."""
     return {group: name for group, of in kinds.items() for name, where in of.items() if where.all()}
 
 
@@ -352,7 +352,7 @@ class Results:
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """The cut-offs of the metrics."""
+        """The cutoffs of the metrics."""
         return tuple(sorted({int(name.partition("@")[2]) for name in self.metrics}))
 
     @property

@@ -1,4 +1,4 @@
-"""Items that share an SID: counting them in every reading, and moving them apart."""
+"""Items that share an SID: counting them in every definition, and resolving collisions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class CollisionCounts:
-    """How far SIDs tell items apart. "Collision rate" is ambiguous in this field, so each reading has its own name.
+    """Counts of shared SIDs. "Collision rate" is ambiguous in this field, so each definition has its own name.
 
     Attributes:
         items: Number of items, N.
@@ -101,7 +101,7 @@ class CollisionCounts:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Codes after collisions were resolved, and what that took.
+    """Codes after collisions were resolved, and the changes made.
 
     Attributes:
         codes: int32 (N, L), or (N, L + 1) where an extra token was added; -1 where an item has no code at the end.
@@ -152,7 +152,7 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
 
 @dataclass(frozen=True)
 class _Table:
-    """Codes with collisions, int32 (N, L), and what methods may need to resolve them."""
+    """Codes with collisions, int32 (N, L), and the inputs of methods to resolve them."""
 
     codes: np.ndarray
     vectors: VectorRows | None
@@ -345,7 +345,7 @@ def relocate(
     capacity: int,
     left: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Move whoever finds an SID full to the nearest free code.
+    """Move items whose SID is full to the nearest free code.
 
     An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
     reconstruction stay (ties: lower index). The others move in order of that distance (ties: lower index), each at the
@@ -395,7 +395,7 @@ def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> 
     if capacity * int(np.prod(np.array(sizes, dtype=object))) - taken >= items:
         return
     room = f"{items} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
-    beside = f" beside the {taken} places taken" if taken else ""
+    beside = f" besides the {taken} SIDs taken" if taken else ""
     raise DataError(
         f"{items} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{beside}. "
         "Raise codebook_sizes, add a level, or take collisions: extra_token."
@@ -433,7 +433,7 @@ def _parts(size: int, rows: int = _ROWS) -> Iterator[slice]:
 
 
 class _Node:
-    """Items that have a place under a prefix: under each code that may follow, and in all."""
+    """Items assigned under a prefix: under each next code, and in all."""
 
     __slots__ = ("all", "first", "last", "under")
 
@@ -442,7 +442,7 @@ class _Node:
 
 
 class _FreeCodes:
-    """Free leaves of the trie of codes, counted under every prefix that was looked at.
+    """Free leaves of the trie of codes, counted under every prefix visited.
 
     Args:
         rows: int32 (G, L), SIDs in order.
@@ -472,7 +472,7 @@ class _FreeCodes:
         return found
 
     def occupy(self, sid: tuple[int, ...]) -> None:
-        """Give one more item a place."""
+        """Assign one more item."""
         for depth, code in enumerate(sid):
             node = self.node(sid[:depth])
             node.under[code] += 1
@@ -482,7 +482,7 @@ class _FreeCodes:
 def _moved(
     codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
-    """Codes with every mover at its new place; movers, int64 (M,), in the order in which they choose."""
+    """Codes with every mover at its new code; movers, int64 (M,), in order of assignment."""
     levels, few = len(codebooks), len(movers) <= FEW
     moved = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)

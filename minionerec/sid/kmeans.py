@@ -184,7 +184,7 @@ def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> N
 def sample_size(
     n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
 ) -> int:
-    """How many rows train: those asked for, or so many per code of the largest level, or all; at most all."""
+    """Number of training rows: as requested, or per code of the largest level, or all."""
     if train_rows is None:
         train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     return min(train_rows, n_items)
@@ -235,13 +235,13 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
 
 
 def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
-    """Check that vectors can be clustered, and are enough to fill the codebooks; values in a file are when read.
+    """Check that vectors can be clustered, and are enough to fill the codebooks; those in a file on reading.
 
     Raises:
         DataError: If they are not a finite table, or there are fewer items than codes.
     """
     if len(vectors.shape) != 2 or len(vectors) == 0:
-        raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
+        raise DataError(f"vectors have shape {vectors.shape}; expected (items, dimensions) with at least one item.")
     if isinstance(vectors, np.ndarray):
         _check_finite(vectors)
     if not codebook_sizes or min(codebook_sizes) < 1:
@@ -465,7 +465,7 @@ def balanced_assign(
 
 
 def _equal_places(wanted: np.ndarray) -> np.ndarray:
-    """Places of each code, int64 (C,): as many in all as items that want one, at most one more here than there."""
+    """Capacity of each code, int64 (C,): as much in all as items, differing by at most one."""
     each, more = divmod(int(wanted.sum()), len(wanted))
     places = np.full(len(wanted), each)
     places[np.argsort(-wanted, kind="stable")[:more]] += 1
@@ -478,7 +478,7 @@ def balanced_stream(
     costs_of: Callable[[np.ndarray], np.ndarray],
     prices: np.ndarray,
 ) -> np.ndarray:
-    """Codes of equal size for more items than have room for their costs in memory, at little more than the least cost.
+    """Codes of equal size for items whose costs exceed memory, at little more than the least cost.
 
     At good prices (those of a large sample) the code with the least cost plus price is nearly balanced. Every item
     takes it; codes with too many keep those to whom the second choice would be dearest (ties: the earlier), and the
@@ -559,7 +559,7 @@ def _bid_again(
     room: list[int],
     epsilon: float,
 ) -> None:
-    """Let items without a place bid one by one until all have one; `codes`, `prices` and `heaps` are changed."""
+    """Let unassigned items bid one by one until all are assigned; `codes`, `prices` and `heaps` are changed."""
     queue = deque(waiting)
     values = np.empty(costs.shape[1])
     while queue:
@@ -580,7 +580,7 @@ def _bid_again(
 
 
 def _first_bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First choice of each item, and the price up to which it stays the first choice: two (n,)."""
+    """Best code of each item, and the price up to which it stays the best: two (n,)."""
     values = costs + prices.astype(np.float32)
     rows = np.arange(len(values))
     first = values.argmin(axis=1)
@@ -635,8 +635,8 @@ def product_kmeans(
     width, digits = vectors.shape[1], len(codebook_sizes)
     if digits > width:
         raise DataError(
-            f"{digits} digits cannot be cut from vectors {width} wide, one dimension a digit at least. Lower digits, "
-            "or raise dimensions."
+            f"vectors of {width} dimensions cannot be split into {digits} digits of at least one dimension. Lower "
+            "digits, or raise dimensions."
         )
     from threadpoolctl import threadpool_limits
 
@@ -677,7 +677,7 @@ def _columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _step(points: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One iteration of k-means: centroids, float32 (C, d), those without a point as they were, and each point's."""
+    """One iteration of k-means: centroids, float32 (C, d), those without a point unchanged, and each point's."""
     codes = distances(points, centroids).argmin(axis=1)
     means, sizes = means_of(points, codes, len(centroids))
     moved = np.where(sizes[:, None] > 0, means, centroids).astype(np.float32)

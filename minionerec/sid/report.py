@@ -1,4 +1,4 @@
-"""What a table of codes looks like: use of each level, reconstruction error, collisions before and after."""
+"""Report of a table of codes: use of each level, reconstruction error, collisions before and after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -193,7 +193,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     lines.append(_collision_line("SIDs" if same else "before", collisions["before"]))
     if not same:
         paid = collisions["distance_paid"]
-        cost = "" if not paid else f", squared distance paid {paid:.4g}"
+        cost = "" if not paid else f", squared distance added {paid:.4g}"
         lines.append(_collision_line("after", collisions["after"]))
         lines.append(f"collisions: {collisions['method']} changed {collisions['moved']} SIDs{cost}")
     return lines
@@ -217,7 +217,7 @@ HITS = 10
 
 @dataclass(frozen=True)
 class PrefixMeasures:
-    """What the first l codes of an SID say, for one l.
+    """Measures of the first l codes of an SID, for one l.
 
     Attributes:
         length: Codes in the prefix, l.
@@ -245,7 +245,7 @@ class PrefixMeasures:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """All that is measured of one table.
+    """All measures of one table.
 
     Attributes:
         levels: Use of each level.
@@ -269,7 +269,7 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tables are judged by; the same for all of them.
+    """The data that tables are measured on; the same for all of them.
 
     Attributes:
         vectors: float32 (N, D), a vector of each item.
@@ -295,7 +295,7 @@ def gather_evidence(
     histories: Sequence[np.ndarray],
     targets: np.ndarray,
 ) -> Evidence:
-    """Bring items and training rows into the form in which tables are judged.
+    """Prepare items and training examples for measuring tables.
 
     Args:
         vectors: float32 (N, D), row i = item i.
@@ -312,13 +312,13 @@ def gather_evidence(
     try:
         words = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit_transform(titles)
     except ValueError:
-        raise DataError(
-            f"none of the {len(titles)} titles holds a word, so nothing says which items are alike."
-        ) from None
+        raise DataError(f"none of the {len(titles)} titles holds a word, so similar items cannot be found.") from None
     numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]
     lengths = np.array([len(history) for history in histories])
     if not lengths.any():
-        raise DataError(f"none of the {len(lengths)} training rows has a history, so no next item can be predicted.")
+        raise DataError(
+            f"none of the {len(lengths)} training examples has a history, so no next item can be predicted."
+        )
     seen = np.concatenate([*histories, targets]).astype(np.int64)
     buyer = np.concatenate([np.repeat(numbers, lengths), numbers])
     pairs = np.unique(np.stack([seen, buyer], axis=1), axis=0)
@@ -420,7 +420,7 @@ def _variance_left(groups: np.ndarray, vectors: np.ndarray) -> float:
 
 
 def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
-    """Share of rows whose target's group is among the 10 likeliest: without the history, and after the last item's.
+    """Share of examples whose target's group is among the 10 likeliest: without the history, and after the last item's.
 
     The likelihood of group q after p is (n(p, q) + 100 n(q) / n) / (n(p) + 100), with counts n from the other folds;
     ties go to the lower number.
@@ -451,7 +451,7 @@ def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
 
 
 def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = True) -> float:
-    """Bits to name a training row's target given the last item of its history, by counts from the other folds.
+    """Bits to encode a training example's target given the last item of its history, by counts from the other folds.
 
     The table is read as the recommender reads it, code by code. With the target's earlier codes s, the next code c has
     probability
@@ -489,7 +489,7 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
 
 
 def _elsewhere(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """How often the key of each row occurs in the rows of other folds."""
+    """How often the key of each example occurs in other folds."""
     number = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     here = number * FOLDS + fold
     elsewhere: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]

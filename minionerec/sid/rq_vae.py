@@ -72,7 +72,7 @@ class _RqVae(nn.Module):
         self.codebooks = nn.ParameterList()
 
     def quantise(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Codes (n, L), the codebooks' loss, and what is left before each level and after the last: L + 1 (n, D')."""
+        """Codes (n, L), the codebooks' loss, and the residuals before each level and after the last: L + 1 (n, D')."""
         residuals, codes, loss = [latents], [], latents.new_zeros(())
         for book in self.codebooks:
             left = residuals[-1]
@@ -172,7 +172,7 @@ def _train(
     batch_size: int,
     patience: int,
 ) -> tuple[list[float], int, int]:
-    """Train until a check fails too often, and put the weights of the best check back.
+    """Train until a check fails too often, and restore the weights of the best check.
 
     Returns:
         The error at the start and at each check, the place of the least, and how many codes were revived.
@@ -209,7 +209,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Standardised:
-    """Vectors as the model takes them, some rows at a time."""
+    """Vectors standardised for the model, some rows at a time."""
 
     vectors: np.ndarray
     mean: np.ndarray
@@ -271,7 +271,7 @@ def _quantiser(model: _RqVae, standard: _Standardised) -> Quantiser:
 
 @torch.no_grad()
 def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]:
-    """Share of the variance that decoded items leave, and all codes (N, L)."""
+    """Share of the variance left by decoded items, and all codes (N, L)."""
     left = total = 0.0
     codes = []
     for inputs in standard.blocks():

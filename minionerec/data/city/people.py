@@ -1,4 +1,4 @@
-"""Who comes to the city, and when: what each person likes, how often and at which times each chooses something."""
+"""The users of the city: what each likes, and how often and when each makes a purchase."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -24,7 +24,7 @@ _STAY_LEAST, _STAY_MOST = 0.1, 0.6
 
 @dataclass(frozen=True)
 class People:
-    """How many people there are and how much they choose, in a world.
+    """The number of users and of their purchases, in a world.
 
     Attributes:
         world: The city that they come to.
@@ -42,12 +42,12 @@ class People:
 
     @property
     def all_there(self) -> bool:
-        """Whether every item may be taken at every time."""
+        """Whether every item is sold at every time."""
         return not self.world.late and not self.memory
 
     @cached_property
     def block(self) -> int:
-        """People of a block: fewer where each chooses more, so that a block's size in memory is bounded."""
+        """Users of a block: fewer where each buys more, so that a block's size in memory is bounded."""
         return max(1, min(BLOCK, BLOCK_CHOICES // self.mean))
 
     @property
@@ -56,18 +56,18 @@ class People:
         return -(-self.users // self.block)
 
     def size(self, block: int) -> int:
-        """People of one block."""
+        """Users of one block."""
         return min(self.block, self.users - block * self.block)
 
     @property
     def most(self) -> int:
-        """Most choices of one person."""
+        """Largest number of purchases of one user."""
         return MOST_TIMES * self.mean
 
 
 @dataclass(frozen=True)
 class Likes:
-    """What the people of a block like; nothing else of them outlasts a choice.
+    """The preferences of the users of a block; their only state besides the last purchases.
 
     Attributes:
         shelves: int32 (U, 4), the shelves that each likes, the dearest first; two of them may be the same.
@@ -80,7 +80,7 @@ class Likes:
 
 @lru_cache(maxsize=512)
 def likes_of(people: People, block: int) -> Likes:
-    """What the people of a block like; a process keeps the last blocks that were asked for."""
+    """The preferences of the users of a block; a process caches the last blocks."""
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _LIKES)
     chances = rng.random((7, n))
@@ -97,7 +97,7 @@ def likes_of(people: People, block: int) -> Likes:
 
 @dataclass(frozen=True)
 class Purchases:
-    """When the people of a block choose something: M choices, person after person, each in order of time.
+    """Times of the purchases of a block: M purchases, user after user, each in order of time.
 
     Attributes:
         counts: int64 (U,), choices of each.
@@ -111,7 +111,7 @@ class Purchases:
 
 
 def visits_of(people: People, block: int) -> Purchases:
-    """When the people of a block choose something.
+    """Times of the purchases of the users of a block.
 
     How often follows a gamma distribution of shape 2 around the mean. A person comes during a part of the city's days,
     in sessions whose beginnings lie in it by chance and at least an hour behind the session before.
@@ -145,7 +145,7 @@ def visits_of(people: People, block: int) -> Purchases:
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:
-    """Running sums that begin anew with each person, at the first choice with 0, or with its own value."""
+    """Running sums that restart with each user, at the first purchase with 0, or with its own value."""
     before = np.where(firsts > 0, sums[firsts - 1], 0.0) if inclusive else sums[firsts]
     restarted: np.ndarray = sums - np.repeat(before, counts)
     return restarted
@@ -162,5 +162,5 @@ def people_of(
     returns: float = RETURNS,
     memory: int = 0,
 ) -> People:
-    """The people of some settings."""
+    """The users of some settings."""
     return People(world_of(items, days, epoch_days, seed, late), users, mean, returns, memory)

@@ -15,7 +15,7 @@ RETURNS = 0.2
 
 
 def seconds_a_choice(returns: float) -> int:
-    """Seconds that a choice takes, pauses between sessions among them: more than the mean, so that days suffice.
+    """Seconds per purchase, pauses between sessions among them: more than the mean, so that days suffice.
 
     Args:
         returns: Share of the choices that begin a session.

@@ -1,4 +1,4 @@
-"""Titles and descriptions of the city's items, by a grammar over words of our own; each title is there once."""
+"""Titles and descriptions of the city's items, by a grammar over words of our own; titles are unique."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the city is made of before anybody comes: shelves, what goes with what, appeal, and how it drifts."""
+"""The city without its users: shelves, complementary shelves, appeal, and how it drifts."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -30,7 +30,7 @@ def generator(seed: int, block: int, stream: int) -> np.random.Generator:
 
 
 def power_law(places: int, power: float, offset: float) -> np.ndarray:
-    """Shares that fall as (place + offset) to a negative power, places from 0: float64 (places,), summing to one."""
+    """Shares that fall as (rank + offset) to a negative power, ranks from 0: float64 (ranks,), summing to one."""
     weights: np.ndarray = (np.arange(places) + offset) ** -power
     weights /= weights.sum()
     return weights
@@ -42,7 +42,7 @@ RANK_SHARES = power_law(SHELF, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class World:
-    """The city without its people.
+    """The city without its users.
 
     Items are numbered twice: by *position* (shelf times 20 plus style, the order of the tree) and by *row* (the order
     of the items table, drawn by chance so that it says nothing).
@@ -93,7 +93,7 @@ class World:
 
     @cached_property
     def _drawn(self) -> dict[str, np.ndarray]:
-        """What is drawn once for all: base appeal, phase and first rank of each shelf, and what goes with it."""
+        """The static random draws: base appeal, phase and first rank of each shelf, and what goes with it."""
         rng, n = generator(self.seed, _WORLD_STREAM, 0), self.shelves
         appeal = power_law(n, _SHELF_POWER, _SHELF_OFFSET)[rng.permutation(n)]
         phase, turn = rng.random(n), rng.integers(0, SHELF, n)
@@ -204,7 +204,7 @@ def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.n
 
 
 def taken_instead(there: np.ndarray) -> np.ndarray:
-    """The style that is taken by whoever wants each: the same, or the next that is there, round the shelf.
+    """The style that is bought when each is wanted: the same, or the next that is sold, round the shelf.
 
     Args:
         there: bool (…, 20), at least one of each shelf.
@@ -219,7 +219,7 @@ def taken_instead(there: np.ndarray) -> np.ndarray:
 
 
 def as_taken(chances: np.ndarray, there: np.ndarray | None) -> np.ndarray:
-    """Chances that each style is wanted, as chances that it is taken: float64 (…, 20).
+    """Probabilities that each style is wanted, as probabilities that it is bought: float64 (…, 20).
 
     Args:
         chances: float64 (…, 20).

@@ -188,7 +188,7 @@ class Sequences:
         )
 
     def ordered(self) -> tuple[str, str]:
-        """What `ordered` is made of, and its order: targets first; split by split where that is known."""
+        """The query of `ordered`, and its order: targets first; split by split where that is known."""
         split = "CASE WHEN steps_left = 0 THEN 2 WHEN steps_left = 1 THEN 1 ELSE 0 END" if self.last_out else "0"
         first = ", first_row" * self.by_user
         found = (

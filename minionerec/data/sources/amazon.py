@@ -85,12 +85,12 @@ def _decompressed(path: Path) -> Iterator[bytes]:
             raise DataError(f"{path}: damaged gzip data ({error}). Download the file again.") from None
         if not ended:
             raise DataError(
-                f"{path}: the gzip data end too soon, so the file is cut off at byte {size}. Download it again."
+                f"{path}: the gzip data end too soon, so the file is truncated at byte {size}. Download it again."
             )
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
-    """Iterate while a thread makes the next item; what makes it fail is raised here."""
+    """Iterate while a thread makes the next item; its errors are raised here."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -184,7 +184,7 @@ def _parse_lines(
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
             if twice := repeated_keys(record) & set(schema.names):
-                raise ValueError(f"the key {min(twice)!r} is there twice")
+                raise ValueError(f"the key {min(twice)!r} occurs twice")
             records.append(parse(record))
             numbers.append(number)
         except ValueError as error:  # of JSON and of text coding too
@@ -198,7 +198,7 @@ TEXTS = pa.list_(pa.string())
 
 @dataclass(frozen=True)
 class Edition:
-    """Where one edition of the collection keeps what is read; both sites describe their fields.
+    """The fields of one edition of the collection; both sites describe them.
 
     Attributes:
         user: Field of the reviewer.
@@ -228,7 +228,7 @@ _SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not und
 
 
 def clean_text(text: str) -> str:
-    """Plain text: entities become characters, HTML tags go, every run of white space becomes one space.
+    """Plain text: entities become characters, HTML tags are removed, every run of white space becomes one space.
 
     Example:
         >>> clean_text(" 5&quot; <b>bolts</b> &amp;   nuts ")
@@ -462,7 +462,7 @@ def _read_metadata(
                 continue
             bad.add(
                 "duplicate_item",
-                f"{path}, line {number}: item {item_ids[code].as_py()!r} comes a second time with other text. "
+                f"{path}, line {number}: item {item_ids[code].as_py()!r} occurs again with different text. "
                 "Keep one line an item.",
             )
     titled = [code for code, texts in found.items() if texts[0]]

@@ -1,4 +1,4 @@
-"""Ids of rows, as text, and what is said of rows without one."""
+"""Ids of rows, as text, and messages about rows without one."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from minionerec.data.sources.text import TextFile
 
 
 def place_of(table: pd.DataFrame, path: Path, row: int) -> str:
-    """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
+    """Position of row `row` (from 0) for messages: the line of a text file as an editor counts, else the row from 1."""
     file: TextFile | None = table.attrs.get("file")
     line = None if file is None else file.line(row)
     return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"

@@ -59,8 +59,8 @@ class TableFiles:
                 )
             if kind != first.suffix.lower():
                 raise DataError(
-                    f"{path}: is of another kind than {first.name} beside it, and {folder} is read as one table. Keep "
-                    "one kind in a folder."
+                    f"{path}: is of another type than {first.name} in the same folder, and {folder} is read as one "
+                    "table. Keep one type per folder."
                 )
         kept = tuple(path for path in files if path.suffix.lower() == PARQUET or path.stat().st_size)
         if not kept:

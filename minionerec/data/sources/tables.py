@@ -49,7 +49,7 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
-    """A table that was read from parquet, with the columns that pandas had made its index as columns again."""
+    """A table read from parquet, with the columns that pandas had made its index as columns again."""
     kept = [name for name in table.index.names if name is not None and name not in table.columns]
     for name in kept:
         table[name] = table.index.get_level_values(str(name))
@@ -79,7 +79,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     file: TextFile | None = table.attrs.get("file")
     names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]
     if (list(table.columns) if name not in names else names).count(name) > 1:
-        raise DataError(f"{path}: column {name!r} is there twice. Name each column once.")
+        raise DataError(f"{path}: column {name!r} occurs twice. Name each column once.")
     column: pd.Series = table[name]
     return column
 
@@ -118,7 +118,7 @@ class Catalogue:
 
 @dataclass
 class _Unknown:
-    """Interactions of unknown items whose times are of one unit: of the first its number, place and item; how many."""
+    """Interactions of unknown items whose times are of one unit: number, position and item of the first, and count."""
 
     row: int
     place: Callable[[], str]
@@ -127,7 +127,7 @@ class _Unknown:
 
 
 class TableSource:
-    """An `InteractionSource` that cleans tables part by part; of units and unknown items it asks all parts together.
+    """An `InteractionSource` that cleans tables part by part, and checks units and unknown items over all parts.
 
     Args:
         catalogue: The items.

@@ -1,4 +1,4 @@
-"""Text tables: every cell as the text it is, and every line either in a row or said to be lost."""
+"""Text tables: every cell as the text it is, and every line in a row or reported as lost."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ _STAND_INS = b"\t\x1f\x1e\x1d\x1c\x01\x02\x03"
 
 @dataclass
 class TextFile:
-    """The file of a text table, as far as messages and checks need it again.
+    """The file of a text table, for messages and checks.
 
     Attributes:
         path: The file.
@@ -58,7 +58,7 @@ class TextFile:
     before: int = 0
 
     def __deepcopy__(self, memo: Any) -> "TextFile":
-        """Itself: pandas copies what a table carries along with every step."""
+        """Itself: pandas copies a table's attributes in every operation."""
         return self
 
     @cached_property
@@ -146,7 +146,7 @@ def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size
 
 
 def _part_end(content: bytes, separator: str) -> int | None:
-    """Where a part may end: behind a record that is whole, before one that is no longer than the header."""
+    """End of a part: after a whole record, before one that is no longer than the header."""
     records = find_records(content, separator)
     if len(records) < 4:
         return None
@@ -285,7 +285,7 @@ def _drop_long(file: TextFile, content: bytes, bad: BadRows) -> None:
     allowed = max(len(file.header), sizes[0] if file.has_header and sizes else 0)
     long = [row for row, size in enumerate(sizes) if size > allowed]
     if not long:
-        raise DataError(f"{file.path}: its rows differ in their cells. Check its separators and quotes.")
+        raise DataError(f"{file.path}: its rows differ in their number of cells. Check its separators and quotes.")
     line = file.line(long[0])
     n = int(file.records.spans[long].sum()) if len(file.records) == len(sizes) else len(long)
     bad.add(

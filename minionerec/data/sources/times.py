@@ -1,4 +1,4 @@
-"""Times of a column: numbers or dates, within what can be compared, and all of one unit."""
+"""Times of a column: numbers or dates, comparable, and all of one unit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -39,7 +39,7 @@ def pool_last(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
 
 
 def pool_first(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-    """State of the first real token (CLS in BERT's kin); arguments and result as in `pool_mean`."""
+    """State of the first real token (CLS in BERT-like models); arguments and result as in `pool_mean`."""
     return hidden[_rows(hidden), mask.argmax(dim=1)]
 
 
@@ -58,7 +58,7 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Vectors of texts and what their tokens were.
+    """Vectors of texts and statistics of their tokens.
 
     Attributes:
         vectors: float32 (N, D); zeros for a text without a token.
@@ -190,7 +190,7 @@ def _device(device: str) -> "torch.device":
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
-            f"device {device!r} is not to be had ({str(error).splitlines()[0]}). Use auto or cpu."
+            f"device {device!r} is not available ({str(error).splitlines()[0]}). Use auto or cpu."
         ) from None
     return place
 
@@ -244,7 +244,7 @@ def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
 
 
 def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], list[int]]:
-    """Token ids of each text, cut to `limit`, and the places of those that were cut."""
+    """Token ids of each text, truncated to `limit`, and the indices of truncated texts."""
     token_ids = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
     long = [place for place, ids in enumerate(token_ids) if len(ids) > limit]
     for place in long:  # asked again, so that the special tokens at the end survive the cut

@@ -50,7 +50,7 @@ def text_key(text: str) -> bytes:
 
 
 class VectorCache:
-    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written in one piece.
+    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written atomically.
 
     Several processes may write into it at the same time.
 
@@ -90,12 +90,12 @@ class VectorCache:
             yield load_file(path)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Those texts, each once, whose vector is not here, in the order given."""
+        """The distinct texts without a cached vector, in the order given."""
         known = {row.tobytes() for part in self._parts() for row in part["keys"]}
         return [text for text in dict.fromkeys(texts) if text_key(text) not in known]
 
     def read(self, texts: Sequence[str]) -> TextVectors:
-        """The vectors of texts that are all here.
+        """The vectors of texts, all of them cached.
 
         Raises:
             ArtefactError: If one is not.
@@ -159,7 +159,7 @@ def encode_cached(
 def _encode_parts(
     parts: list[list[str]], cache: VectorCache, place: int, processes: int, device: str, encoder: dict[str, Any]
 ) -> None:
-    """What one of several processes does."""
+    """The work of one of several processes."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
@@ -226,7 +226,7 @@ def large_vectors(encoder: str) -> Path | None:
 
 
 def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
-    """As `make_vectors`, for those who can do with some rows at a time: large `.npy` files stay where they are.
+    """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
 
     Args:
         corpus: The corpus.
@@ -246,7 +246,7 @@ def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[
     ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
     vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
     counts.update(items=len(ids), dimensions=vectors.shape[1])
-    logger.info("%s: %d vectors, %d wide, stay in their file and are read in blocks.", ready, *vectors.shape)
+    logger.info("%s: %d vectors of %d dimensions stay in their file and are read in blocks.", ready, *vectors.shape)
     return vectors
 
 
@@ -270,7 +270,7 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
         raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
     if counts["truncated"]:
         logger.warning(
-            "%d of %d texts were cut at %d tokens; raise max_length to keep more.",
+            "%d of %d texts were truncated to %d tokens; raise max_length to keep more.",
             counts["truncated"],
             len(texts),
             int(encoded.tokens.max()),
@@ -281,7 +281,7 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
 
 
 def _encoder_key(settings: EncoderSettings) -> str:
-    """Name of the cache folder of one model and manner of reading, of all that decides what a vector is."""
+    """Name of the cache folder of one model and its settings: all that affects a vector."""
     files = {name: file_sha256(path) for name, path in encoder_inputs(settings.encoder).items()}
     model = files or [settings.encoder, hub_commit(settings.encoder)]
     manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
@@ -293,7 +293,7 @@ def _encoder_key(settings: EncoderSettings) -> str:
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """What `run_embed` made.
+    """Result of `run_embed`.
 
     Attributes:
         output: The artefact's directory.
@@ -306,8 +306,8 @@ class EmbedResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """How many vectors, how wide, and where they lie."""
-        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} wide: {self.output}"]
+        """The number of vectors, their dimensions and their path."""
+        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} dimensions: {self.output}"]
 
 
 def run_embed(config: EmbedConfig) -> EmbedResult:
@@ -342,5 +342,5 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         with work.finish(seed=config.seed, counts=counts) as place:
             save_vectors(place / VECTORS_FILE, vectors)
             write_text_atomic(place / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
-    logger.info("Vectors of %d items, %d wide, are in %s.", *vectors.shape, stage.output)
+    logger.info("Vectors of %d items, %d dimensions, are in %s.", *vectors.shape, stage.output)
     return EmbedResult(stage.output, to_plain(counts), up_to_date=False)
