@@ -46,7 +46,7 @@ class Agreement:
         """95 % Wilson interval of the share; from 0 to 1 where there is no pair.
 
         Pairs count as independent. Those of one shuffled basket are not: a rise is likelier after a fall, so that by
-        chance the share of large baskets varies less than the interval says.
+        chance the share of large baskets varies less than the interval suggests.
         """
         if not self.pairs:
             return 0.0, 1.0
@@ -75,8 +75,8 @@ class OrderAudit:
     Attributes:
         pairs: Neighbouring pairs; of sources with times those of which both times are known.
         ties: Pairs of one moment; None where there are no times.
-        orders: What is compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
-            where all are digits; "file": places in the source's file, where they are known. Kinds are "ties" and
+        orders: Key compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
+            where all are digits; "file": positions in the source's file, where they are known. Kinds are "ties" and
             "others", or "all" where there are no times. Pairs of one item twice are in no order of ids. "others" are
             no more than a control: where moments are sorted, they lead from the end of one list to the beginning of the
             next, and fall more often than by chance.
@@ -186,7 +186,7 @@ def audit_rows(
         times: Split → times of its examples; only examples of which both times are known are counted. None to count all
             pairs without regard to time.
         item_ids: N ids to compare, item by item; those of the corpus where none are given. The published items are
-            numbered in the order of their first appearance: the shop's own ids say more.
+            numbered in the order of their first appearance: the shop's own ids are more informative.
 
     Raises:
         DataError: If a split is unknown or empty, or the ids are not one an item.

@@ -11,7 +11,7 @@ from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes
 
 NOBODY = -1
-"""Example and split of a place that is the target of no example."""
+"""Example and split of a position that is the target of no example."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Chains:
 
     Attributes:
         users: object (C,), str: whose sequence each is.
-        offsets: int64 (C + 1,): sequence c is places `offsets[c]` to `offsets[c + 1] - 1` of what follows.
+        offsets: int64 (C + 1,): sequence c is positions `offsets[c]` to `offsets[c + 1] - 1` of the arrays below.
         items: int32 (M,), item indices, oldest first.
         times: int64 (M,), seconds since 1970, `NO_TIME` where unknown; None where no time is known.
         rows: int32 (M,), the number of the example whose target this is; `NOBODY` where it is no example's.
-        splits: int8 (M,), the place of that example's split in `SPLITS`; `NOBODY` where `rows` is.
+        splits: int8 (M,), the index of that example's split in `SPLITS`; `NOBODY` where `rows` is.
     """
 
     users: np.ndarray
@@ -137,8 +137,8 @@ class _Open:
 def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool) -> Chains:
     """Join the examples of three splits to users' sequences.
 
-    Where an example's history is what the user's newest sequence ends with, and all that a history holds of it, the
-    target comes next there; else the example begins a sequence of its own, with its history.
+    Where an example's history is the end of the user's newest sequence, as long as a history may be, the target
+    is appended to it; else the example begins a sequence of its own, with its history.
 
     Args:
         splits: Split → examples, in the order in which they happened.

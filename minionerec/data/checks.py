@@ -14,12 +14,12 @@ from minionerec.data.names import SPLITS
 def check_histories(corpus: Corpus) -> dict[str, int]:
     """Check by the histories alone that no split contains the targets of a later one.
 
-    A user's examples are windows of one growing list of items, and a history shorter than `max_history` tells its
-    example's place in that list. An example whose place an earlier split has already reached leaks: a training example
-    of that user holds its target. This cannot happen in a split by time nor in leave last out, so it is an error. Full
-    histories do not tell their place; there an example counts as a possible leak where some example of an earlier split
-    continues it (its history is this example's history and target) and is not itself continued by it. A user who buys
-    the same things over and over can bring that about in a right split, so it is only counted.
+    A user's examples are windows of one growing list of items, and a history shorter than `max_history` gives its
+    example's position in that list. An example whose position an earlier split has already reached leaks: a training
+    example of that user holds its target. This cannot happen in a split by time nor in leave last out, so it is an
+    error. Full histories do not give their position; there an example counts as a possible leak where some example of
+    an earlier split continues it (its history is this example's history and target) and is not itself continued by it.
+    A user who buys the same things over and over can bring that about in a right split, so it is only counted.
 
     Args:
         corpus: Examples of each split in the order in which they happened.
@@ -33,8 +33,8 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
         DataError: On the first example that leaks, naming split, example and user.
     """
     limit = corpus.max_history
-    newest: dict[str, tuple[int, ...]] = {}  # what the user's next history must be
-    reached: dict[str, int] = {}  # place of the user's farthest example in earlier splits, at most `limit`
+    newest: dict[str, tuple[int, ...]] = {}  # the user's next history
+    reached: dict[str, int] = {}  # position of the user's farthest example in earlier splits, at most `limit`
     full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
     counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
     for split, table in corpus.splits().items():
@@ -66,7 +66,7 @@ def check_filled(sizes: Mapping[str, int], where: str) -> None:
 
     Args:
         sizes: Split → number of examples.
-        where: What to call the source.
+        where: Name of the source in messages.
 
     Raises:
         DataError: Naming the source and the first empty split.

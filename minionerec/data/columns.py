@@ -1,7 +1,7 @@
 """Flat arrays that grow on disk, batch by batch, and are mapped into memory when they are read.
 
 with ColumnWriter(place, {"tokens": "int32"}) as writer:
-    for batch in batches[writer.state.get("batches", 0) :]:      # goes on behind the last commit
+    for batch in batches[writer.state.get("batches", 0) :]:      # resumes after the last commit
         writer.append("tokens", batch)
         writer.commit({"batches": ...})
     writer.finish()
@@ -30,7 +30,7 @@ class Columns:
 
     Attributes:
         arrays: Name → one axis, mapped from its file.
-        state: What the last commit said.
+        state: State of the last commit.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -45,7 +45,7 @@ class ColumnWriter:
         kinds: Name → dtype of each column.
 
     Attributes:
-        state: What the last commit said, also that of an earlier writer.
+        state: State of the last commit, also of an earlier writer.
 
     Raises:
         ArtefactError: If the folder holds other columns, or a file is shorter than was committed.

@@ -35,7 +35,7 @@ class Corpus:
 
     A corpus is opened by `load`. A small one is read whole; one of more than `ROWS_IN_MEMORY` training examples stays
     in its files: `batches` and `windows` read it a row group at a time, `chosen` and `sample` pick some examples, and
-    an attribute `train`, `valid` or `test` reads a split whole when it is first asked for.
+    an attribute `train`, `valid` or `test` reads a whole split at first access.
 
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
@@ -44,11 +44,11 @@ class Corpus:
         test: Like `train`.
         split: Name of the split for result tables, e.g. "global time 8:1:1".
         max_history: Most items that a history holds.
-        counts: What the manifest counts.
+        counts: Counts of the manifest.
         files: The files of sequences that it was read from; none where it was made in memory.
         in_files: Whether the examples stay there.
         leaves_two_out: Whether the last two items of each user are its targets of valid and test, and training examples
-            need not have all others: windows are then cut from all of them, which are the histories of `valid`.
+            need not have all others: windows are then taken from all of them, which are the histories of `valid`.
     """
 
     items: pd.DataFrame
@@ -166,7 +166,7 @@ class Corpus:
     def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitRows]]:
         """The examples of one split, some at a time: int64 numbers of examples, and the examples.
 
-        In memory they come at once and in their order; from files a row group at a time, as they lie there.
+        In memory they come at once and in their order; from files a row group at a time, in file order.
 
         Raises:
             DataError: If the split is unknown.
@@ -214,7 +214,7 @@ class Corpus:
 
         Raises:
             DataError: If the split is unknown, or has no such examples.
-            ArtefactError: If a file cannot be read, or does not hold what the manifest counts.
+            ArtefactError: If a file cannot be read, or does not match the manifest's counts.
         """
         size, numbers = self.sizes.get(split, 0), np.asarray(numbers)
         if not len(numbers) and not size:

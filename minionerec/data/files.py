@@ -36,7 +36,7 @@ def check_file(path: str | os.PathLike[str], remedy: str) -> None:
     """Check that a path leads to a file.
 
     Raises:
-        DataError: Saying whether nothing is there, or something else.
+        DataError: If the path does not exist or is not a file.
     """
     try:
         mode = os.stat(path).st_mode

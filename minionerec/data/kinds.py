@@ -34,7 +34,7 @@ WHOSE: Mapping[tuple[str, str], str] = {
     ("user", "in training"): "of users who are in training",
     ("user", "new"): "of users who are not in training",
 }
-"""Group and kind to how a sentence goes on after "rows"; kinds in the order of tables."""
+"""Group and slice to the continuation of a sentence after "rows"; slices in the order of tables."""
 
 Kinds = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -116,7 +116,7 @@ def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarr
         users: Users.
 
     Returns:
-        Which pairs stood next to each other in training, bool (K,); and those of the users that have an example there.
+        Pairs next to each other in training, bool (K,); and those of the users that have an example there.
     """
     wanted, asked = np.unique(keys), set(users)
     met, known = np.zeros(len(wanted), dtype=bool), set[str]()
@@ -142,8 +142,8 @@ def _neighbours(data: Corpus) -> Iterator[tuple[SplitRows, np.ndarray]]:
     for _, rows in data.batches("train"):
         whole = data.valid if data.leaves_two_out else rows
         some = np.flatnonzero(whole.ends > whole.begins)
-        # Each place of the sequences once, however many histories it is in: one more history at each begin, one less at
-        # each newest item.
+        # Each position of the sequences once, however many histories it is in: one more history at each begin, one less
+        # at each newest item.
         held = np.bincount(whole.begins[some], minlength=len(whole.items))
         held -= np.bincount(whole.ends[some] - 1, minlength=len(whole.items))
         inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)

@@ -58,7 +58,7 @@ def write_layout(
     records: Sequence[Mapping[str, str]],
     sids: Sequence[str] | None = None,
 ) -> None:
-    """Write a corpus as the published files: byte for byte what the published tools make of the same rows.
+    """Write a corpus as the published files: byte for byte as the published tools write the same examples.
 
     `index/{name}.item.json` and `{name}.{split}.inter` are always written; `{split}/{name}.csv` and `info/{name}.txt`
     need SIDs. Items are called by their index, users by their number.

@@ -4,7 +4,7 @@
     blocks drawn     9 10 11 | 3 4 5 || 0 1 2 | 6 7 8       a buffer of two blocks
     examples drawn   4 10 9 3 11 5 || 7 0 2 8 1 6
 
-A reader needs a buffer of examples at a time, and touches each place of the disk once an epoch.
+A reader needs a buffer of examples at a time, and reads each part of the disk once per epoch.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def block_order(
 ) -> Iterator[np.ndarray]:
     """One process's share of an epoch: examples, a buffer at a time, in an order that follows from the arguments alone.
 
-    The blocks are dealt out in one order for all, of which each process takes a part of equal length (up to one
+    The blocks are distributed in one order for all, of which each process takes a part of equal length (up to one
     example): no example is in two parts, and none is missing.
 
     Args:

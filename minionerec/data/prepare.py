@@ -33,7 +33,7 @@ class PrepareResult:
     Attributes:
         output: Directory of the corpus artefact.
         counts: The corpus's counts, see `read_published` and `build_corpus`.
-        up_to_date: Whether the artefact stood already, made from the same settings and files.
+        up_to_date: Whether the artefact already existed, made from the same settings and files.
     """
 
     output: Path
@@ -199,4 +199,4 @@ READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], Intera
     ),
     "user_items": lambda config, inputs, bad: read_user_items(inputs["interactions"], inputs.get("items"), bad),
 }
-"""Source → its reader, of all but the published layout, which comes split."""
+"""Source → its reader, of all but the published layout, which is already split."""

@@ -345,8 +345,8 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 def with_times_by_order(corpus: Corpus) -> Corpus:
     """The same corpus with times derived from the order of its examples (`minionerec.data.moments.times_by_order`).
 
-    Where a history does not end with the target of the user's row before, rows are missing, and nobody knows when its
-    newest item came.
+    Where a history does not end with the target of the user's previous example, examples are missing, and the time of
+    its newest item is unknown.
     """
     parts = (corpus.train, corpus.valid, corpus.test)
     times = times_by_order([rows.users.tolist() for rows in parts])

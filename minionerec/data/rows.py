@@ -36,7 +36,7 @@ def padded(
         flat: int (M,).
         begins: int64 (R,).
         ends: int64 (R,), each at most `width` beyond its begin.
-        width: Width of the rows.
+        width: Length of the rows.
         padding: Side that is filled up.
         shift: Added to the values, so that none is 0: 1 for item indices.
 
@@ -97,12 +97,12 @@ class SplitRows:
 
     Attributes:
         user_ids: object (U,), str: the users that examples may have; those of several splits may be one array.
-        user_numbers: int32 (R,), the place of each example's user in `user_ids`.
-        items: int32 (M,), in which the histories lie; examples of a user share it.
+        user_numbers: int32 (R,), the index of each example's user in `user_ids`.
+        items: int32 (M,), which holds the histories; examples of a user share it.
         begins: int64 (R,): example r's history is `items[begins[r] : ends[r]]`, item indices, oldest first.
         ends: int64 (R,); a history may be empty.
         targets: int32 (R,), item indices.
-        times: When targets and the newest items of histories were; None where nobody knows.
+        times: When targets and the newest items of histories were; None where unknown.
     """
 
     user_ids: np.ndarray
@@ -124,7 +124,7 @@ class SplitRows:
         """Examples from R users, R histories and R targets.
 
         Raises:
-            DataError: If they are not as many.
+            DataError: If their numbers differ.
         """
         parts = [np.asarray(history, dtype=np.int32) for history in histories]
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
@@ -242,11 +242,11 @@ _TIMES = {"time": "int64", "previous": "int64"}
 def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
     """Examples written into files, from which they are mapped, all of one user: users are not stored.
 
-    They are written once; a run that was killed goes on with the part at which it was.
+    They are written once; a killed run resumes at its part.
 
     Args:
         parts: The examples, some at a time, the same ones in every run.
-        folder: Where the arrays lie; the caller's alone.
+        folder: Folder of the arrays, for the caller alone.
         timed: Whether they have times.
     """
     if not are_finished(folder):

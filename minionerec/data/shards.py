@@ -1,7 +1,7 @@
 """Files of users' sequences: a corpus's examples on disk, a share of the users in each file.
 
 The form is described in docs/decisions/shards.md. All that writes a corpus writes it through `ShardWriter`, so that the
-same sequences are the same bytes whoever found them.
+same sequences give the same bytes, however they were made.
 """
 
 import hashlib

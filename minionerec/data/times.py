@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 NO_TIME = int(np.iinfo(np.int64).min)
-"""The time of what has none."""
+"""Value of unknown times."""
 FILE_COLUMNS = ("split", "row", "timestamp", "previous_timestamp")
 """Columns of a file of times."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -148,8 +148,9 @@ def _whole(text: str, place: str, column: str) -> int:
 def ticks_by_middle(middle: float, uneven: bool) -> int | None:
     """Ticks in a second of plain numbers, by the magnitude of the median; None where they are no times.
 
-    Numbers too small to tell, which may be days or a mere order, stay as they are where all are whole: then the later
-    is the greater and the same moment the same number, and only distances mean nothing. With fractions they tell none.
+    Numbers too small to identify, which may be days or a mere order, stay as they are where all are whole: then the
+    later is the greater and the same moment the same number, and only distances mean nothing. With fractions they are
+    no times.
 
     Args:
         middle: The median.

@@ -157,11 +157,11 @@ _COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
 def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
     """Windows padded into files (`padded_windows`), from which they are mapped; written once.
 
-    A run that was killed goes on with the part at which it was.
+    A killed run resumes at its part.
 
     Args:
         parts: The windows, some at a time, the same ones in every run.
-        folder: Where the arrays lie; the caller's alone.
+        folder: Folder of the arrays, for the caller alone.
         width: Longest history, L.
         padding: Side of the padding.
     """
@@ -186,14 +186,14 @@ def joined_windows(parts: Sequence[Windows]) -> Windows:
 def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]) -> FlatWindows:
     """The examples of some splits as windows of at most `max_history` + 1 items, each target exactly once.
 
-    They are those of `row_windows`, which finds by their items what examples belong together; here it is their places
-    that say it.
+    They are those of `row_windows`, which finds by their items which examples belong together; here their positions
+    determine it.
 
     Args:
         chains: Sequences.
         max_history: Most items that a history holds.
         together: Whether items of one time are one step.
-        numbered: Split → what its examples are numbered from ; of the splits that are wanted.
+        numbered: Split → first number of its examples, of the wanted splits.
     """
     numbers, owners, begins, ends, places = _targets(chains, max_history, together, numbered)
     alone = ends == places  # no earlier target of its step
@@ -277,7 +277,7 @@ def _continued(rows: SplitRows, order: np.ndarray, max_history: int) -> np.ndarr
 def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Window]:
     """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
 
-    They are histories that nobody has, but somebody might (crop and mask of Xie et al., "Contrastive Learning for
+    They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for
     Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items of one moment are
     one step, only those that are targets of the window and have an item before them. Windows of two items have no
     variant but themselves, and those of one item none.

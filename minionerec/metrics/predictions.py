@@ -20,9 +20,9 @@ _KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | di
 )
 _MOST = 2**31 - 1
 SESSION_CONTEXT = "session context"
-"""What a recommender may be given beside the history: whether the target belongs to the visit of the newest item."""
+"""An input of recommenders besides the history: whether the target belongs to the session of the newest item."""
 GIVEN = "given"
-"""The count of a manifest that says what the recommender was given beyond the histories."""
+"""The count of a manifest that names the recommender's inputs beyond the histories."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Predictions:
         sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
             SID; the more popular in training first, then the lower item index.
         scores: R lists of scores, parallel to `items`, higher is better.
-        given: What the recommender was given of the examples beyond their histories, such as `SESSION_CONTEXT`; nothing
+        given: The recommender's inputs beyond the histories of the examples, such as `SESSION_CONTEXT`; nothing
             if empty, not recorded if None.
     """
 
@@ -159,15 +159,15 @@ class Predictions:
 def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """The inputs of a predictions artefact's recommender beyond the histories, from its manifest.
 
-    Artefacts from before this was recorded tell it by their settings: `eval-beam` and `ground-titles` counted the
-    examples whose session context was told (`told_rows`) wherever the model could be told it, and `train-sequential`
-    tells it to a model that it trains so (`moments`).
+    For artefacts from before this was recorded, it follows from their settings: `eval-beam` and `ground-titles` counted
+    the examples with a session context (`told_rows`) wherever the model could be conditioned on it,
+    and `train-sequential` conditions a model that it trains so (`moments`).
 
     Returns:
-        What was given, nothing if empty; None where the manifest does not say it, or there is none.
+        The inputs, possibly empty; None where the manifest does not record them, or is missing.
 
     Raises:
-        ArtefactError: If the manifest says something else than names.
+        ArtefactError: If the manifest holds something else than names.
     """
     if not (Path(place) / MANIFEST).is_file():
         return None

@@ -31,7 +31,7 @@ class Ranked:
         ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
             where the list does not contain it.
         width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
-        given: What the recommender was given beyond the histories, as of `Predictions`; nothing if empty.
+        given: The recommender's inputs beyond the histories, as of `Predictions`; may be empty.
     """
 
     users: Sequence[str]
@@ -52,11 +52,11 @@ class Ranked:
 
         Args:
             predictions: The lists.
-            path: The artefact they were read from, if any: its manifest says how many beams were asked for.
-            width: Candidates that were asked for; as `path` says, or else those of the longest list, if None.
+            path: The artefact they were read from, if any: its manifest has the number of beams.
+            width: Requested candidates; if None, as recorded at `path`, or else those of the longest list.
 
         Raises:
-            ArtefactError: If it is not known what the recommender was given.
+            ArtefactError: If the recommender's inputs are not known.
         """
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
@@ -70,7 +70,7 @@ class Ranked:
 
         Raises:
             ArtefactError: If it is no such artefact, was changed since it was written, is about other examples, or
-                does not say what its recommender was given.
+                does not record its recommender's inputs.
         """
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]

@@ -29,7 +29,7 @@ def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = N
 
     Args:
         predictions: The ranked lists.
-        path: The directory they were read from, if any: its manifest says how many beams were asked for.
+        path: The directory they were read from, if any: its manifest has the number of beams.
 
     Returns:
         The manifest's `beams`; without it, the length of the longest list; 0 without examples.
@@ -64,7 +64,7 @@ def sid_ranks(predictions: Predictions) -> np.ndarray:
 def item_ranks(predictions: Predictions) -> np.ndarray:
     """Rank of each target item among the distinct items of its list.
 
-    Entries that are no item (-1) keep their place.
+    Entries that are no item (-1) keep their rank.
 
     Returns:
         int64 (R,): 1 is best; 0 where the list does not hold the item, or the target is not known.
@@ -152,7 +152,7 @@ def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at
         predictions: The ranked lists.
         valid_sids: The SIDs of the catalogue.
         stop_at_hit: Count each example only up to its first hit. The published system counts so; it undercounts,
-            because what follows a hit is not looked at. For comparison with its numbers alone.
+            because entries after a hit are not counted. For comparison with its numbers alone.
     """
     valid = set(valid_sids)
     count = 0

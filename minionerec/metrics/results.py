@@ -1,6 +1,6 @@
 """`Results`: recommenders on the same examples: their seeds, the readings of a hit, metrics, and per-example values.
 
-Everything that is said of recommenders side by side is read from here: means with intervals, paired differences, and
+All comparisons of recommenders are computed here: means with intervals, paired differences, and
 both on some of the examples. A per-example value follows from the rank of the example's target, so ranks are what is
 kept; of several seeds an example's value is its mean over them.
 """
@@ -51,14 +51,14 @@ class Recommender:
     """A recommender on the examples of one split.
 
     Attributes:
-        name: Display name: with what it was given beyond the histories.
+        name: Display name, with the inputs beyond the histories.
         runs: The ranks of each seed; all are of the same R examples. Empty while there are no predictions yet.
         lists: The lists of its first seed; None where they were not read, or are of other examples.
         list_width: Candidates that those lists may hold; 0 without lists.
         paths: The predictions artefacts of the seeds.
-        about: Parameters and recipe, where its manifests say so.
-        details: What the settings of a page say of it, such as its published counterpart.
-        counted_by: What its level "sid" counts, where pages show it.
+        about: Parameters and recipe, where its manifests record them.
+        details: Facts from the settings of a page, such as its published counterpart.
+        counted_by: The unit of its level "sid", where pages show it.
     """
 
     name: str
@@ -215,7 +215,7 @@ class Slice:
     """Some of the examples.
 
     Attributes:
-        group: What the examples were told apart by, e.g. "time".
+        group: Criterion of the slice, e.g. "time".
         name: Its name in the group, e.g. "later".
         where: bool (R,), which examples are in it.
     """
@@ -256,7 +256,7 @@ class Evaluation:
 
     Attributes:
         rows: Number of examples, R; the denominator of every mean, examples with an empty list included.
-        ks: The cut-offs.
+        ks: The cutoffs.
         width: Number of candidates that a list may hold (beams); no K exceeds it.
         sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
         item: Metric name to item-level estimate; None where the target item of some example is not known.
@@ -455,7 +455,7 @@ class Results:
     def evaluation(
         self, name: str, valid_sids: Collection[str] | None = None, n_items: int | None = None
     ) -> Evaluation:
-        """All metrics of one recommender, and what its lists hold.
+        """All metrics of one recommender, and statistics of its lists.
 
         Args:
             name: The recommender.
@@ -499,15 +499,15 @@ def evaluate_predictions(
 
     Args:
         predictions: The ranked lists.
-        ks: Cut-offs.
+        ks: Cutoffs.
         valid_sids: The SIDs of the catalogue, for the invalid count.
         n_items: Size of the catalogue, for coverage.
-        width: Number of candidates that were asked for (beams); the longest list's if None.
+        width: Number of requested candidates (beams); the longest list's if None.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
 
     Raises:
-        ConfigError: If a K is larger than the width.
+        ConfigError: If a K is larger than `width`.
         DataError: If there is no example.
     """
     ordered = check_ks(ks, list_width(predictions) if width is None else width)

@@ -7,7 +7,7 @@ from minionerec.metrics.results import FEWEST, Evaluation, Results, Slice
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
-MANY = 8  # recommenders that can stand side by side; more stand below one another
+MANY = 8  # recommenders that fit side by side; more are shown below one another
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -60,10 +60,10 @@ def format_metrics_table(
     """Metrics of several recommenders side by side, each mean with its 95 % interval.
 
     Args:
-        evaluations: Display name to evaluation; columns come in this order.
+        evaluations: Display name to evaluation; columns are in this order.
         level: "sid" or "item": which reading of a hit.
         title: A line above the table, e.g. naming the split.
-        unit: What counts at level "sid": a hit is any item that shares it with the target ("SID", "title").
+        unit: Unit of level "sid": a hit is any item that shares it with the target ("SID", "title").
 
     Returns:
         Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and examples. With

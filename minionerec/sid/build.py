@@ -39,9 +39,9 @@ from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 logger = get_logger(__name__)
 
 
-# How codes come about: one function for each method of the stage that builds semantic IDs.
+# How codes are made: one function for each method of the stage that builds semantic IDs.
 
-# Codes of any number of items in one pass over their vectors, which may lie in a file.
+# Codes of any number of items in one pass over their vectors, which may be in a file.
 
 _ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.kmeans.encode`: the same products, the same codes
 
@@ -87,7 +87,7 @@ def assign(
     return codes, left
 
 
-SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further from their codes than when they got them
+SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class CodesAndPoints:
     `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
 
     Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
-    all other rows, and `taken` those that no new item may have. `fitted` is what TF-IDF was fitted on, where it
-    made their vectors.
+    all other rows, and `taken` those that no new item may have. `fitted` are the texts that TF-IDF was fitted on, where
+    it made their vectors.
     """
 
     codes: np.ndarray
@@ -118,7 +118,7 @@ class MethodInputs:
     Attributes:
         corpus: The corpus, or its items.
         config: The stage's settings.
-        inputs: Name to path of what the stage reads.
+        inputs: Name to path of the stage's inputs.
         counts: Gets what is counted on the way.
         clock: Who counts the seconds of encoding texts.
     """
@@ -348,7 +348,7 @@ class SidResult:
         output: The artefact's directory.
         table: The SIDs of all items.
         report: Content of report.json, as `minionerec.sid.report.sid_report` describes it.
-        up_to_date: Whether the output already stood, made from the same settings and inputs.
+        up_to_date: Whether the output already existed, made from the same settings and inputs.
     """
 
     output: Path
@@ -376,7 +376,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
         config: The stage's settings.
 
     Returns:
-        The table, its report and where they lie.
+        The table, its report and their path.
 
     Raises:
         ArtefactError: If the corpus or the SIDs to append to are missing, or the output cannot be written.

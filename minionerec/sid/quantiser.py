@@ -15,7 +15,7 @@ from minionerec.sid.kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
-_ROWS = 1 << 14  # vectors at once: hidden layers are wider than what goes in and comes out
+_ROWS = 1 << 14  # vectors at once: hidden layers are larger than input and output
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Quantiser:
         """Item vectors, float32 (N, D), as points in the space of the codebooks, float32 (N, D').
 
         Raises:
-            DataError: If the vectors have another width.
+            DataError: If the vectors have other dimensions.
         """
         if vectors.shape[1] != self.width:
             raise DataError(
@@ -97,7 +97,7 @@ class Quantiser:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Quantiser":
-        """Read what `save` wrote into an artefact of SIDs.
+        """Load a quantiser from an artefact of SIDs.
 
         Raises:
             ArtefactError: If the file is missing or is none of this kind, or a file of the artefact was changed since

@@ -16,7 +16,7 @@ from minionerec.sid.table import LEVELS
 
 REPORT_FILE = "report.json"
 ERROR_ROWS = 1 << 16
-"""Items of the sample that errors are measured on where vectors lie in a file."""
+"""Items of the sample that errors are measured on where vectors are in a file."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def level_use(
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
-        vectors: float32 (N, D), what the codes were made from, for the error.
+        vectors: float32 (N, D), from which the codes were made, for the error.
         codebooks: Float32 (C_l, D) for the first levels, for sizes and errors.
         rows: int64 (R,), items that `vectors` (R, D) are of, where they are a sample; then so are the errors.
 
@@ -134,7 +134,7 @@ def sid_report(
 
     Keys: `method`; `items`; `unique` (distinct SIDs); `levels` (list of `LevelUse` as objects, for the final codes);
     `collisions` with `method`, `moved`, `distance_paid`, and `before` and `after` (`CollisionCounts` as objects);
-    `counts` (what the stage counted on its way: dimensions, empty and duplicate texts...); of vectors in a file
+    `counts` (the stage's counts: dimensions, empty and duplicate texts...); of vectors in a file
     `error_rows`, the number of items in a sample whose variance the levels' errors are of.
 
     Args:
@@ -173,7 +173,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     """A report as lines of text for the log.
 
     Args:
-        report: What `sid_report` gives.
+        report: Result of `sid_report`.
 
     Returns:
         One line per level, and one each for collisions before and after.
@@ -208,7 +208,7 @@ def _collision_line(name: str, counts: dict[str, Any] | CollisionCounts) -> str:
     )
 
 
-# What a table of SIDs is worth before any recommender is trained on it.
+# Measures of a table of SIDs before any recommender is trained on it.
 
 FOLDS = 5
 STRENGTH = 100.0  # rows that the prior of a conditional distribution counts for
@@ -254,7 +254,7 @@ class Diagnostics:
         bits_per_item: Bits to name the target of a training row, code by code and then among the items of the SID,
             given its history's last item: mean over rows of -log2 p by counts from the other folds (`next_item_bits`).
         popular_bits: The same without the history.
-        word_chance: Mean cosine of the words of two random items: what `word_purity` is without any order.
+        word_chance: Mean cosine of the words of two random items: `word_purity` by chance.
         buyer_chance: The same for buyers.
     """
 
@@ -337,7 +337,7 @@ def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarr
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes say which codes are dead.
+        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes show which codes are unused.
 
     Returns:
         The measures.
@@ -460,12 +460,12 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
         p_k(c | s, h_k) = (n(h_k, s, c) + 100 p_(k-1)(c | s, h_(k-1))) / (n(h_k, s) + 100),   k = 1 ... L
 
     where n counts rows of the other folds, h_k is the prefix of length k of the history's last item, and children(s)
-    is how many codes follow s in the table. Items that share an SID are told apart with log2 of their number.
+    is how many codes follow s in the table. Items that share an SID are distinguished with log2 of their number.
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        use_history: Go on to p_L; otherwise stay with p_0.
+        use_history: Continue to p_L; otherwise stay with p_0.
 
     Returns:
         Mean over rows, in bits. A table in random order with all SIDs distinct would need log2 N without counts.

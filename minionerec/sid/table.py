@@ -28,7 +28,7 @@ _MOST = 2**62
 
 
 def row_keys(codes: np.ndarray) -> np.ndarray:
-    """One number a row: equal where rows are, and in the order of the rows, level by level; -1 comes first.
+    """One number a row: equal where rows are, and in the order of the rows, level by level; -1 is first.
 
     Args:
         codes: int (N, L), at least -1.
@@ -95,7 +95,7 @@ class SortedRows:
 T = TypeVar("T")
 CODES_FILE = "codes.parquet"
 LARGE = 1 << 20
-"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made when asked for."""
+"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made on access."""
 _BLOCK = 1 << 16
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
 
@@ -105,7 +105,7 @@ class LazySequence(Sequence[T]):
 
     Args:
         size: Number of entries.
-        block: Makes those from one place to before another.
+        block: Makes those from one index to before another.
 
     Example:
         >>> squares = LazySequence(4, lambda start, stop: [i * i for i in range(start, stop)])
@@ -200,7 +200,7 @@ def write_codes(path: str | os.PathLike[str], item_ids: ItemIds, codes: np.ndarr
 
 
 def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[ItemIds, np.ndarray]:
-    """Read what `write_codes` wrote.
+    """Read a table that `write_codes` wrote.
 
     Args:
         path: The file.
@@ -242,7 +242,7 @@ LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for se
 """Names of levels: a to z, then aa to zz."""
 INDEX_FILE = "index.json"
 LARGEST_CODE = 2**20 - 1
-"""Codes of a level are 0 to this: tables of codes are made that wide."""
+"""Codes of a level are 0 to this: tables of codes are made that large."""
 
 _TOKEN = re.compile(r"<([a-z]{1,2})_(0|[1-9][0-9]*)>")
 _SID = re.compile(r"(?:<[a-z]{1,2}_(?:0|[1-9][0-9]*)>)+")
@@ -287,7 +287,7 @@ class SidTable:
         item_ids: The N original item ids, in item order.
 
     Raises:
-        DataError: If shapes disagree, an item is there twice or has no code, a code is above `LARGEST_CODE`, or one is
+        DataError: If shapes disagree, an item occurs twice or has no code, a code is above `LARGEST_CODE`, or one is
             missing in the middle of an SID.
 
     Example:
@@ -428,7 +428,7 @@ class SidTable:
         Of more than `LARGE` items `codes.parquet` is written beside it instead (`minionerec.sid.table.write_codes`).
 
         Args:
-            path: Where `index.json` is to lie.
+            path: Path of `index.json`.
         """
         if isinstance(self.item_ids, ItemIds):
             write_codes(Path(path).with_name(CODES_FILE), self.item_ids, self.codes, LEVELS[: self.levels])

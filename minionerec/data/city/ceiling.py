@@ -54,7 +54,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     """Rank by the true probabilities for every example of a split, and write the expected metrics.
 
     Raises:
-        ConfigError: If the corpus is not all of this city, its ties were moved, or a cut-off is too large.
+        ConfigError: If the corpus is not all of this city, its ties were moved, or a cutoff is too large.
         ArtefactError: If something cannot be read or written.
     """
     stage = Stage(config)
@@ -85,7 +85,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
     """Check that a corpus is all of a city, so that the newest item of a history is the last purchase.
 
     Raises:
-        ConfigError: Naming what differs.
+        ConfigError: Naming the difference.
     """
     place, city = config.corpus, config.city
     if corpus.counts.get("ties", "keep") != "keep":
@@ -137,12 +137,12 @@ class Totals:
 
     Args:
         people: The city and its people.
-        ks: Cut-offs, ascending.
+        ks: Cutoffs, ascending.
         rows: Number of examples, R.
 
     Attributes:
         probability: float64 (R,), of each example's target.
-        rank: int32 (R,), place of the target from 1; 0 where it lies behind the largest cut-off.
+        rank: int32 (R,), rank of the target from 1; 0 where it is after the largest cutoff.
     """
 
     def __init__(self, people: People, ks: Sequence[int], rows: int):
@@ -160,8 +160,8 @@ class Totals:
 
         Args:
             numbers: int64 (M,), their numbers.
-            moments: What they depend on.
-            targets: int64 (M,), what was chosen, as rows of the items table.
+            moments: The states they depend on.
+            targets: int64 (M,), the items bought, as rows of the items table.
         """
         self.probability[numbers] = probability_of(self.people, moments, targets)
         lists, chances = likeliest(self.people, moments, self.ks[-1])
@@ -179,8 +179,8 @@ class Totals:
         """Content of `ceiling.json`.
 
         Returns:
-            `rows`; `ceiling`, the expected metrics; `sigma`, one standard deviation of what the same ranking gets when
-            the targets are drawn anew; `low` and `high`, between which that lies in 95 % of cases; `drawn`, what it
+            `rows`; `ceiling`, the expected metrics; `sigma`, one standard deviation of the same ranking's
+            metrics over redrawn targets; `low` and `high`, between which that lies in 95 % of cases; `drawn`, what it
             gets on the targets as they were drawn; `nats`, the mean of -ln of the targets' probabilities, below which
             no model's loss can fall in expectation.
         """

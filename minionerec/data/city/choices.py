@@ -11,9 +11,9 @@ from minionerec.data.city.world import RANK_SHARES, World, around, generator, ta
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
 GOES_ON, BEGINS, FIRST = range(3)
-"""The kinds of a choice: within a session, the first of one, the first of a person."""
+"""The kinds of a purchase: within a session, the first of one, the first of a user."""
 SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0, 0.75, 0.25]])
-"""float64 (3, 4): share of each source in each kind of choice."""
+"""float64 (3, 4): share of each source in each kind of purchase."""
 PARTNER_SHARES = np.array([0.6, 0.3, 0.1])
 """Shares of the shelves that go with the newest item's."""
 SAME_SHELF = 0.6
@@ -21,7 +21,7 @@ SAME_SHELF = 0.6
 TASTE_SHARES = np.array([0.4, 0.3, 0.2, 0.1])
 """Shares of the shelves that a person likes."""
 LOYAL = 0.7
-"""Share of favourite styles among all choices but those of fashion."""
+"""Share of favourite styles among all purchases except those of fashion."""
 STYLE_SHARES = np.array([0.7, 0.3])
 """Shares of the two favourite styles."""
 
@@ -51,7 +51,7 @@ def kinds_of(pauses: np.ndarray) -> np.ndarray:
 def choices_of(people: People, block: int) -> Choices:
     """Draw the purchases of the users of a block.
 
-    The shelf of a choice depends on that of the choice before, so shelves are drawn choice by choice, for all people
+    The shelf of a purchase depends on that of the one before, so shelves are drawn purchase by purchase, for all users
     of the block at once; all the rest is drawn for the whole block at once.
 
     Args:
@@ -81,8 +81,8 @@ def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The order by step: first purchases of all users, then second ones, users with most first.
 
     Returns:
-        Places of the choices, person after person, in that order: int64 (M,). How many people have an n-th choice, for
-        each n: int64 (most,).
+        Positions of the purchases, user after user, in that order: int64 (M,). How many users have an n-th purchase,
+        for each n: int64 (most,).
     """
     ranked = np.argsort(-counts, kind="stable")
     widths = np.cumsum(np.bincount(counts)[::-1])[::-1][1:]
@@ -173,7 +173,7 @@ def free_styles(there: np.ndarray, shelves: np.ndarray, recent: np.ndarray) -> n
     """Styles available to a user who does not buy the last items again, unless none is left.
 
     Args:
-        there: bool (R, …, 20), what is there.
+        there: bool (R, …, 20), the styles sold.
         shelves: int64 (R, …), shelves.
         recent: int64 (R, memory), positions of the last items, -1 where there were none.
 

@@ -34,10 +34,10 @@ class Moments:
 
     Attributes:
         users: int64 (R,), numbers of the people.
-        newest: int64 (R,), row of the items table that each chose last; -1 where nothing was chosen before.
-        times: int64 (R,), seconds since 1970 of the choice.
-        pauses: int64 (R,), seconds since the choice before; -1 where there was none.
-        recent: int64 (R, memory), rows of the last items, which are not taken once more, the newest first; -1 where
+        newest: int64 (R,), row of the items table that each bought last; -1 where nothing was bought before.
+        times: int64 (R,), seconds since 1970 of the purchase.
+        pauses: int64 (R,), seconds since the purchase before; -1 where there was none.
+        recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 where
             there were none. None where people may take everything once more.
     """
 
@@ -64,12 +64,12 @@ class _Special:
     Attributes:
         shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; each shelf of a row counts where it stands
             first.
-        shares: float64 (R, C), share of each in the choice; 0 where it stands for the second time.
-        real: bool (R, C), whether it stands there first.
-        styles: float64 (R, 20), share of each style among loyal choices.
+        shares: float64 (R, C), share of each in the purchase; 0 where it occurs a second time.
+        real: bool (R, C), whether it occurs there first.
+        styles: float64 (R, 20), share of each style among loyal purchases.
         fashion: float64 (R,), share of fashion.
         epochs: int64 (R,).
-        there: bool (R, C, 20), what may be taken; None where everything may.
+        there: bool (R, C, 20), the items that may be bought; None for all.
     """
 
     shelves: np.ndarray
@@ -129,7 +129,7 @@ def _recent(people: People, moments: Moments) -> np.ndarray:
     """Positions of the last items, int64 (R, memory), -1 where there were none.
 
     Raises:
-        ValueError: If the moments do not say what they were.
+        ValueError: If the moments lack them.
     """
     if not people.memory:
         return np.empty((len(moments), 0), dtype=np.int64)

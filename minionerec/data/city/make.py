@@ -56,7 +56,7 @@ def city_people(settings: Mapping[str, Any]) -> People:
 def run_make_city(config: MakeCityConfig) -> MakeCityResult:
     """Draw all purchases and write both tables.
 
-    Every block of people is a file of its own until all are there, so a run that was cut off goes on with the blocks
+    Every block of people is a file of its own until all exist, so an interrupted run resumes with the blocks
     that are missing.
 
     Raises:

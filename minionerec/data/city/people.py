@@ -9,14 +9,14 @@ from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIME
 from minionerec.data.city.world import BEGAN, World, generator, power_law, spread, world_of
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
-"""Most people of a block, and most choices that a block holds on average."""
+"""Largest number of users of a block, and of its purchases on average."""
 TASTES = 4
 SESSION = 1800
-"""Seconds between two choices, at most, for one session to go on."""
+"""Maximum seconds between two purchases of one session."""
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
-"""float64 (20,): how often each style is somebody's first favourite; the second is any other, each as likely."""
+"""float64 (20,): how often each style is a user's first favourite; the second is any other, each as likely."""
 
-_LIKES, _VISITS = 0, 1  # streams of a block; 2 is what is chosen
+_LIKES, _VISITS = 0, 1  # streams of a block; 2 draws the purchases
 _BETWEEN = 3600.0
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
@@ -27,10 +27,10 @@ class People:
     """The number of users and of their purchases, in a world.
 
     Attributes:
-        world: The city that they come to.
+        world: The city.
         users: Number of people.
-        mean: Choices of a person, on average.
-        returns: Share of a person's choices, but for the first, that begin a session.
+        mean: Purchases of a user, on average.
+        returns: Share of a user's purchases, except the first, that begin a session.
         memory: Last items of a person that are not taken once more; at most 19.
     """
 
@@ -84,7 +84,7 @@ def likes_of(people: People, block: int) -> Likes:
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _LIKES)
     chances = rng.random((7, n))
-    always = np.zeros(n, dtype=np.int64)  # homes are chosen by what sells in the first epoch
+    always = np.zeros(n, dtype=np.int64)  # home shelves are drawn by sales in the first epoch
     home = world.fashionable(chances[0], always)
     near = spread(home, AISLE, world.shelves, chances[1])
     around = spread(home, DEPARTMENT, world.shelves, chances[2])
@@ -100,9 +100,9 @@ class Purchases:
     """Times of the purchases of a block: M purchases, user after user, each in order of time.
 
     Attributes:
-        counts: int64 (U,), choices of each.
+        counts: int64 (U,), purchases of each.
         times: int64 (M,), seconds since 1970.
-        pauses: int64 (M,), seconds since the person's choice before; -1 at the first.
+        pauses: int64 (M,), seconds since the user's purchase before; -1 at the first.
     """
 
     counts: np.ndarray
@@ -113,8 +113,8 @@ class Purchases:
 def visits_of(people: People, block: int) -> Purchases:
     """Times of the purchases of the users of a block.
 
-    How often follows a gamma distribution of shape 2 around the mean. A person comes during a part of the city's days,
-    in sessions whose beginnings lie in it by chance and at least an hour behind the session before.
+    How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
+    days, in sessions that begin at random in it, at least an hour after the session before.
     """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _VISITS)

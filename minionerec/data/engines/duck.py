@@ -20,7 +20,7 @@ class Duck(Engine):
 
     Args:
         folder: A folder on this machine.
-        memory: Most bytes that it may take; what this process holds itself comes on top.
+        memory: Most bytes that it may take; this process's own data come on top.
 
     Raises:
         ConfigError: If DuckDB takes the folder or the memory for none.

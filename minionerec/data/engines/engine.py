@@ -33,8 +33,8 @@ class Engine(ABC):
 
     Attributes:
         name: Its name in settings.
-        folder: Where it keeps what memory does not hold.
-        divide: Its operator for dividing whole numbers, the fraction cut off towards zero.
+        folder: Folder for data beyond memory.
+        divide: Its operator for dividing whole numbers, truncated towards zero.
     """
 
     name: str

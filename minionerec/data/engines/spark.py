@@ -16,7 +16,7 @@ from minionerec.data.engines.engine import Engine
 
 log = get_logger(__name__)
 HERE = "local[2]"
-"""Where Spark runs if `spark-submit` does not say: two threads of this machine."""
+"""Spark's master without `spark-submit`: two threads of this machine."""
 BATCH = 1 << 18
 
 
@@ -30,7 +30,7 @@ class Spark(Engine):
 
     Args:
         folder: An empty folder that all machines of the cluster see under the same path.
-        memory: Most bytes of the Java process; None where `spark-submit` says.
+        memory: Most bytes of the Java process; None where `spark-submit` sets it.
 
     Raises:
         ConfigError: If PySpark or Java is missing.

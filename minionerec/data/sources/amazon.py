@@ -33,7 +33,7 @@ _OBJECT = re.compile(rb"\s*\{")
 
 
 def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> Iterator[bytes]:
-    """The text of a file in blocks that end at the end of a line; gzip is told by its first bytes and read once.
+    """The text of a file in blocks that end at the end of a line; gzip is recognised by its first bytes and read once.
 
     Args:
         path: The file.
@@ -43,7 +43,7 @@ def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> I
         Whole lines; the last one of the file gets an end if it has none.
 
     Raises:
-        DataError: If the file is missing, or its gzip data are damaged or cut off.
+        DataError: If the file is missing, or its gzip data are damaged or truncated.
     """
     rest: list[bytes] = []
     held = 0
@@ -124,7 +124,7 @@ def read_json_lines(
         A table with the columns of `schema`, and the line number of each of its rows, int64.
 
     Raises:
-        DataError: If the file is missing or cut off, or has more bad lines than `bad` allows.
+        DataError: If the file is missing or truncated, or has more bad lines than `bad` allows.
     """
     first = 1
     for block in ahead(read_blocks(path, block_size)):
@@ -224,7 +224,7 @@ EDITIONS = {
     "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not understand
+_SCRIPT = "<span id"  # left by a crawler of 2018 from pages that it could not parse
 
 
 def clean_text(text: str) -> str:
@@ -288,7 +288,7 @@ def read_amazon(
         edition: "amazon2018" or "amazon2023".
         interactions: The review file, one JSON object a line, plain or gzip.
         items: The metadata file of the same category.
-        bad: Counts lines that cannot be used; one is an error if None. An item that comes again with the same text is
+        bad: Counts lines that cannot be used; one is an error if None. An item that occurs again with the same text is
             only counted; one with another text is a bad line.
         core: Fewest reviews of an item whose metadata are worth holding.
         max_title_words: Most words of a title; longer ones, as a rule stuffed with search words, count as none. Any
@@ -303,7 +303,7 @@ def read_amazon(
         `items_repeated`.
 
     Raises:
-        DataError: If a file is missing, cut off, or has more bad lines than `bad` allows, or nothing is left.
+        DataError: If a file is missing, truncated, or has more bad lines than `bad` allows, or nothing is left.
     """
     fields, bad = EDITIONS[edition], bad or BadRows()
     user_codes, user_ids, item_codes, item_ids, times = _read_reviews(interactions, fields, bad, block_size)

@@ -36,7 +36,7 @@ def rows_with_ids(
     Args:
         table: The table, from `read_table`.
         path: Its file, for messages.
-        ids: Columns of ids; theirs come as texts.
+        ids: Columns of ids; returned as texts.
         bad: Counts the other rows.
         time: As in `drop_swallowing`.
         known: As in `drop_swallowing`.
@@ -60,11 +60,11 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     wrong = np.zeros(len(column), dtype=bool)
     if pd.api.types.is_float_dtype(column.dtype):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can tell apart
+        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can distinguish
         column = column.where(~wrong)
         if (column[column.notna()] == column[column.notna()].round()).all():
             column = column.astype("Int64")
-        else:  # the same text of a number, whatever numbers stand beside it
+        else:  # the same text of a number, whatever the other numbers
             texts = [int(number) if number == number // 1 else number for number in column.astype(object)]
             column = pd.Series(texts, column.index, object)
     elif column.dtype == object:

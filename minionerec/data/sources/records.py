@@ -20,7 +20,7 @@ class Records:
 
     Attributes:
         begins: int64 (R,), byte at which each begins.
-        ends: int64 (R,), byte behind it.
+        ends: int64 (R,), byte after it.
         lines: int64 (R,), line at which each begins, from 1, as an editor counts.
         spans: int64 (R,), lines that it covers.
     """
@@ -38,8 +38,8 @@ class Records:
 def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
     """Positions where quoted cells open and close: int64 (Q,) each; a quote inside quotes is written twice.
 
-    The last one closes at the end of the content where its quote is never closed. Where every quote stands at the
-    border of a cell, cells are told by counting; else one after another, as csv readers do.
+    The last one closes at the end of the content where its quote is never closed. Where every quote is at the
+    border of a cell, cells are found by counting; else one after another, as csv readers do.
     """
     buffer = np.frombuffer(content, np.uint8)
     places = np.flatnonzero(buffer == _QUOTE)
@@ -92,7 +92,7 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
 
     Args:
         content: The file.
-        separator: What stands between cells.
+        separator: Separator of cells.
         quotes: Whether quoted cells may span lines.
     """
     ends = line_ends(content)
@@ -135,7 +135,7 @@ def _is_plain(content: bytes, separator: str) -> bool:
     first = len(BOM) if content.startswith(BOM) else 0
     many = 0
     for start in range(first, len(content), _CHUNK):
-        # One byte more on each side; what lies beyond the content counts as the end of a line.
+        # One byte more on each side; beyond the content counts as the end of a line.
         left = content[start - 1 : start] if start > first else b"\n"
         around = np.frombuffer(left + content[start : start + _CHUNK + 1].ljust(_CHUNK + 1, b"\n"), np.uint8)
         places = np.flatnonzero(around[1:-1] == _QUOTE) + 1

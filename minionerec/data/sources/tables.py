@@ -191,7 +191,7 @@ class TableSource:
             )
 
     def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[Batch]:
-        """The rows of a part that have ids and a time; times that may be of different units come in different batches.
+        """The rows of a part that have ids and a time; times of possibly different units are in different batches.
 
         So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
         """
@@ -256,7 +256,7 @@ def read_tables(
         DataError: If a file or column is missing or a column there twice, or files of a folder differ; and, as far as
             `bad` does not allow it, if a row has too many cells or a quote that swallows lines, an id is empty, of
             several lines or (of an item) given twice, a time does not parse or is of another unit, or an interaction's
-            item is unknown. What is wrong with interactions is said when they are read.
+            item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
     catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
@@ -316,7 +316,7 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
 def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
     """Some columns of parquet files in parts; whole numbers with gaps are doubles in all of them, as in one table."""
     if files.suffix != PARQUET:
-        read_table(files.files[0])  # says what is wrong with it
+        read_table(files.files[0])  # raises the error
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
     whole = without_index(schema.empty_table().to_pandas())

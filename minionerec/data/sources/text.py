@@ -43,7 +43,7 @@ class TextFile:
         quotes: Whether cells may be quoted.
         encoding: Of its text.
         tangled: Whether a quoted cell spans lines.
-        dropped: Records that are not in the table, by number from 0 behind the header.
+        dropped: Records that are not in the table, by number from 0 after the header.
         before: Lines of the file before the content, where that is a part of it.
     """
 
@@ -114,7 +114,7 @@ def read_text_table(
 def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size: int = PART) -> Iterator[pd.DataFrame]:
     """The parts of a text table with a header, one after another, each as `read_text_table` gives the whole.
 
-    A quoted cell is never cut, so a quote that swallows much of a file makes a part of it all.
+    A quoted cell is never split, so a quote that swallows much of a file makes a part of it all.
 
     Args:
         path: The file, UTF-8.
@@ -156,7 +156,7 @@ def _part_end(content: bytes, separator: str) -> int | None:
         return len(next(split_cells(text, separator), []))
 
     most = cells(0)
-    for last in range(len(records) - 2, 1, -1):  # the last one may go on in what is not read yet
+    for last in range(len(records) - 2, 1, -1):  # the last one may continue in the unread part
         if cells(last) <= most:
             return int(records.begins[last])
     return None

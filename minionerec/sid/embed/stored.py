@@ -51,7 +51,7 @@ class VectorFile:
         path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers, row by row.
 
     Raises:
-        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header says.
+        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header states.
 
     Example:
         >>> import tempfile
@@ -225,7 +225,7 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
     Args:
         vectors: Any array.
         n_items: Number of items, N.
-        where: What to call the vectors in messages, e.g. the file's path.
+        where: Name of the vectors in messages, e.g. the file's path.
 
     Returns:
         float32 (N, D).
@@ -317,7 +317,7 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
         float32 (N, D), row i of the i-th item.
 
     Raises:
-        DataError: If the file cannot be read or lacks a column, an item is missing or comes twice, or vectors differ
+        DataError: If the file cannot be read or lacks a column, an item is missing or occurs twice, or vectors differ
             in length or are not finite.
     """
     try:

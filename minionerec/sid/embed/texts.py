@@ -35,7 +35,7 @@ class ItemTexts:
     """The items of a corpus, row i = item index i.
 
     Attributes:
-        items: Column `item_id`; `title` and `description` where texts were asked for.
+        items: Column `item_id`; `title` and `description` where texts were requested.
     """
 
     items: pd.DataFrame
@@ -141,7 +141,7 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
 
     Args:
         texts: N texts.
-        dimensions: Wished width D; clipped to what the fitted texts and their terms can fill, and said so.
+        dimensions: Wished dimensions D; clipped to what the fitted texts and their terms can fill, with a log message.
         seed: Seed of the randomised SVD.
         fitted_on: M texts that decide which words count, how much each weighs, and the axes; `texts` themselves if
             None. With the texts of an earlier call, in their order, those get their vectors again, bit by bit.
@@ -191,7 +191,7 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
         return vectors[[known[text] for text in texts]]
 
 
-# The texts that TF-IDF was first fitted on, so that items which came later get vectors of the same space.
+# The texts that TF-IDF was first fitted on, so that later items get vectors of the same space.
 
 FITTED_FILE = "fitted_items.json"
 
@@ -219,9 +219,9 @@ class FittedTexts:
     def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
         """The items that an artefact's vectors were fitted on.
 
-        An artefact that was itself extended says so in a file; any other was fitted on the items that it has. Texts
+        An artefact that was itself extended records so in a file; any other was fitted on the items that it has. Texts
         are those of `corpus`. An item that is not there any more has its text from that file, or from the corpus that
-        the artefact was made from, where that lies unchanged at its old place.
+        the artefact was made from, where that is unchanged at its path.
 
         Args:
             folder: SIDs, or a checkpoint.

@@ -122,7 +122,7 @@ def encode_cached(
 ) -> TextVectors:
     """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
 
-    A run that was killed goes on where it was. Since batches hold what is missing, a vector may differ in its last
+    A killed run resumes. Since batches hold what is missing, a vector may differ in its last
     bits from that of a run in one go, as it may with another batch size.
 
     Args:
@@ -178,7 +178,7 @@ def make_vectors(
     Args:
         corpus: The corpus.
         settings: Which encoder, and how.
-        counts: Gets the number of items and dimensions, and what the encoder counts.
+        counts: Gets the number of items and dimensions, and the encoder's counts.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
 
     Returns:
@@ -297,8 +297,8 @@ class EmbedResult:
 
     Attributes:
         output: The artefact's directory.
-        counts: Items, dimensions, and what the encoder counted (empty, duplicate and truncated texts...).
-        up_to_date: Whether the output already stood, made from the same settings and inputs.
+        counts: Items, dimensions, and the encoder's counts (empty, duplicate and truncated texts...).
+        up_to_date: Whether the output already existed, made from the same settings and inputs.
     """
 
     output: Path
@@ -315,13 +315,13 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
 
     `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
     file of float16, see `minionerec.sid.embed.stored`); `items.json` lists the N item ids in that
-    order, so that a later stage can tell whether the vectors are of its items.
+    order, so that a later stage can check that the vectors are of its items.
 
     Args:
         config: The stage's settings.
 
     Returns:
-        Where the vectors lie and what was counted.
+        The path of the vectors and the counts.
 
     Raises:
         ArtefactError: If the corpus is missing or the output cannot be written.
