@@ -144,7 +144,7 @@ class RunSetting:
         return {prefix if len(runs) == 1 else f"{prefix} {number}": run for number, run in enumerate(runs, 1)}
 
     def deciding(self) -> dict[str, Any]:
-        """What affects a page in addition to the content of its predictions."""
+        """Settings that affect a page, in addition to the content of its predictions."""
         return {"name": self.name, **self.details, "seeds": len(self.runs), "missing": len(self.missing)}
 
 
@@ -157,7 +157,7 @@ def check_once(runs: Sequence[RunSetting], where: str, across: bool) -> None:
             path = os.path.abspath(place)
             if path in known:
                 raise ConfigError(
-                    f"{where}: {run.name}: {place} is named twice, by {known[path]} before. Name each run once."
+                    f"{where}: {run.name}: {place} is given twice, first by {known[path]}. Name each run once."
                 )
             known[path] = run.name
 
@@ -184,7 +184,7 @@ class SidReportConfig(EncoderConfig):
     buckets: int = setting(4, "example buckets per table", least=0)
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the page."""
+        """Settings that affect the page."""
         return with_plots(super().deciding())
 
 
@@ -388,7 +388,7 @@ class ReportConfig(StageConfig):
         return [*super().named_paths(), *(place for run in self.runs() for place in run.places)]
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the page, with the recommenders without their paths, and the number of their finished seeds."""
+        """Settings that affect the page, with the recommenders without paths, and the number of finished seeds."""
         return with_plots({**super().deciding(), "predictions": [run.deciding() for run in self.runs()]})
 
 
@@ -441,7 +441,7 @@ class EntrySetting:
         return cls(name, stages=made, **values)
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the entry's part of the log in addition to the content of its inputs."""
+        """Settings that affect the entry's part of the log, in addition to the content of its inputs."""
         from minionerec.reports.lineage import unfinished_steps
 
         fields = {key: getattr(self, key) for key in ("name", "protocol", "split", "reference")}
@@ -481,7 +481,7 @@ class ExperimentLogConfig(StageConfig):
         return [EntrySetting.read(name, given) for name, given in self.entries.items()]
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the log, with its entries without their paths, and the progress of unfinished stages."""
+        """Settings that affect the log, with entries without their paths, and the progress of unfinished stages."""
         return with_plots({**super().deciding(), "entries": [entry.deciding() for entry in self.parsed()]})
 
     def named_paths(self) -> list[Path]:

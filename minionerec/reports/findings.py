@@ -1,4 +1,4 @@
-"""What the numbers of a page say, in sentences by rules: each states its numbers, and none a cause."""
+"""Findings of a page: sentences by rules, each with its numbers, and none with a cause."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -345,7 +345,7 @@ def _calibration(models: Models) -> list[Block]:
 
 
 def findings(results: Results) -> list[str]:
-    """Sentences that one run's intervals support; what they do not support is reported as open."""
+    """Sentences that one run's intervals support; the others are reported as open."""
     name, texts = results["model"], [results["split"]["warning"]] if results["split"]["warning"] else []
     for baseline, gap in results["against"].items():
         low, high = 100 * gap["accuracy"]["low"], 100 * gap["accuracy"]["high"]
@@ -371,8 +371,8 @@ def _details(results: Results) -> list[list[str]]:
         ["Answers", ", ".join(f"{count} {fold}" for fold, count in split["rows"].items())],
         ["Data", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["counts"].items())],
         *(
-            [f"Test answers {what}", show(audit[key], "accuracy")]
-            for key, what in (
+            [f"Test answers {where}", show(audit[key], "accuracy")]
+            for key, where in (
                 ("same_user_pair", "with another answer by the same user on the pair in train"),
                 ("same_pair_other_user", "with another user's answer on the pair in train"),
                 ("both_items_seen", "whose two items both occur in train"),

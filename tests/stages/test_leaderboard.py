@@ -277,8 +277,8 @@ def test_orders(shop):
             "A: unknown key 'publishd'; known: predictions",
         ),
         ({"predictions": {"A": {"predictions": "a", "tuned": 3}}}, "A: tuned is 3; expected a text"),
-        ({"predictions": {"A": ["a", "./a"]}}, "predictions: A: a is named twice, by A before"),
-        ({"predictions": {"A": "a", "B": ["b", "x/../a"]}}, "predictions: B: x/../a is named twice, by A before"),
+        ({"predictions": {"A": ["a", "./a"]}}, "predictions: A: a is given twice, first by A"),
+        ({"predictions": {"A": "a", "B": ["b", "x/../a"]}}, "predictions: B: x/../a is given twice, first by A"),
         (
             {"predictions": {"A": {"predictions": "a", "published": "Tiger"}}},
             "A: published is 'Tiger', which is not in industrial; known: SFT, RL",

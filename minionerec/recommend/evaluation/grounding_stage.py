@@ -136,21 +136,21 @@ def _earlier(config: GroundingConfig, work: Work) -> dict[tuple[str, int], tuple
     """
     if not config.texts:
         return {}
-    place = Path(work.read["texts"]["path"])
-    manifest = read_manifest(place)
+    folder = Path(work.read["texts"]["path"])
+    manifest = read_manifest(folder)
     if FILE not in manifest["files"]:
-        raise ArtefactError(f"{place}: has no {FILE}, so it is not an output of ground-titles. Give one.")
+        raise ArtefactError(f"{folder}: has no {FILE}, so it is not an output of ground-titles. Give one.")
     settings = manifest["settings"]
     for name, value in config.writing().items():
         if settings.get(name) != value:
             raise ArtefactError(
-                f"{place}: its texts were generated with {name} {settings.get(name)!r}, now it is {value!r}. Give the "
+                f"{folder}: its texts were generated with {name} {settings.get(name)!r}, now it is {value!r}. Give the "
                 "same settings, or leave texts out."
             )
     for name in ("checkpoint", "corpus"):
         if manifest["inputs"][name]["sha256"] != work.read[name]["sha256"]:
-            raise ArtefactError(f"{place}: its texts are of another {name}. Leave texts out.")
-    frame = read_parquet(place / FILE, _KINDS)
+            raise ArtefactError(f"{folder}: its texts are of another {name}. Leave texts out.")
+    frame = read_parquet(folder / FILE, _KINDS)
     keys = zip(frame["split"].tolist(), frame["row"].tolist(), strict=True)
     return dict(zip(keys, zip(frame["text"].tolist(), frame["tokens"].tolist(), strict=True), strict=True))
 

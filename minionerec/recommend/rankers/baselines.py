@@ -119,7 +119,7 @@ class Chosen:
         return max(self.valid, key=self.valid.__getitem__) if self.valid else None
 
     def sentences(self) -> list[str]:
-        """One line for each baseline that has constants, and on what they were chosen."""
+        """One line per baseline with constants, and one on how they were chosen."""
         counts = self.transitions
         texts = {
             POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),

@@ -337,7 +337,7 @@ class TitleRanker(LanguageRanker):
         return self.table.trie.to(torch.device(self.bundle.model.device))
 
     def spoken(self, trie: Trie, node: int) -> str:
-        """What the model says to reach a node of its trie: a piece of a title."""
+        """The token of a node of its trie: a piece of a title."""
         return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
 
     @property

@@ -1,4 +1,4 @@
-"""A ranker from what a setting names: an artefact's directory, or a user's own function."""
+"""Loading rankers: from an artefact's directory, or a user's own function."""
 
 import os
 from pathlib import Path
