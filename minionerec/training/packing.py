@@ -26,9 +26,9 @@ from minionerec.models.decoding.branches import attention_mask_4d
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
-# The completions of a prompt are a tree behind it: what they begin with in common is there once, and so is the prompt's
-# last token, which predicts all their first tokens. Groups (a prompt with its tree) stand one behind the other in a
-# row. Nodes are laid out depth first, so that everything that may see a position stands in one stretch behind it;
+# The completions of a prompt are a tree after it: what they begin with in common is there once, and so is the prompt's
+# last token, which predicts all their first tokens. Groups (a prompt with its tree) stand one after the other in a
+# row. Nodes are laid out depth first, so that everything that may see a position stands in one stretch after it;
 # `ends` says where that stretch ends, and is the whole attention mask:
 #
 #     sequence   p0 p1 p2 a0 a1 b1 c0 | q0 q1 d0      prompt p: a0 a1 _, a0 b1 _, c0 _; prompt q: d0 _
@@ -51,7 +51,7 @@ class PackedGroups:
     Attributes:
         input_ids: int64 (B, T), 0 at padding.
         position_ids: int64 (B, T), rotary positions, counted from each prompt's first token.
-        ends: int64 (B, T), the position behind the last one that sees this one; a padding position sees itself alone.
+        ends: int64 (B, T), the position after the last one that sees this one; a padding position sees itself alone.
         places: int64 (N,), for each completion token, in the order of groups, completions and tokens, the position
             that predicts it, counted through all rows.
         labels: int64 (N,), the completion tokens themselves.
@@ -283,7 +283,7 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
-    """An example as one epoch asks it: where it has several `prompts`, they take turns (all its labels are behind)."""
+    """An example as one epoch asks it: where it has several `prompts`, they take turns (all its labels are after)."""
     prompts = example.get("prompts")
     if not prompts:
         return example

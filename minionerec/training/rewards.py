@@ -16,11 +16,11 @@ from minionerec.sid.table import SidTable
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The completions of some prompts: G distinct SIDs each, and what is known about the row behind the prompt.
+    """The completions of some prompts: G distinct SIDs each, and what is known about the prompt's example.
 
     Attributes:
         sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first.
-        targets: int64 (P,), SID number of each row's target.
+        targets: int64 (P,), SID number of each example's target.
         scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them.
         histories: For each row its item indices, oldest first; None where the prompt is about an item, not a user.
         table: The SIDs of the catalogue.
@@ -40,7 +40,7 @@ class Rollouts:
 
     @property
     def codes(self) -> np.ndarray:
-        """Codes of the completions: int32 (P, G, L), -1 behind the end of an SID shorter than L."""
+        """Codes of the completions: int32 (P, G, L), -1 after the end of an SID shorter than L."""
         found: np.ndarray = self.table.distinct_codes[self.sids]
         return found
 
@@ -264,7 +264,7 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     """One reward function.
 
     Raises:
-        ConfigError: If the reward needs a source that is not there, or a user's own cannot be found.
+        ConfigError: If the reward needs a source that is missing, or a user's own cannot be found.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]

@@ -1,4 +1,4 @@
-"""Examples of supervised fine-tuning: token ids, labels where there is a loss, and what a teacher is asked."""
+"""Examples of supervised fine-tuning: token ids, labels where there is a loss, and the inputs of a teacher."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class TokenizedExamples:
         return {name: getattr(self, name) for name in COLUMNS}
 
     def flat(self, teacher: bool) -> tuple[Columns, dict[str, int]]:
-        """The examples in a few arrays, with or without what a teacher is asked, and what is counted of them."""
+        """The examples in a few arrays, with or without inputs of a teacher, and their counts."""
         found = {name: Ragged.of(getattr(self, name), kind) for name, kind in list(COLUMNS.items())[:3]}
         if teacher:
             found |= {"histories": Ragged.of(self.histories), "slots": Ragged.of(self.slots)}
@@ -88,7 +88,7 @@ class TokenizedExamples:
 
 
 def _counted(columns: Mapping[str, Ragged], cut: int = 0, cut_completions: int = 0) -> dict[str, int]:
-    """How many examples, tokens, and tokens with a loss there are, and what was cut."""
+    """How many examples, tokens, and tokens with a loss there are, and how many were truncated."""
     labels = columns["labels"]
     return {
         "rows": len(labels.lengths),
@@ -107,9 +107,9 @@ def tokenise_examples(
     places: np.ndarray | None = None,
     count: int = 0,
 ) -> TokenizedExamples:
-    """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
+    """Token ids and labels (-100 at prompt tokens) of examples, without inputs of a teacher.
 
-    Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`. Where there are several ways
+    Prompts are truncated to their last tokens, completions to their first `LONGEST_COMPLETION`. With several ways
     to ask, the seed says with which one each example begins.
 
     Args:
@@ -173,7 +173,7 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
 def window_texts(
     tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str
 ) -> tuple[list[int], list[list[int]], int]:
-    """What windows are made of: token ids of their beginning and of each item, and how many items were cut.
+    """Token ids of windows: of their beginning and of each item, and how many items were truncated.
 
     Raises:
         ConfigError: See `check_all_positions`.
@@ -189,10 +189,10 @@ def window_texts(
 
 @dataclass(frozen=True)
 class WindowTexts:
-    """What windows are made of.
+    """Token ids of which windows are made.
 
     Attributes:
-        values: int32, the token ids of all items one after another, and what a window begins with behind them.
+        values: int32, the token ids of all items one after another, and what a window begins with after them.
         offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
         said: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
@@ -220,7 +220,7 @@ class WindowTexts:
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
-    """How many tokens each window has: int64 (W,)."""
+    """Number of tokens of each window: int64 (W,)."""
     lengths = np.diff(texts.offsets)
     before = np.concatenate([[0], np.cumsum(lengths[:-1][windows.items])])
     found: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[-1]

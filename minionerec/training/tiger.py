@@ -51,7 +51,7 @@ def distinct_rows(
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """A batch of rows, each column as wide as its longest.
+    """A batch of rows, each column padded to its longest.
 
     Returns:
         `input_ids` int64 (B, T), padded with 0 on the right; `labels` int64 (B, L), padded with -100; `weights`
@@ -85,7 +85,7 @@ class TigerTrainer(RankingEvaluation, Trainer):
 
 
 def row_losses(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Summed negative log-likelihood of each row's target.
+    """Summed negative log-likelihood of each example's target.
 
     Args:
         model: An encoder-decoder.
@@ -168,13 +168,13 @@ def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
     rows, cut = distinct_rows(builder, bundle.tokenizer, "train", config.max_prompt_length)
     counts = {"rows": len(corpus.train), "distinct_rows": len(rows["labels"]), "cut_prompts": cut}
     logger.info(
-        "Training %s parameters on %s rows, %s of them distinct.",
+        "Training %s parameters on %s examples, %s of them distinct.",
         f"{bundle.model.num_parameters():,}",
         f"{counts['rows']:,}",
         f"{counts['distinct_rows']:,}",
     )
     if cut:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{cut:,}")
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{cut:,}")
     trainer = _trainer(run, config, bundle, rows, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)

@@ -1,4 +1,4 @@
-"""What trainers share: validation by ranking at every evaluation, and what they log."""
+"""Parts that trainers share: validation by ranking at every evaluation, and what they log."""
 
 import json
 import math
@@ -59,10 +59,10 @@ class ValidationSet:
 def validation_set(
     config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
 ) -> ValidationSet | None:
-    """A fixed random sample of validation rows for ranking.
+    """A fixed random sample of validation examples for ranking.
 
     Args:
-        config: How many rows (-1 for all, 0 for none), the beam width, and the seed of the sample.
+        config: How many rows (-1 for all, 0 for none), the number of beams, and the seed of the sample.
         bundle: Tokenizer, SIDs and prompt length.
         builder: Makes the prompts.
         trie: SIDs, or titles, of the catalogue.
@@ -96,7 +96,7 @@ def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerat
 
 
 def lora_config(bundle: Bundle, rank: int) -> Any:
-    """What peft is to train: every linear map but the head by updates of a rank, and the SID tokens' rows.
+    """Configuration of peft: every linear map but the head by updates of a rank, and the SID tokens' rows.
 
     The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
 

@@ -244,7 +244,7 @@ def test_what_is_refused(shop, tmp_path):
     longer = np.concatenate([after.codes, np.full((24, 1), -1)], axis=1)
     longer[4] = [*after.codes[0], 0]
     sids = table_at(tmp_path / "longer", longer, after.item_ids)
-    with pytest.raises(ConfigError, match="the catalogue model speaks SIDs of 3 codes, but one of the new table has 4"):
+    with pytest.raises(ConfigError, match="the catalogue model has SIDs of 3 codes, but one of the new table has 4"):
         run_extend(extend_config(shop, "catalogue", sids=sids, **changes))
     run_extend(extend_config(shop, "sft", sids=sids, output=str(tmp_path / "four")))
     assert "<d_0>" in load_bundle(tmp_path / "four").table.tokens
@@ -253,7 +253,7 @@ def test_what_is_refused(shop, tmp_path):
     corpus = Corpus.load(shop / "after")
     alone = SplitRows.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
     replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
-    with pytest.raises(DataError, match="no training row with a history, so there is no pair to count"):
+    with pytest.raises(DataError, match="no training example with a history, so there is no pair to count"):
         run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="sids is empty"):

@@ -1,4 +1,4 @@
-"""The one loader of files of models: safetensors alone, no code but ours, every tensor there and of the right shape.
+"""Loading model files: safetensors alone, no foreign code, every tensor present and of the right shape.
 
 A checkpoint may come from anybody. What transformers would do for one is therefore narrowed down here: code that a
 checkpoint brings along is never run and never asked about, pickled weights are not opened, and a model whose weights do
@@ -66,7 +66,7 @@ def load_model(
                 f"different models. {remedy}"
             )
     if found["mismatched_keys"]:
-        raise error(f"{place}: tensors are of another shape than {CONFIG_FILE} says. {remedy}")
+        raise error(f"{place}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
     return model
 
 
@@ -93,7 +93,7 @@ def load_tokenizer(
 
 @contextmanager
 def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
-    """Turns whatever a library makes of a stranger's files into one line; its own reports are left out."""
+    """Turns a library's errors about files into one line, and silences its own reports."""
     from transformers.utils import logging
 
     spoken = logging.get_verbosity()

@@ -75,7 +75,7 @@ def initialise_code_rows(
     seed: int,
     spoken: bool = True,
 ) -> None:
-    """Grow the embedding to the tokenizer and give every SID token's row a meaning to start from.
+    """Grow the embedding to the tokenizer's size and initialise the rows of SID tokens.
 
     The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
     of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
@@ -126,7 +126,7 @@ def initialise_code_rows(
 def extend_code_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
 ) -> int:
-    """Give tokens and rows to the codes that a table has beside those of an earlier one; all other rows stay.
+    """Give tokens and rows to the codes that a table has in addition to an earlier one's; all other rows stay.
 
     A new row is the mean of the rows of the codes of its level that the model knows (of all that it knows, where it
     knows none of that level), in the embedding and in an untied head. Its logit is then the mean of theirs, which is
@@ -163,11 +163,11 @@ def extend_code_rows(
 
 
 def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
-    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are spoken.
+    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are generated.
 
     A pretrained model gives tokens that it has never met no probability: tens of thousands of words are ahead of them,
     and it takes many steps of fine-tuning to push those back. The vector lies along the model's mean last hidden state
-    behind codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
+    after codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
     share `SHARE` of the probability (geometric mean of the odds over positions), and nothing happens where they have
     it already. Where embedding and head are tied, it is at most as long as codes differ from their mean, so that they
     stay apart as inputs. Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the

@@ -29,7 +29,7 @@ VARIABLE = "MINIONEREC_DETERMINISTIC"
 
 
 def fix_order() -> None:
-    """Let torch add up in a fixed order on GPUs from now on, where the environment says MINIONEREC_DETERMINISTIC=1.
+    """Make torch sum in a fixed order on GPUs, if the environment sets MINIONEREC_DETERMINISTIC=1.
 
     A GPU adds what threads send to one place (`index_add`, `scatter_add`) in the order in which they arrive, so that
     two equal runs agree to rounding alone; a fixed order takes longer. What has no such order is an error of torch's.

@@ -1,4 +1,4 @@
-"""What the history itself says of the next item, added to a model's scores: repeats, and what followed its items."""
+"""Scores of the next item from the history itself, added to a model's: repeats and item transitions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of all entries of some rows of a table in the form of `Transitions`.
+    """Indices of all entries of some rows of a table in the form of `Transitions`.
 
     Args:
         offsets: int64 (N + 1,).
@@ -37,19 +37,19 @@ def own_counts(
     decay: float,
     reverse: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What windows themselves added to rows of the counts, by their targets from some position on.
+    """Counts that windows themselves added, by their targets from some position on.
 
     Args:
         histories: int64 (K, L), the window of each row; 0 is padding on the right.
         targets: int64 (K, L), as counted; 0 or less where there is none.
         entries: int64 (K,), the entry, from 1, whose row it is.
-        first: int64 (K,), the position behind which targets count.
+        first: int64 (K,), the position after which targets count.
         reach: As counted.
         decay: As counted.
         reverse: As counted.
 
     Returns:
-        Twice float32 (K, L): what was added for the target behind each position, which followed the entry; and for the
+        Twice float32 (K, L): what was added for the target after each position, which followed the entry; and for the
         item at each position, which the entry followed.
     """
     place = torch.arange(histories.shape[1], device=histories.device)
@@ -87,7 +87,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of a batch of histories whose next item is asked for, and what depends on no weight there.
+    """Positions of a batch of histories whose next item is predicted, and values that depend on no weight.
 
     Attributes:
         row: int64 (P,), the history of each position.
@@ -135,7 +135,7 @@ class PairCounts(nn.Module):
         self.register_buffer("totals", torch.zeros(num_items))
 
     def set(self, counted: Transitions) -> None:
-        """Take counts over, which must be as many as the module was made for."""
+        """Copy counts, as many as the module was built for."""
         self.offsets.copy_(torch.from_numpy(counted.offsets))
         self.followers.copy_(torch.from_numpy(counted.followers))
         self.counts.copy_(torch.from_numpy(counted.counts))
@@ -143,26 +143,26 @@ class PairCounts(nn.Module):
         self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.counts, len(self.totals))))
 
     def flaw(self) -> str | None:
-        """What is wrong with counts that were read from a file; None where they can be looked up."""
+        """The error in counts that were read from a file; None if there is none."""
         offsets, followers = self.offsets, self.followers
         ends = offsets[0].item() == 0 and offsets[-1].item() == len(followers)
         if not ends or bool((offsets[1:] < offsets[:-1]).any()):
-            return f"the offsets of its counts do not part {len(followers)} counts among {len(self.totals)} items"
+            return f"the offsets of its counts do not split {len(followers)} counts by {len(self.totals)} items"
         if len(followers) and not 0 <= int(followers.min()) <= int(followers.max()) < len(self.totals):
-            return f"its counts name items beyond the {len(self.totals)} that there are"
+            return f"its counts name items beyond its {len(self.totals)}"
         return None
 
     @torch.no_grad()
     def places(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
     ) -> Places:
-        """Look up what followed the items up to each position.
+        """Look up the transitions of the items up to each position.
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            labels: int64 (B, T), the counted target behind each column, 0 or less where there is none: what a
+            labels: int64 (B, T), the counted target after each column, 0 or less where there is none: what a
                 position's own and later ones added to the counts is left out.
         """
         position, ago, item = self._behind(histories, row, slot)
@@ -193,7 +193,7 @@ class PairCounts(nn.Module):
             labels: See `places`.
 
         Returns:
-            Positions whose entries name columns as followers, and have the totals of the items behind them alone.
+            Positions whose entries name columns as followers, and have the totals of the items after them alone.
         """
         position, ago, item = self._behind(histories, row, slot)
         distinct, which = item.unique(return_inverse=True)
@@ -235,7 +235,7 @@ class PairCounts(nn.Module):
         row: torch.Tensor,
         slot: torch.Tensor,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """What positions take off again, in either direction: which of the K items, follower from 0, -count."""
+        """Counts that positions subtract, in either direction: which of the K items, follower from 0, -count."""
         windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
         after, before = own_counts(windows, targets, item + 1, slot[position], self.reach, self.decay, self.reverse)
         for added, others in ((after, targets), (before, windows)):
@@ -293,7 +293,7 @@ class HistoryScores(nn.Module):
             self.gain = Linear(width, 2)
 
     def start_counts(self, decay: float) -> None:
-        """Begin with the weights of distance as counted, a square root of commonness, and a small gain."""
+        """Initialise the weights of distance as counted, a square root of commonness, and a small gain."""
         with torch.no_grad():
             steps = torch.arange(len(self.distance), dtype=torch.float32)
             self.distance.copy_(torch.log(torch.expm1(float(decay) ** steps)))
@@ -332,7 +332,7 @@ class HistoryScores(nn.Module):
         return scores
 
     def _counts(self, state: torch.Tensor, entries: Entries, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Places of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
+        """Indices of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
         rarity = (entries.totals + 1) ** -self.commonness  # (N,)
         steps = nn.functional.softplus(self.distance)
         weight = steps.index_select(0, entries.back) * rarity.index_select(0, entries.item) * entries.count

@@ -1,4 +1,4 @@
-"""Examples: corpus rows and items put into the words of one wording, and tokenised the same way everywhere."""
+"""Examples: corpus examples and items as texts of one wording, tokenised the same way everywhere."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ITEM_TASKS = (
     "sid_to_text",
 )
 LONGEST_COMPLETION = 512
-"""Completions are cut to their first tokens, this many."""
+"""Completions are truncated to their first tokens, this many."""
 
 LONGEST_TEXT = 20_000
 """Of a longer title or description a prompt gets the last characters and a completion the first, this many."""
@@ -50,7 +50,7 @@ class PromptExample:
 
 
 def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
-    """What `{bos}` and `{eos}` stand for: the tokenizer's own tokens, "" where it has none.
+    """Texts of `{bos}` and `{eos}`: the tokenizer's own tokens, "" where it has none.
 
     A tokenizer that puts its own BOS before every text gets no second one.
     """
@@ -88,7 +88,7 @@ class ExampleBuilder:
         self.descriptions = [
             _shortened(text, wording.longest_description) for text in corpus.items["description"].tolist()
         ]
-        # Prompts are cut to their last tokens: what those are, the last characters decide.
+        # Prompts are truncated to their last tokens: what those are, the last characters decide.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self._answerable: dict[str, np.ndarray] = {}
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
@@ -104,7 +104,7 @@ class ExampleBuilder:
         return untold != told
 
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
-        """The SIDs of a history in words."""
+        """The text of a history's SIDs."""
         return self.wording.separator.join(self.table.sids[item] for item in history)
 
     def prompt(
@@ -115,7 +115,7 @@ class ExampleBuilder:
         way: int = 0,
         moment: int = UNKNOWN,
     ) -> str:
-        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask.
+        """Prompt text of one task, from a history or an item, by one of the wording's templates.
 
         Args:
             task: Its name.
@@ -213,7 +213,7 @@ class EncodedPrompts:
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> EncodedPrompts:
-    """Token ids of prompts, cut to their last `max_length` ids.
+    """Token ids of prompts, truncated to their last `max_length` ids.
 
     Raises:
         DataError: If a prompt has no token at all.
@@ -222,7 +222,7 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], ma
     for place, ids in enumerate(encoded):
         if not ids:
             raise DataError(
-                f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
+                f"prompt {place} ({texts[place]!r}) has no token; the wording must not leave prompts empty."
             )
     if not max_length:
         return EncodedPrompts(encoded, 0)

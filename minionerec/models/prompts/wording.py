@@ -78,11 +78,11 @@ class TaskWording:
 
     @property
     def prompt(self) -> str:
-        """The first way to ask."""
+        """The first prompt template."""
         return self.prompts[0]
 
     def content(self) -> dict[str, str | list[str]]:
-        """What a wording's file says about the task."""
+        """The task's part of a wording's file."""
         return {"prompt": self.prompt if len(self.prompts) == 1 else [*self.prompts], "completion": self.completion}
 
 
@@ -95,7 +95,7 @@ class Wording:
         separator: Text between the SIDs of a history.
         title_separator: Text between the titles of a history.
         tasks: Task name to its templates.
-        longest_description: Descriptions are cut to so many characters; 0: not cut.
+        longest_description: Descriptions are truncated to so many characters; 0: not cut.
         moments: What `{moment}` stands for where the next item is of the newest one's moment, and of a later one; it is
             nothing where nobody knows. Empty in a wording that does not tell moments.
     """

@@ -83,7 +83,7 @@ class TransformerShape(AttentionShape):
     """Shape of a transformer with an embedding block.
 
     Attributes:
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
     """
 
     hidden_dropout: float = 0.5
@@ -229,7 +229,7 @@ class SequentialModel(nn.Module):
         """Scores of all rows of the item table.
 
         Args:
-            vectors: float (..., D), of `user_vectors` or `position_vectors`, behind `asked`.
+            vectors: float (..., D), of `user_vectors` or `position_vectors`, after `asked`.
 
         Returns:
             float (..., V).
@@ -290,7 +290,7 @@ class SequentialModel(nn.Module):
     def target_vectors(
         self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors at the positions that have a target, behind `asked`: float (K, D), and their rows and columns.
+        """Vectors at the positions that have a target, after `asked`: float (K, D), and their rows and columns.
 
         Args:
             histories: int64 (B, L).
@@ -319,7 +319,7 @@ class SequentialModel(nn.Module):
 
 
 class CausalEncoder(SequentialModel):
-    """Causal layers, and a norm behind them, over the vectors that a model makes of its histories.
+    """Causal layers, and a norm after them, over a model's input vectors.
 
     Attributes:
         layers: Causal layers.
@@ -332,7 +332,7 @@ class CausalEncoder(SequentialModel):
     norm: nn.Module
 
     def embed(self, histories: torch.Tensor) -> torch.Tensor:
-        """What the first layer reads: int64 (B, L) to float (B, L, D)."""
+        """Input of the first layer: int64 (B, L) to float (B, L, D)."""
         raise NotImplementedError
 
     def scale_residual_maps(self) -> None:
@@ -382,7 +382,7 @@ class MixingLayer(nn.Module):
 
 
 class UnmaskedEncoder(SequentialModel):
-    """Layers that mix all `max_len` slots, padding included, behind an embedding block whose table scores items too.
+    """Layers that mix all `max_len` slots, padding included, after an embedding block whose table scores items too.
 
     Attributes:
         embedding: The embedding block.

@@ -58,7 +58,7 @@ class Phases:
         return (self.cos.diff(dim=-1).square() + self.sin.diff(dim=-1).square()).mean()
 
     def split(self, sizes: list[int]) -> list["Phases"]:
-        """Cut the rows into runs of the given sizes."""
+        """Split the rows into runs of the given sizes."""
         parts = (value.split(sizes) for value in (self.cos, self.sin, self.magnitude))
         return [Phases(*values) for values in zip(*parts, strict=True)]
 
@@ -201,7 +201,7 @@ class PhaseAttention(AttentionFrame):
     def heads(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
-        """What each head gathers at each slot.
+        """Output of each head at each slot.
 
         Args:
             q: float (B, H, L, d).
@@ -216,7 +216,7 @@ class PhaseAttention(AttentionFrame):
 
     @abstractmethod
     def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
-        """What each head gathers for one query.
+        """Output of each head for one query.
 
         Args:
             q: float (B, H, 1, d).
@@ -292,7 +292,7 @@ class RotatedAttention(PhaseAttention):
         return self.gather(self.attention_dropout(scores.softmax(-1)), x)
 
     def turns(self, phases: Phases) -> torch.Tensor:
-        """What the pairs of each head are multiplied by, as complex numbers (B, H, L)."""
+        """Factors of the pairs of each head, as complex numbers (B, H, L)."""
         angles = torch.complex(phases.cos, phases.sin)
         return angles if self.gamma is None else angles * (1 + self.gamma[:, None] * phases.magnitude)
 
@@ -407,7 +407,7 @@ class PSWRec(SequentialModel):
         """Build the attention of one layer."""
 
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
-        """What is added to the scores of all layers: float (B, 1 or H, L, L)."""
+        """Additive mask of the scores of all layers: float (B, 1 or H, L, L)."""
         return causal_mask(histories)
 
     def embed(self, histories: torch.Tensor) -> tuple[torch.Tensor, Phases]:
@@ -561,7 +561,7 @@ class ScaledAttention(PhaseAttention):
         return features * weight[:, None, None], features
 
     def scale(self, phases: Phases) -> torch.Tensor:
-        """What queries or keys are multiplied by: float (B, H, L, 1)."""
+        """Factors of queries or keys: float (B, H, L, 1)."""
         relative = phases.magnitude / (phases.magnitude.mean(1, keepdim=True) + 1e-8)  # (B, S, L)
         return (1 + 0.5 * (nn.functional.softplus(self.gamma) @ relative).tanh())[..., None]
 
@@ -675,7 +675,7 @@ class PSWRecV13(PSWRec):
 
 
 class PSWRecV14(PSWRecV13):
-    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes have a say from the first step."""
+    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes matter from the first step."""
 
     gamma_init = 0.1
 

@@ -110,7 +110,7 @@ def rms_norm(x: torch.Tensor) -> torch.Tensor:
 
 
 class RecursiveBlock(nn.Module):
-    """Causal attention, then a SwiGLU, each with a residual connection and an RMS norm without weights behind it.
+    """Causal attention, then a SwiGLU, each with a residual connection and an RMS norm without weights after it.
 
     No map has a bias. Rotary embedding turns channel pair (i, i + d/2) of queries and keys by slot · θ^(-2i/d).
     """

@@ -1,4 +1,4 @@
-"""What a catalogue model trains on: windows of histories over SID numbers, with a loss at every target."""
+"""Training windows of a catalogue model: histories of SID numbers, with a loss at every target."""
 
 import math
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class WindowDataset(Dataset[dict[str, np.ndarray]]):
         self.windows = windows
 
     def __len__(self) -> int:
-        """How many windows."""
+        """Number of windows."""
         return len(self.windows["histories"])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     width = corpus.max_history
     count = sum(len(padded_windows(found, width, "right")) for found in corpus.windows("train"))
     if not count:
-        raise DataError("no training row has a history, so there is nothing to train on.")
+        raise DataError("no training example has a history, so there is nothing to train on.")
     made: SidWindows = {
         name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
         for name, kind in _TYPES.items()
@@ -100,7 +100,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
 
 
 def read_windows(folder: Path) -> SidWindows:
-    """What `write_windows` wrote, mapped from its files.
+    """Map the files of `write_windows`.
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
@@ -164,7 +164,7 @@ def seen_sids(windows: SidWindows, size: int) -> np.ndarray:
 
 
 def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
-    """What followed what in windows; see `minionerec.data.transitions.count_transitions`."""
+    """Item transitions of windows; see `minionerec.data.transitions.count_transitions`."""
     parts = parts_of(len(windows["labels"]))
     counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)
     return count_transitions_in_parts(counted, size, reach, decay, reverse)

@@ -1,4 +1,4 @@
-"""What a step tells the training log, over all devices."""
+"""Figures of a step for the training log, over all devices."""
 
 import math
 from collections import defaultdict
@@ -53,14 +53,14 @@ class Figures:
         self.add(found)
 
     def take(self) -> dict[str, float | None]:
-        """The mean of each number since it was last asked, and forget them; None where there was none but NaN."""
+        """The mean of each number since the last call, and reset; None where all were NaN."""
         known = {name: [value for value in values if not math.isnan(value)] for name, values in self._values.items()}
         self._values.clear()
         return {name: sum(values) / len(values) if values else None for name, values in known.items()}
 
 
 def rollout_figures(rollouts: Rollouts, accelerator: Accelerator) -> dict[str, float]:
-    """How good the rollouts are.
+    """Quality of the rollouts.
 
     Returns:
         `hit@g`, the share of groups that hold the target; `beam_mass`, the probability of all G together, mean over
@@ -133,7 +133,7 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
 
 
 def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
-    """What is known of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
+    """Figures of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
     Args:
         terms: The slice's loss.

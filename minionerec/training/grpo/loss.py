@@ -78,7 +78,7 @@ class RolloutGroups:
 
 
 def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts behind it.
+    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it.
 
     Args:
         rollouts: The SIDs.

@@ -37,7 +37,7 @@ class PromptSettings(Protocol):
 
 
 class Row(TypedDict):
-    """A prompt, and what is known about it.
+    """A prompt, and the data of its example.
 
     Attributes:
         prompt: Token ids.
@@ -68,7 +68,7 @@ class PromptRows:
 
     @property
     def filled_up(self) -> int:
-        """How many rows are there a second time."""
+        """Number of rows that are repeated."""
         return len(self.rows) - sum(self.counts.values())
 
 
@@ -88,7 +88,7 @@ class PromptExamples(ExampleMaker):
 
     Args:
         tokenizer: The model's tokenizer.
-        max_prompt_length: Prompts are cut to this many last tokens.
+        max_prompt_length: Prompts are truncated to this many last tokens.
         about: The other arguments are those of `ExampleMaker`.
 
     Raises:
@@ -137,7 +137,7 @@ def grpo_rows(
         builder: Makes the examples.
         tokenizer: The model's tokenizer.
         config: Tasks, prompts of a step, seed.
-        max_prompt_length: Prompts are cut to this many last tokens.
+        max_prompt_length: Prompts are truncated to this many last tokens.
         folder: Where the prompts lie, and are written where they do not yet.
         corpus: A corpus whose examples are read from its files; that of the builder if None.
 
@@ -200,7 +200,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
 
 
 def roller(search: Search, table: SidTable) -> RollOut:
-    """What rolls rows out: prompts in, `Rollouts` out.
+    """The rollout function: prompts in, `Rollouts` out.
 
     Args:
         search: Finds the SIDs.

@@ -151,7 +151,7 @@ class BlockBranches(LeafBranches):
 
     Args:
         trie: All SIDs of the model.
-        blocks: Scores behind each of B prompts.
+        blocks: Scores after each of B prompts.
     """
 
     def __init__(self, trie: Trie, blocks: Blocks):
@@ -177,7 +177,7 @@ def newest_slots(histories: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def most_values(shape: Sequence[int]) -> int:
-    """Numbers that scoring one position holds at a time.
+    """Values in memory while one position is scored.
 
     Args:
         shape: SIDs and nodes of the trie, and towers.
