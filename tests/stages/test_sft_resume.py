@@ -103,8 +103,14 @@ def header(text, length=None):
         (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is truncated"),
         (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
         (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')), "safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)), "safetensors is truncated"),
+        (
+            lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')),
+            "model.safetensors is truncated",
+        ),
+        (
+            lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)),
+            "model.safetensors is truncated",
+        ),
         (
             lambda place: (place / "trainer_state.json").write_bytes(b"\xff{}"),
             "trainer_state.json is missing or truncated",
