@@ -73,7 +73,7 @@ def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Se
     """Draw SIDs without replacement, each draw in proportion to the weights of those that are left.
 
     A draw that hits the target or an earlier one is made again. Each has a stream of its own, of which a row takes the
-    number at its place, so that no row depends on another.
+    number at its index, so that no row depends on another.
 
     Args:
         targets: int64 (R,), SID number of each example's target.
@@ -237,7 +237,7 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         sid_tokens: Token ids of each SID number.
         steps_per_epoch: Optimiser steps an epoch.
         validation: What is ranked at each validation; nothing if None.
-        callbacks: Beside the trainer's own.
+        callbacks: In addition to the trainer's own.
     """
 
     measures_loss = False
@@ -347,7 +347,7 @@ def run_dpo(config: DpoConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies; never below the start.
+        Path of the best checkpoint (by validation NDCG@10); never below the start.
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -2,9 +2,9 @@
 
 A small corpus gives one part a task, its examples in the corpus's order. One that stays in its files gives a part a
 task and shard, and the processes of a launch share the parts. Each part remembers how far it is: a run that was killed
-goes on with the next few thousand examples, and ends with the same ones.
+continues with the next few thousand examples, and ends with the same ones.
 
-    ExampleMaker   corpus ─▶ lists of numbers, a batch at a time      what an example consists of, a subclass says
+    ExampleMaker   corpus ─▶ lists of numbers, a batch at a time      a subclass defines the columns
     write_examples ─▶ flat columns of each part (`minionerec.data.columns`)
     read_examples  ─▶ `datasets.Dataset` over the mapped columns      nothing is copied
 """
@@ -109,7 +109,7 @@ def plan_parts(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, 
     Args:
         files: The shards; none for a corpus in memory.
         tasks: Task to its weight; of one task of weight 1 alone where `most` is given.
-        folder: Where the examples lie.
+        folder: Folder of the examples.
         most: Tokens that all examples may have, of each shard as many; 0 for any number.
     """
     parts: list[ExamplePart] = []
@@ -353,7 +353,7 @@ class TrainingSet:
         """The examples, part after part; a part that is trained on twice is there twice.
 
         Args:
-            again: int64 (A,), examples that stand after all others once more.
+            again: int64 (A,), examples that are repeated after all others.
         """
         tables = [part.table(self.lists, self.scalars) for part in self.written if part.tally["rows"]]
         times = [part.part.times for part in self.written if part.tally["rows"]]
@@ -385,11 +385,11 @@ class TrainingSet:
 def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> TrainingSet:
     """The training examples of all tasks by their weights; made where they are not yet, each process its share.
 
-    Every process of a launch must ask for them.
+    Every process of a launch must call this.
 
     Args:
         maker: Makes them.
-        folder: Where they lie, in the folder of the unfinished run.
+        folder: Their folder, in that of the unfinished run.
         max_tokens: Tokens that they may have; 0 for any number.
 
     Raises:

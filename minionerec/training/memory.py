@@ -129,7 +129,7 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
     """Estimate what a step needs of a catalogue model (`minionerec.models.backbone.catalogue`), which is float32.
 
     Every position of a window has a label. Scores of a tower are held twice until the backward pass, once more with
-    their gradient, and once as places of counts.
+    their gradient, and once as indices of counts.
 
     Args:
         model: The model, all weights of which are trained.

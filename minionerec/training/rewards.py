@@ -119,7 +119,7 @@ def position(rollouts: Rollouts) -> np.ndarray:
     return found
 
 
-# Rewards that know more of items than their SIDs: what their texts say, and what a sequential model thinks of them.
+# Rewards by more than the items' SIDs: by their texts, or by the scores of a sequential model.
 
 Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
@@ -156,7 +156,7 @@ def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
     Args:
         table: SIDs of the N items.
         scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N); each distinct
-            history of a batch is asked once.
+            history of a batch is scored once.
     """
 
     def collaborative(rollouts: Rollouts) -> np.ndarray:
@@ -184,7 +184,7 @@ def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
 # Rewards by name, what each of them reads, and a user's own by the dotted path of a function.
 
 REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
-# Names that stand for several.
+# Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
 _PLUS = " + "
@@ -206,7 +206,7 @@ class RewardSources:
 
 
 def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
-    """Weights of single rewards, from a setting in which a preset may stand for several.
+    """Weights of single rewards, from a setting in which a preset may name several.
 
     Args:
         rewards: Name, or dotted path of a user's own function, to weight.
@@ -282,7 +282,7 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     return own
 
 
-# Several rewards with weights, asked together, and their answers checked.
+# Several rewards with weights, called together, and their values checked.
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class WeightedRewards:
     weights: Mapping[str, float]
 
     def ask(self, rollouts: Rollouts) -> np.ndarray:
-        """What each reward says of rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
+        """Values of each reward for rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
         return np.stack([ask_reward(name, reward, rollouts) for name, reward in self.functions.items()])
 
     def total(self, found: np.ndarray) -> np.ndarray:
@@ -317,7 +317,7 @@ class WeightedRewards:
 
 
 def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
-    """What one reward says of rollouts.
+    """Values of one reward for rollouts.
 
     Args:
         name: Its name, for messages.
@@ -353,7 +353,7 @@ def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
     return found
 
 
-# Advantages: how much better a completion is than the others of its group, or than those beside it in the tree.
+# Advantages: how much better a completion is than the others of its group, or than its siblings in the tree.
 
 EPSILON = 1e-4  # added to standard deviations, as in TRL
 _LANES = 8

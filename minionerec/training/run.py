@@ -227,7 +227,7 @@ def place_logs(callbacks: Iterable[Any], config: RunConfig) -> None:
             callback.logging_dir = f"{config.output}.tensorboard"
 
 
-# Training on all rows for service: the settings and the best epoch of a checkpoint that validation chose.
+# Training on all examples for deployment: the settings and the best epoch of a checkpoint that validation chose.
 #
 # A refit takes from the chosen checkpoint how long to train, as epochs, and everything else from its own settings,
 # which must be those of the chosen one. The learning rate goes the way of the chosen run, up to where that run's best
@@ -457,7 +457,7 @@ def _is_whole_safetensors(path: Path) -> bool:
         return False
 
 
-# Locks that a killed build of an extension left: whoever needs the extension would wait for ever.
+# Locks that a killed build of an extension left: a process that needs the extension would wait for ever.
 
 _OLD = 600  # seconds, longer than DeepSpeed takes for an extension
 
@@ -574,7 +574,7 @@ class TrainingRun:
     Args:
         config: The stage's settings.
         work: What the stage works with.
-        refit: How long to train on all rows; None for a run that validates.
+        refit: How long to train on all examples; None for a run that validates.
     """
 
     def __init__(self, config: RunConfig, work: Work, refit: Refit | None = None):
@@ -610,7 +610,7 @@ class TrainingRun:
         return found
 
     def load_corpus(self) -> Corpus:
-        """The corpus; of a refit with all rows as training examples."""
+        """The corpus; of a refit with all examples as training examples."""
         corpus = Corpus.load(self.inputs["corpus"])
         return corpus if self.refit is None else corpus.with_every_row()
 

@@ -62,7 +62,7 @@ class SoftTargets:
 
     Attributes:
         places: int64 (K,), which labelled tokens of the batch they are about.
-        tokens: int64 (K, W), vocabulary ids of the codes that may stand there; any id where there is none.
+        tokens: int64 (K, W), vocabulary ids of the possible codes; any id where there is none.
         probabilities: float32 (K, W), summing to 1; 0 where there is none.
     """
 
@@ -109,7 +109,7 @@ class Teacher:
                 batch["histories"], batch["rows"][part], batch["slots"][part], batch["moments"][part]
             )
             below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
-        # What the teacher holds impossible has no logarithm; where that is all there is, all are alike.
+        # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
         probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
         return SoftTargets(places, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
 
@@ -142,7 +142,7 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
 
     Args:
         path: The checkpoint.
-        table: SIDs that the student is to speak.
+        table: SIDs of the student.
         trie: The same SIDs in the student's tokens.
 
     Raises:
@@ -167,7 +167,7 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
     """Apply dropout after the embedding and after every attention and feed-forward block, in training mode only.
 
     Qwen2 and Llama have no residual dropout of their own; models trained from scratch on small corpora need it
-    (Vaswani et al., 2017, section 5.4, places it so).
+    (Vaswani et al., 2017, section 5.4).
 
     Args:
         model: Causal language model, hooks are registered on its modules.
@@ -204,7 +204,7 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 logger = get_logger(__name__)
 
-# Random micro-batches whose largest stands for the run's.
+# Random micro-batches, the largest of which represents the run's.
 _MEASURED_BATCHES = 16
 
 
@@ -214,7 +214,7 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
 
     Attributes:
-        teacher: Whose soft targets are learned beside the labels; none if None.
+        teacher: Whose soft targets are learned besides the labels; none if None.
         teacher_share: Their share of the loss where there are some.
         order: The order of examples, by blocks; None for the trainer's own.
     """
@@ -438,7 +438,7 @@ def run_sft(config: SftConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the checkpoint lies.
+        Path of the checkpoint.
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -30,13 +30,13 @@ Columns = dict[str, list[Any]]
 def distinct_rows(
     builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
 ) -> tuple[Columns, int]:
-    """Token ids of the distinct rows of a split, in the order in which they come first.
+    """Token ids of the distinct rows of a split, in order of first occurrence.
 
-    A row that comes n times weighs n times as much as one that comes once; the mean weight is 1.
+    A row that occurs n times weighs n times as much as one that occurs once; the mean weight is 1.
 
     Returns:
         `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, float, a number a row; and how
-        many prompts were cut.
+        many prompts were truncated.
     """
     examples = builder.build("next_sid", split)
     prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
@@ -187,7 +187,7 @@ def run_tiger(config: TigerTrainConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies.
+        Path of the best checkpoint (by validation NDCG@10).
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -55,11 +55,11 @@ class Bundle:
     Attributes:
         model: Causal language model.
         tokenizer: Its tokenizer, one token for each code.
-        table: The SIDs it speaks.
+        table: The SIDs that it generates.
         wording: The prompts it was trained with.
         max_prompt_length: Prompts are truncated to this many last tokens.
         path: Where it was read from.
-        task: The task by which it recommends: next_sid, or title_history_to_title of a model that speaks titles, for
+        task: The task by which it recommends: next_sid, or title_history_to_title of a model that generates titles, for
             which the codes are words like any other.
     """
 
@@ -143,11 +143,11 @@ def load_bundle(
         path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
         dtype: Weights' dtype; as saved if None.
         table: SID table that the caller works with; must be the checkpoint's own.
-        titles: Whether it may also be a model that speaks titles.
+        titles: Whether it may also be a model that generates titles.
 
     Raises:
         ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
-            it was made with another SID table, or it speaks titles where SIDs are needed.
+            it was made with another SID table, or it generates titles where SIDs are needed.
         DataError: If the tokenizer does not have one token for each code.
     """
     quiet_libraries()

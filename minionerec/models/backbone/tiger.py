@@ -68,7 +68,7 @@ class TigerConfig(T5Config):
 #
 # The encoder reads each distinct prompt once, and each layer of the decoder turns it into keys and values once. A
 # branch is a path from the decoder's start token; its queries meet the keys of the tokens on that path, gathered by
-# their slots, and nothing else, so that a step costs the same however many branches there are beside it:
+# their slots, and nothing else, so that a step costs the same however many other branches there are:
 #
 # slots      0 start | 1 a0  2 a1 | 3 b0  4 b1        b1's parent is a0
 # path of b1: 0, 1, 4                                  relative positions -2, -1, 0
@@ -208,7 +208,7 @@ AutoConfig.register(TigerConfig.model_type, TigerConfig)
 AutoModelForCausalLM.register(TigerConfig, TigerModel)
 
 
-# A TIGER with random weights, and the language that it speaks: semantic IDs and nothing else.
+# A TIGER with random weights, and its vocabulary: semantic IDs and nothing else.
 
 TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording(("{history}{eos}",), "{sid}")})
 """The encoder reads the SIDs of a history, the oldest first, and an end token; the decoder says the SID alone."""

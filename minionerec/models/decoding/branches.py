@@ -145,7 +145,7 @@ def _log_normaliser(
 
 # One prompt, many branches: a prompt's keys and values are computed once and read by all its branches in place.
 #
-# The branches of a prompt lie side by side in the sequence after it, and a 4-D attention mask lets each token see the
+# The branches of a prompt are side by side in the sequence after it, and a 4-D attention mask lets each token see the
 # prompt, its own ancestors and itself:
 #
 #     position in the sequence:  [ pad pad p0 p1 p2 | a0 a1 a2 | b0 b1 b2 ]     b1's parent is a0
@@ -181,7 +181,7 @@ class PromptState:
         """Keep some of the branch tokens after the prompts, in a given order.
 
         Args:
-            order: int64 (B, W), their places among the branch tokens.
+            order: int64 (B, W), their indices among the branch tokens.
         """
         layer: Any
         for layer in self.cache.layers:
@@ -202,7 +202,7 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
         full_pass: Tokens that fill the device.
 
     Returns:
-        Groups of places, longest prompts first; equal lengths stay in their order.
+        Groups of indices, longest prompts first; equal lengths stay in their order.
 
     Example:
         >>> prefill_groups([5, 80, 76, 300], full_pass=0)
@@ -251,7 +251,7 @@ def _joined(model: PreTrainedModel, states: Sequence[PromptState], order: torch.
     Args:
         model: Causal language model.
         states: The passes, each padded to its own longest prompt.
-        order: int64 (B,), place of each prompt in the passes one after another.
+        order: int64 (B,), index of each prompt in the passes one after another.
     """
     width = max(state.mask.shape[1] for state in states)
 
@@ -410,7 +410,7 @@ def _extend(
         state: Prefilled prompts; its cache grows by K positions.
         tokens: int64 (B, K), one token a branch.
         sees: bool (B, K, E + K), which of the E branch positions added before, and of these, each token sees.
-        depth: How many branch tokens lie between the prompt and these (0 for the first call); int64 (B, K) where they
+        depth: Number of branch tokens between the prompt and these (0 for the first call); int64 (B, K) where they
             differ.
 
     Returns:
@@ -432,11 +432,11 @@ def _extend(
 
 # Deep tries: what is forced is run at once, and nothing of it stays.
 #
-# The trie of a catalogue's titles has dozens of levels, but a title stands alone after a few of them: from there on
+# The trie of a catalogue's titles has dozens of levels, but a title has no siblings after a few of them: from there on
 # every token is forced. Level by level such a tail would take one pass a token, and fill the cache with tokens that
 # no one else ever sees. Here all forced tokens after a prefix are run in one pass, packed after their prompt, when
 # the first of their scores is asked for; the searches then get them level by level, so that prefixes compete as they
-# would have done anyway. Under renormalised scores a forced token scores 0 whatever the model says, and is never run.
+# would have done anyway. Under renormalised scores a forced token scores 0 whatever the model, and is never run.
 #
 # level      1    2    3    4    5           pass 1: a, x    pass 2: b, c    pass 3: d and e f together
 # a -> b -> d -> e -> f           (e f are forced after d)
@@ -455,7 +455,7 @@ class ForcedBranches:
 
     Attributes:
         hidden: int64 (B, 1), the slot of each prompt: -1.
-        count: Branch tokens that have been asked for after each prompt.
+        count: Branch tokens that have been requested after each prompt.
     """
 
     def __init__(self, inner: CausalBranches, trie: Trie):
@@ -464,7 +464,7 @@ class ForcedBranches:
         self.count = 0
         # Of each slot: its node (-1 outside of the trie) and depth; the slot that its forced tokens begin with (its own
         # where it is not forced); the inner slot of the token before it; and, where they have been run, its own inner
-        # slot and the place of its state.
+        # slot and the index of its state.
         names = ("node", "depth", "begin", "parent", "inner", "place")
         self._slots = dict.fromkeys(names, self.hidden[:, :0])
         self._states = inner.hidden.unsqueeze(1)  # (B, T, D); the first is the prompt's
@@ -474,7 +474,7 @@ class ForcedBranches:
         """Put one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
-            int64 (B, K, 1), the slots themselves: the model is run when their scores are asked for.
+            int64 (B, K, 1), the slots themselves: the model is run when their scores are requested.
         """
         slots = torch.arange(self.count, self.count + tokens.shape[1], device=tokens.device).expand_as(tokens)
         before = self._of("node", parents, 0)
@@ -617,7 +617,7 @@ class OpensBranches(ABC):
     A model class that also is a `PreTrainedModel` names this class last among its bases, and has `device` from there.
 
     Attributes:
-        row_bound: Whether what it says of a prompt depends on the prompt's place in the batch, so that equal prompts
+        row_bound: Whether its output for a prompt depends on the prompt's index in the batch, so that equal prompts
             are not decoded once.
     """
 

@@ -37,7 +37,7 @@ def decode_batches(
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
 
     Args:
-        decode: Ranks SIDs for the prompts at some places.
+        decode: Ranks SIDs for the prompts at some indices.
         prompts: R token id lists.
         width: Length of the lists, K.
         batch_size: Prompts at a time.

@@ -1,7 +1,7 @@
 """Distributions over all leaves of a trie (SIDs, or titles) as branches for a search.
 
 A model that gives every leaf a probability at once gives every prefix one too, the sum of the leaves below it, and a
-step from a prefix to one of its children the ratio of the two. The catalogue model speaks to searches in this way, and
+step from a prefix to one of its children the ratio of the two. The catalogue model is searched in this way, and
 so does whatever ranks items by itself, once the probabilities of a leaf's items are summed.
 """
 
@@ -91,7 +91,7 @@ class LeafBranches:
         masses: float32 (B, M), log-probabilities of all nodes after each prompt (`node_log_probs`).
 
     Attributes:
-        hidden: int64 (B, 1), the prefix that stands after each prompt: the root.
+        hidden: int64 (B, 1), the prefix after each prompt: the root.
         count: Branch tokens that have been run for each prompt.
     """
 
@@ -148,7 +148,7 @@ class LeafModel(OpensBranches):
 
     Args:
         leaf_log_probs: float32 (B, S), by the leaves' numbers in the tries that are searched.
-        vocab_size: Tokens of the vocabulary that those tries speak in.
+        vocab_size: Size of the vocabulary of those tries.
     """
 
     row_bound = True
@@ -170,7 +170,7 @@ class LeafModel(OpensBranches):
         """Branches for a search; of the prompts only the number counts.
 
         Raises:
-            ConfigError: If the trie has another number of leaves, or one that stands inside another.
+            ConfigError: If the trie has another number of leaves, or one inside another.
             DataError: If there are more or fewer prompts than rows.
         """
         return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
@@ -255,8 +255,8 @@ class Mixture(OpensBranches):
     """Two models that are searched as one.
 
     Args:
-        first: The model whose vocabulary prompts and tries speak in.
-        second: A model that speaks the same tokens.
+        first: The model whose vocabulary prompts and tries have.
+        second: A model with the same tokens.
         share: The first one's weight, from 0 to 1. At 1 the second is never opened, at 0 the first.
 
     Raises:

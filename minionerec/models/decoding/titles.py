@@ -101,7 +101,7 @@ def write_freely(
     """
     ids, mask = pad_left(prompts, model.device)
     generator: Any = model  # what generate gives depends on its settings, which types do not follow
-    # Every field that ranks, so that nothing of the checkpoint's own file has a say.
+    # Every field that ranks, so that nothing of the checkpoint's own file has an effect.
     fields: dict[str, Any] = {
         "num_beams": num_beams,
         "num_return_sequences": 1,

@@ -97,7 +97,7 @@ class Trie:
         """Check that a model with a vocabulary of `size` tokens has one for every code.
 
         Raises:
-            ConfigError: If a code's token lies outside of it.
+            ConfigError: If a code's token is outside of it.
         """
         if self.max_token >= size:
             raise ConfigError(
@@ -125,7 +125,7 @@ class Trie:
 
         Returns:
             Node numbers int64 (..., W) and which of them exist, bool (..., W); W is the largest number of children
-            in the batch, at least 1. Places without a child hold 0.
+            in the batch, at least 1. Entries without a child hold 0.
         """
         safe = nodes.clamp(min=0)
         first = self.first_child[safe]

@@ -53,7 +53,7 @@ class ExpertTables:
         transitions: Counts between items, newer ones counting more.
         popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life.
         repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
-        items: float32 (N, 4), what `FEATURES` says of items: the logarithm of their sales, of the share of recent and
+        items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
             of very recent ones among them, and 1 for those that were never sold.
     """
 

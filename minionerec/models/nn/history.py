@@ -20,7 +20,7 @@ def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, to
         rows: int64 (R,).
 
     Returns:
-        For each entry the place of its row in `rows`, and its place in the table; both int64 (E,).
+        For each entry the index of its row in `rows`, and its index in the table; both int64 (E,).
     """
     first, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
     owner = torch.arange(len(rows), device=rows.device).repeat_interleave(lengths)
@@ -67,8 +67,8 @@ class Entries:
     """Counts that bear on the positions of a batch: E counts, which add up to C cells of positions and followers.
 
     Attributes:
-        back: int64 (E,), how many items before the position's own the item of the count stands.
-        item: int64 (E,), that item, from 0: its place in `totals`.
+        back: int64 (E,), how many items before the position's own the item of the count is.
+        item: int64 (E,), that item, from 0: its index in `totals`.
         count: float32 (E,).
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
@@ -108,7 +108,7 @@ class Places:
 
 
 class PairCounts(nn.Module):
-    """How often an item came after another in training, as it was counted (`count_transitions`).
+    """How often an item followed another in training, as it was counted (`count_transitions`).
 
     Args:
         num_items: Number of items, N.
@@ -189,7 +189,7 @@ class PairCounts(nn.Module):
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            columns: The items, C of N, whose scores are asked for.
+            columns: The items, C of N, whose scores are requested.
             labels: See `places`.
 
         Returns:
@@ -247,14 +247,14 @@ def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals
     """Counts with the cells that they add up to.
 
     Args:
-        found: Position, steps back, item (a place in `totals`), follower (a column) and count of each, all (E,).
+        found: Position, steps back, item (an index in `totals`), follower (a column) and count of each, all (E,).
         positions: Number of positions.
         columns: Number of columns.
         totals: float32, summed counts of each item's row.
     """
     position, ago, item, follower, count = found
     keys = position * columns + follower
-    # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
+    # One entry represents each cell: the one that was written last. Nothing is read that was not written.
     last = torch.empty(positions * columns, dtype=torch.int32, device=keys.device)
     number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
     chosen = last.scatter_(0, keys, number)[keys]
@@ -266,7 +266,7 @@ def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals
 class HistoryScores(nn.Module):
     """Two additions to the scores of items, whose strength follows the model's state.
 
-    1. A pointer: items of the history get an additional score that depends on the state and on how long ago they came,
+    1. A pointer: items of the history get an additional score that depends on the state and on how long ago they were,
        as in pointer networks (Vinyals et al., 2015), added to the scores instead of mixed into the probabilities.
     2. Counts: g log(1 + e^b A), where A is how often the item followed the history's items in training, weighted by
        distance and by how common those items are; g and b depend on the state.

@@ -112,7 +112,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """As `torch.nn.functional.linear`, x weightᵀ + bias, and faster on some CPUs; differentiable once.
 
     Torch multiplies float32 matrices on x86 with MKL, which leaves AVX-512 unused on processors that are not Intel's.
-    The operator that torch's compiler emits for linear layers calls oneDNN, which asks the processor alone. It computes
+    The operator that torch's compiler emits for linear layers calls oneDNN, which detects AVX-512. It computes
     in float32 too; sums may be ordered otherwise, so that results agree to rounding.
 
     oneDNN prepares itself for every new shape, which takes longer than many a product. Rows are therefore filled up or
@@ -203,7 +203,7 @@ class _Linear(torch.autograd.Function):
 _differentiable_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] = _Linear.apply
 
 
-# Where padding stands in a batch of histories, and how to do without most of it.
+# Padding in a batch of histories, and how to avoid most of it.
 
 
 def slot_range(width: int, max_len: int, padding: Side) -> slice:
@@ -249,7 +249,7 @@ def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Te
         padding: Side of the padding.
 
     Returns:
-        For each group the places of its rows in the batch, int64 (b,), and the columns that are not padding in all of
+        For each group the indices of its rows in the batch, int64 (b,), and the columns that are not padding in all of
         them.
     """
     width = histories.shape[1]
@@ -337,7 +337,7 @@ def by_length(
     is masked alike and the padding takes part.
 
     Args:
-        encode: From int64 (b, w) and the rows' places in the batch, int64 (b,), to float (b, D).
+        encode: From int64 (b, w) and the rows' indices in the batch, int64 (b,), to float (b, D).
         histories: int64 (B, L).
         padding: Side of the padding.
 
@@ -403,7 +403,7 @@ def attend(
 class AttentionFrame(nn.Module):
     """The frame of attention: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
 
-    The projections Q, K and V, each D x D with bias, stand in one matrix.
+    The projections Q, K and V, each D x D with bias, are one matrix.
     """
 
     def __init__(self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float):

@@ -38,8 +38,8 @@ class PromptExample:
         task: Task name.
         prompt: Prompt text.
         completion: Completion text, end marks included.
-        target: Item index of the item that the completion speaks of.
-        others: The prompt in the wording's other ways to ask, of training examples; none where it has one way.
+        target: Index of the completion's item.
+        others: The prompt by the wording's other templates, of training examples; none where it has one.
     """
 
     task: str
@@ -78,7 +78,7 @@ class ExampleBuilder:
         cut_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
 
     Raises:
-        DataError: If corpus and table speak of different items.
+        DataError: If corpus and table have different items.
     """
 
     def __init__(self, corpus: Corpus, table: SidTable, wording: Wording, specials: Mapping[str, str]):
@@ -119,9 +119,9 @@ class ExampleBuilder:
 
         Args:
             task: Its name.
-            history: Item indices, oldest first, of a task that asks for what follows.
+            history: Item indices, oldest first, of a task that predicts the next item.
             item: Item index, of any other.
-            way: Which of the wording's ways to ask.
+            way: Which of the wording's templates.
             moment: Of what moment the next item is, a place in `minionerec.data.moments.MOMENTS`; said only by a
                 wording that tells moments.
         """
@@ -205,7 +205,7 @@ class EncodedPrompts:
 
     Attributes:
         ids: Token ids of each prompt.
-        cut: How many prompts were too long and lost their first tokens; a stage says it in its counts and its log.
+        cut: How many prompts were too long and lost their first tokens; stages report it in their counts and log.
     """
 
     ids: list[list[int]]

@@ -32,7 +32,7 @@ class CausalShape(AttentionShape):
         positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
             padding it counts from the newest item) or "none".
         text_width: Width T of the text vectors; 0 for none. `Causal.set_text` gives them.
-        pointer: Whether items of the history get an additional score by how long ago they came.
+        pointer: Whether items of the history get an additional score by how long ago they occurred.
         reach: Items back that counts of pairs are looked up; 0 for no counts. `Causal.set_transitions` gives them.
         decay: Weight of each further step back in the counts.
         reverse: Weight of a pair in the other direction in the counts.

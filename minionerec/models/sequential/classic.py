@@ -203,7 +203,7 @@ class SASRec(CausalEncoder):
     Embedding of §III-A, self-attention of §III-B (eq. 2 to 4), tied output of §III-D (eq. 6). Where the published
     implementations that produced the tables depart from the paper:
 
-    1. Norms stand after the residual connections (post-norm), not before the layers.
+    1. Norms are after the residual connections (post-norm), not before the layers.
     2. The position-wise network is four times as wide as the model and has a GELU; the paper's keeps the width, with a
        ReLU.
     3. Attention has an output projection and biases.
@@ -246,7 +246,7 @@ class BERT4RecShape(TransformerShape):
         newest_ratio: Share of batches that mask the newest item alone.
 
     Raises:
-        ConfigError: If a ratio lies outside [0, 1], or no item would be scored.
+        ConfigError: If a ratio is outside [0, 1], or no item would be scored.
     """
 
     hidden_dropout: float = 0.2
@@ -282,7 +282,7 @@ class BERT4Rec(SequentialModel):
     2. A batch either masks each item with probability `mask_ratio`, or (with probability `newest_ratio`) the newest
        item of every row and nothing else; the paper mixes both in one set of samples.
     3. At most ⌊mask_ratio · max_len⌋ masked items of a row are scored, the newest ones; and slot 0 is masked like the
-       others but never scored, since its number stands for "none". A row of one item gives nothing to learn in a batch
+       others but never scored, since its number stands for "none". An example of one item adds nothing in a batch
        of newest items.
     4. For a prediction the mask is put after the history and then the first slot is dropped, however short the history
        is: its oldest item is always lost.

@@ -297,7 +297,7 @@ class WEARecShape(ModelShape):
         hidden_dropout: Dropout after the embedding and each part of a layer.
 
     Raises:
-        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` lies outside [0, 1].
+        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` is outside [0, 1].
     """
 
     padding: Side = "left"

@@ -154,7 +154,7 @@ class RPG(CausalEncoder):
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Mean log-probability of every item's digits, -inf for padding: float (..., D) to (..., V).
 
-        The M gathered numbers of an item are summed as they are read, so that no (..., V, M) comes about, and in the
+        The M gathered numbers of an item are summed as they are read, so that no (..., V, M) exists, and in the
         same order for every item, so that equal digits give equal scores.
         """
         log_probs = self.digit_log_probs(vectors.reshape(-1, vectors.shape[-1]))

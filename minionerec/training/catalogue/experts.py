@@ -88,7 +88,7 @@ class _Candidates:
     Attributes:
         terms: float32 (E, M, experts), of the candidates of those E of R examples whose target is among them.
         of_target: float32 (E, experts), of the target.
-        others: bool (E, M), whether a candidate stands against the target: once, and not itself.
+        others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
         place: int64 (E,), which of the R examples.
         count: R.

@@ -76,7 +76,7 @@ def keep_from_torch(model: CatalogueModel) -> None:
 
 
 class CatalogueTrainer(RankingEvaluation, Trainer):
-    """The trainer of transformers on histories, with validation by ranking and, beside likelihood, rewards.
+    """The trainer of transformers on histories, with validation by ranking and, besides likelihood, rewards.
 
     Attributes:
         objective: "likelihood", "expected" or "grpo".
@@ -130,7 +130,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
             inputs["sample"] = self._sampled(inputs)
         if self.candidates is not None and model.training:
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
-        if model.training and "moments" in inputs:  # before the reference is asked, which is told the same
+        if model.training and "moments" in inputs:  # before the reference is queried, which is told the same
             inputs["moments"] = hidden(inputs["moments"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

@@ -19,7 +19,7 @@ between, which makes rare rows learn several times slower.
 Rows must be brought up to date before they are read: `refresh` those of the next step, `settle` all before weights are
 evaluated or written.
 
-Of several processes each has the gradients of its own windows. Dense ones are averaged by whoever wraps the model
+Of several processes each has the gradients of its own windows. Dense ones are averaged by the wrapper of the model
 (DistributedDataParallel); those of `tables` are left out there, and averaged here, at the step, of their rows alone.
 Weights and moments stay the same in all processes to the bit: what one of them brings up to date and reads has a
 gradient in the same step, with which the others bring it up to date, too.
@@ -93,7 +93,7 @@ class RowAdamW(torch.optim.Optimizer):
 
     A parameter with sparse gradients (`minionerec.models.nn.rows.take_rows`) has its moments per row; any other is
     treated as by `torch.optim.AdamW`. A parameter without gradient in a step is one whose gradient is zero. Sparse
-    gradients are taken over as soon as they are there, so that those who look at `grad`, for its norm, meet dense ones
+    gradients are taken over as soon as they are there, so that readers of `grad`, for its norm, find dense ones
     alone.
 
     Args:

@@ -182,7 +182,7 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     """The checkpoint that training continues from.
 
     The likelihood is learned without the popularity that was weighed after it, as in a first training; rewards are for
-    what the model recommends, and that counts it. Experts stand after whatever is trained, and are refitted.
+    what the model recommends, and that counts it. Experts follow every training, and are refitted.
 
     Raises:
         ConfigError: If it holds another kind of model.
@@ -204,7 +204,7 @@ def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
     """Whether the model is told moments: as the settings say, or as the checkpoint has it that training continues from.
 
     Raises:
-        ConfigError: If the settings ask for what that checkpoint does not know.
+        ConfigError: If the settings need what that checkpoint does not have.
     """
     if start is None:
         return config.moments
@@ -352,7 +352,7 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies.
+        Path of the best checkpoint (by validation NDCG@10).
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -24,7 +24,7 @@ _TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "mom
 
 
 class WindowDataset(Dataset[dict[str, np.ndarray]]):
-    """Windows one by one for a trainer, read from their files when they are asked for.
+    """Windows one by one for a trainer, read from their files on access.
 
     Args:
         windows: The windows.
@@ -57,7 +57,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
         corpus: The corpus.
         table: SIDs of its items.
         recency: How fast the weight of targets falls with their age: exp(-recency · age), where a target's age is the
-            share of the training examples that came after its own. Only a split by global time has its examples in the
+            share of the training examples after its own. Only a split by global time has its examples in the
             order of time; with any other all targets weigh 1.
         folder: Where the arrays are written; it is made.
         moments: Whether to say of each target at which moment it came.
@@ -104,7 +104,7 @@ def read_windows(folder: Path) -> SidWindows:
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
-        float32, of mean 1 over the labels; where they were asked for `moments`, int8, places in
+        float32, of mean 1 over the labels; where requested `moments`, int8, places in
         `minionerec.data.moments.MOMENTS`. There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from minionerec.training.grpo.loss import CLIP, LossTerms, RolloutGroups
 from minionerec.training.rewards import Rollouts, WeightedRewards
 
-# What is not a mean over the step; a share lies between 0 and 1.
+# Figures that are no mean over the step; a share is between 0 and 1.
 _SUMMARIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "clip_ratio/low_min": lambda values: values.nan_to_num(1.0).min(),
     "clip_ratio/high_max": lambda values: values.nan_to_num(0.0).max(),
@@ -82,7 +82,7 @@ def reward_figures(rewards: WeightedRewards, found: np.ndarray, accelerator: Acc
 
     Args:
         rewards: The rewards.
-        found: float64 (F, P, G), what they said of this device's rollouts.
+        found: float64 (F, P, G), their values for this device's rollouts.
         accelerator: Knows the other devices.
 
     Returns:

@@ -1,7 +1,7 @@
 """First part of a step: the policy answers each prompt with G distinct SIDs of the catalogue, best first.
 
 They are found by the evaluator's own beam search, or drawn without replacement. Beams are not samples of the policy;
-`beam_mass` in the log says how far the two are apart.
+`beam_mass` in the log shows how far the two are apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from minionerec.training.rewards import Rollouts
 
 
 class PromptSettings(Protocol):
-    """The settings that say which prompts there are: tasks with weights, prompts a step, and the seed."""
+    """The settings that select prompts: tasks with weights, prompts a step, and the seed."""
 
     tasks: dict[str, float]
     prompts_per_step: int
@@ -138,7 +138,7 @@ def grpo_rows(
         tokenizer: The model's tokenizer.
         config: Tasks, prompts of a step, seed.
         max_prompt_length: Prompts are truncated to this many last tokens.
-        folder: Where the prompts lie, and are written where they do not yet.
+        folder: Folder of the prompts, written where they do not exist yet.
         corpus: A corpus whose examples are read from its files; that of the builder if None.
 
     Raises:
@@ -154,7 +154,7 @@ def grpo_rows(
     return PromptRows(found.dataset(again), found.counts, found.total("cut"))
 
 
-PROMPTS_AT_ONCE = 64  # prompts rolled out, and asked the reference about, at a time
+PROMPTS_AT_ONCE = 64  # prompts rolled out, and scored by the reference, at a time
 
 Search = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
 """Takes a model and P prompts; gives SID numbers int64 and log-probabilities float32, both (P, G), best first."""

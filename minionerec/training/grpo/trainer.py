@@ -77,7 +77,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
         validation: What is ranked at each validation; nothing if None.
-        callbacks: Beside the trainer's own.
+        callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 

@@ -2,7 +2,7 @@
 
 TRL's `GRPOTrainer` makes the reference model (also for DeepSpeed), moves it towards the policy, and gives both a head
 that computes log-probabilities of chosen tokens; as a `Trainer` of transformers it runs, logs, validates and saves. A
-step of ours does not go through TRL's rollouts, rewards, advantages and loss (docs/decisions/trl.md says why).
+step of ours does not go through TRL's rollouts, rewards, advantages and loss (reasons in docs/decisions/trl.md).
 
 An optimiser step takes its rows from the published `get_batch_samples`. They are turned into what the loss takes when
 the first slice of the step is computed, for then the random state of an unfinished run is back:
@@ -101,7 +101,7 @@ class StepTrainer(GRPOTrainer):
         args: TRL's settings; batch sizes count completions there.
         rows: What is trained on.
         tokenizer: The model's tokenizer.
-        callbacks: Beside the trainer's own.
+        callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 

@@ -59,7 +59,7 @@ class ModelInputs:
     moments: bool = False
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
-        """The model with weights drawn from a seed, and all that it reads beside histories."""
+        """The model with weights drawn from a seed, and all that it reads besides histories."""
         torch.manual_seed(seed)
         built = build_model(model, num_items=self.corpus.n_items, max_len=max_len, **self.hyper)
         if self.text is not None:

@@ -85,7 +85,7 @@ def list_predictions(
 ) -> Predictions:
     """Ranked lists in the form that all recommenders share.
 
-    Items stand in the order of their own scores, so items that share an SID need not follow one another.
+    Items are in the order of their own scores, so items that share an SID need not follow one another.
 
     Args:
         model: The model.
@@ -175,7 +175,7 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
 
     Raises:
         ConfigError: If the model or a hyper-parameter is unknown, a setting does not fit it, or an unfinished run with
-            other settings or inputs lies there.
+            other settings or inputs is there.
         DataError: If the data are malformed or too small.
         ArtefactError: If an input is missing or was changed, or the output cannot be written.
     """

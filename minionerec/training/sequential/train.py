@@ -143,7 +143,7 @@ class TrainingExamples:
             padding: Side of the padding.
             all_positions: Whether windows are wanted.
             users: See `TrainingExamples`.
-            folder: Where the arrays of a large corpus lie, and are written where they do not yet.
+            folder: Folder of the arrays of a large corpus, written where they do not exist yet.
 
         Raises:
             ConfigError: If there is none.
@@ -222,7 +222,7 @@ def train_epoch(
 ) -> float:
     """One pass over the training examples or windows.
 
-    Torch's generator is set anew from seed and epoch.
+    Torch's generator is seeded from seed and epoch.
 
     Returns:
         Mean loss of the batches.
@@ -261,7 +261,7 @@ def fit(
     device: torch.device,
     clock: Clock = NO_CLOCK,
 ) -> Progress:
-    """Train until the protocol says stop; the model ends with the weights of its best epoch.
+    """Train until the protocol's early stopping; the model ends with the weights of its best epoch.
 
     After every epoch the state is written to `place` in one file, and a run that finds one there continues from it: the
     result is the same as without the break.
@@ -280,7 +280,7 @@ def fit(
         The finished training.
 
     Raises:
-        ConfigError: If the model cannot be trained at all positions though asked to, or training diverges.
+        ConfigError: If the model cannot be trained at all positions though requested, or training diverges.
         DataError: If an item is not in the model's table.
     """
     if settings.all_positions and not model.causal:

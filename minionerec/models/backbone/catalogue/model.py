@@ -28,7 +28,7 @@ from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.moments import LearnedPopularity
 from minionerec.models.nn.rows import ColumnSubset
 
-# What a text of tokens says in SIDs, and which prefix it has reached.
+# SIDs in a text of tokens, and the prefix that it has reached.
 
 
 def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +45,7 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
     tokens = ids.masked_fill(~mask, -1)
     sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
     # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
-    # can begin there but not go on.
+    # can begin there but not continue.
     reached = torch.zeros_like(ids)
     for depth in range(min(trie.levels, ids.shape[1])):
         reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
@@ -153,7 +153,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The error in a model that was read from files; None if there is none.
 
         Args:
-            codes: int (S, L), the distinct SIDs that it should speak.
+            codes: int (S, L), the distinct SIDs of the model.
         """
         if not np.array_equal(self.codes.cpu().numpy(), codes):
             return "its SIDs differ"
@@ -441,7 +441,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Branches for the project's searches (`minionerec.models.decoding.branches.open_branches`).
 
         Raises:
-            ConfigError: If the trie holds SIDs that the model does not speak.
+            ConfigError: If the trie holds SIDs that the model does not have.
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")

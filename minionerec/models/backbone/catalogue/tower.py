@@ -225,7 +225,7 @@ class SidBlock:
     Attributes:
         columns: The SIDs that are scored, C numbers from 0.
         rows: int64 (R,), SIDs whose vectors that takes: those, then the others of the histories.
-        histories: int64 (B, T), places in `rows` from 1, 0 is padding.
+        histories: int64 (B, T), indices in `rows` from 1, 0 is padding.
         seen: int64 (B, T), columns from 1; 0 is padding, or an SID that is not scored.
         places: The positions, whose entries name columns.
     """
