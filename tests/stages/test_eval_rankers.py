@@ -168,7 +168,7 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
         ("my_own.longer", {"beams": 3, "ks": [1]}, DataError, "it has 4 items, but k is 3 candidates"),
         ("my_own.seen", {"seen": "mask", "beams": 1, "ks": [1]}, DataError, "is listed, but not allowed"),
         ("my_own.rising", {}, DataError, r"row 0 .*: score 2.0 follows 1.0; scores must not increase"),
-        ("my_own.fewer", {}, DataError, "gave 1 lists and 1 lists of scores for 40 histories"),
+        ("my_own.fewer", {}, DataError, "returned 1 lists and 1 lists of scores for 40 histories"),
         ("my_own.forwards", {"beams": 7, "ks": [1]}, ConfigError, "beams is 7, but the catalogue has 6 items; give"),
     ],
 )

@@ -72,7 +72,7 @@ def test_everyone_beside_the_baseline_that_validation_chose():
         f"The baseline popularity has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(lead)}"
     )
     unknown = page(means=means, baselines=["popularity", "EASE"])
-    assert "on these examples, for there are none of validation, popularity:" in told(unknown, "baseline")[0]
+    assert "on these examples (no validation results), popularity:" in told(unknown, "baseline")[0]
     assert told(page(), "baseline") == []
 
 
