@@ -382,7 +382,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     """Inputs of a teacher for examples, in their order.
 
     Returns:
-        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of the examples that a teacher is queried
+        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
         about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `moments` int64
         (P,), what is told of each one's moment; `levels` int64 (N,), for each labelled token of all examples the place
         in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
