@@ -313,7 +313,7 @@ def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
     one, two = (run_grounding(each).output for each in (both, fresh))
     for name in ("predictions.parquet", "texts.parquet", "metrics.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes()
-    with pytest.raises(ArtefactError, match="written with max_new_tokens 5, now it is 6"):
+    with pytest.raises(ArtefactError, match="generated with max_new_tokens 5, now it is 6"):
         run_grounding(config(made, tmp_path / "longer", texts=str(first), max_new_tokens=6))
     renamed = {"wording.yaml": replace(load_wording("compact"), name="renamed").to_yaml()}
     copied = copy_artefact(made / "checkpoint", tmp_path / "copied", **renamed)
