@@ -71,7 +71,7 @@ def test_the_one_before_comes_back_and_goes_again(root):
 def test_one_that_lists_nothing_or_strange_items_is_refused(listed):
     recommender = make_recommender()
     recommender.ranker.rank = lambda histories, k, allowed=None: Ranking(
-        [listed for _ in histories], [[0.0] * len(listed) for _ in histories]
+        [listed] * len(histories), [[0.0] * len(listed)] * len(histories)
     )
     if listed:
         recommender.items.ids.extend(f"strange {place}" for place in range(100))
