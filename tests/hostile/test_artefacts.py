@@ -288,11 +288,11 @@ INDEXES = {
     '{"i0": []}': "expected token strings",
     '{"i0": "<a_1>"}': "expected token strings",
     '{"i0": [["<a_1>"]]}': "expected token strings",
-    '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "stands there twice",
+    '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "is given twice",
     "[]": "expected an object",
     "{}": "empty",
     "[" * 100_000: "not valid JSON",
-    '{"i0": ["\\ud800"]}': "half a character",
+    '{"i0": ["\\ud800"]}': "lone surrogate",
 }
 
 

@@ -114,7 +114,7 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_recipe_names_those_it_may_be_and_an_old_one_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"^industrial/sdp: no recipe there; .*such as .*industrial/sdpo.*minionerec"):
+    with pytest.raises(ConfigError, match=r"^industrial/sdp: no such recipe; .*such as .*industrial/sdpo.*minionerec"):
         find_recipe("industrial/sdp")
     (tmp_path / "pipeline.yaml").write_text("stages: []\n")
     with pytest.raises(ConfigError, match=r"is a folder with a pipeline.yaml, as .* 0.1; a recipe is one file now"):
@@ -155,7 +155,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (f"compare: {{a: {{}}}}\nsteps: {{{SFT}}}", r"has compare, but no output; a recipe with cases needs"),
         ("- sft", r"expected a mapping"),
-        ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no recipe there"),
+        ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no such recipe"),
         ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
         ("base: demo\nwithout: [sftt]", r"line 2: without names 'sftt'; the steps of the base: data, sids, catalogue"),
         ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
@@ -244,7 +244,7 @@ def test_a_recipe_is_copied_as_one_file_to_be_edited(tmp_path):
 
 def test_a_copy_replaces_nothing(tmp_path):
     (tmp_path / "mine.yaml").write_text("1")
-    with pytest.raises(ConfigError, match="is there already; give a new file"):
+    with pytest.raises(ConfigError, match="exists already; give a new file"):
         copy_recipe("demo", tmp_path / "mine.yaml")
     with pytest.raises(ConfigError, match="cannot be written"):
         copy_recipe("demo", tmp_path / "mine.yaml" / "below")

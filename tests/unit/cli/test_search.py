@@ -56,7 +56,7 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
     assert study(monkeypatch, more, "--only", "best") == 0
     assert [line[:8] for line in trials(capsys.readouterr().out)] == ["trial 4:"]
     best.write_text("learning_rate: 0.05\n")
-    with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer says the winner's settings"):
+    with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer holds the best settings"):
         with_winner(read_recipe(str(path)))
 
 
@@ -86,7 +86,7 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path,
 
 def test_a_failed_trial_is_told_and_named(played, tmp_path, monkeypatch, capsys, caplog):
     over = {"learning_rate": {"among": [BROKEN]}}
-    with pytest.raises(MinioneRecError, match="no trial has a value; mend what failed"):
+    with pytest.raises(MinioneRecError, match="no trial has a value; fix what failed"):
         study(monkeypatch, write_study(tmp_path, search={**SEARCH, "trials": 2, "over": over}))
     assert "trial 1: no value; learning_rate 0.66" in capsys.readouterr().out
 

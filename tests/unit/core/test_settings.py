@@ -134,7 +134,7 @@ def test_all_problems_of_a_file_or_of_flags_are_named_at_once(tmp_path):
         "ks is -1; it must be at least 1.",
     ]
     assert problems(tmp_path, "glaze: red\noutput: '~nobodys'\n", "--share", "2") == [
-        "output is '~nobodys', but there is no such user. Mend the name, or write ./~nobodys",
+        "output is '~nobodys', but there is no such user. Fix the name, or write ./~nobodys",
         "share is 2.0; it must be above 0 and at most 1.",
         "unknown glaze 'red'; known: blue, white.",
     ]
@@ -246,7 +246,7 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
 
 
 def test_the_home_of_nobody_is_an_error():
-    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Mend .*\./~nobodys"):
+    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Fix .*\./~nobodys"):
         Cups(output="~nobodys/cups")
     assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
 
