@@ -132,7 +132,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"steps:\n  {SFT}\n  {SFT}", r"mine.yaml: not valid YAML \(line 3, column 3: 'sft' twice\)"),
         ("steps:\n  a b: {}", r"line 2: steps.a b: 'a b' cannot be a step's name"),
         ("steps:\n  one: {stage: no-such}", r"line 2: steps.one.stage: no stage 'no-such'; known: prepare-data, "),
-        ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step that it changes has this name"),
+        ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step of the base has this name"),
         ("steps:\n  sft: {no_such: 1}", r"line 2: steps.sft: unknown key 'no_such'. Known keys: output, "),
         ("steps:\n  sft: {epochs: many, output: x}", r"line 2: steps.sft: epochs is 'many'; expected a number"),
         (
@@ -161,7 +161,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
         (
             "base: demo\nwithout: [sft]",
-            r"steps.eval_sft: checkpoint names {sft}, which stands for nothing here; known: ",
+            r"steps.eval_sft: checkpoint names {sft}, which is unknown here; known: ",
         ),
         ("base: demo\nvariables: {sft: 1}", r"line 2: variables: 'sft' is both a variable and a step"),
         ("variables: {runs: 1}\nsteps: {sft: {}}", r"line 1: variables: 'runs' cannot be a name"),
@@ -171,11 +171,11 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: '{data}'}\n  data: {stage: prepare-data}",
-            r"line 3: steps.sft: corpus names {data}, which stands for nothing here; known: {runs}",
+            r"line 3: steps.sft: corpus names {data}, which is unknown here; known: {runs}",
         ),
         (
             "output: x\nsteps:\n  levels: {stage: calc-level, predictions: a}\n  sft: {corpus: '{levels}'}",
-            r"line 4: steps.sft: corpus names {levels}, but that step only prints, and writes nothing",
+            r"line 4: steps.sft: corpus names {levels}, but that step only prints",
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",

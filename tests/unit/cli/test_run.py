@@ -89,7 +89,7 @@ def test_a_part_is_run(started, capsys, monkeypatch):
         recipe(monkeypatch, "demo", "--from", "nowhere")
     with pytest.raises(ConfigError, match=r"--only nowhere: .*language.yaml has no such step. Its steps: data, sids"):
         recipe(monkeypatch, "demo", "--only", "nowhere")
-    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps name their seeds"):
+    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps set their own"):
         recipe(monkeypatch, "demo", "--seeds", "3")
 
 
@@ -203,7 +203,7 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
             ["no-such-command"],
             "unknown command 'no-such-command'; known: init, run, recipes, doctor, put, serve, prepare-data, ",
         ),
-        (["study", "demo"], "there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME."),
+        (["study", "demo"], "the command 'study' was removed; a study is a recipe: minionerec run studies/NAME."),
     ],
 )
 def test_what_is_not_there_is_one_line_and_status_2(words, message, tmp_path):

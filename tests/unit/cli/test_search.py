@@ -97,7 +97,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
     assert study(monkeypatch, write_study(tmp_path, search=wider)) == 0  # a wider range is the same search
     cases = yaml.safe_load(TINY.format(runs=tmp_path / "runs"))["cases"]
     cases["labels"]["steps"]["model"]["weight_decay"] = 0.5
-    with pytest.raises(ConfigError, match="search: holds trials of another search, or with other settings around"):
+    with pytest.raises(ConfigError, match="search: holds trials of another search, or of a recipe with other settings"):
         study(monkeypatch, write_study(tmp_path, search=wider, cases=cases))
 
 
@@ -106,7 +106,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
     [
         ({"case": "blunt"}, r"search: case is 'blunt'; known: labels, slower, sharpened"),
         ({"step": "models"}, r"search: step is 'models'; the steps of labels: model, valid, test"),
-        ({"measure": "test"}, r"search: measure is 'test', which is about the test rows; settings are chosen on valid"),
+        ({"measure": "test"}, r"search: measure is 'test', which measures test examples; settings are chosen on valid"),
         ({"measure": "model"}, r"search: measure is 'model', a step without predictions"),
         (
             {"step": "valid", "measure": "model", "over": {"beams": {"among": [60]}}},

@@ -59,7 +59,7 @@ def test_without_config_the_fallback_is_taken_and_said(tmp_path, caplog):
     path = yaml(tmp_path, "steps: 8\n")
     with caplog.at_level("INFO", "minionerec"):
         assert parse_settings(Cups, ["--output", "b"], fallback=path) == Cups(output="b", steps=8)
-    assert f"taking the demo configuration, {path}" in caplog.text
+    assert f"using the demo configuration, {path}" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_what_goes_on_is_of_the_same_content():
     ("answer", "said"),
     [
         ([head(Content_Length=5), b"abc"], "only 3 bytes were received"),
-        ([head("206 Partial Content", Content_Range="bytes 7-9/10", Content_Length=3), b"abc"], "gives a part of the"),
+        ([head("206 Partial Content", Content_Range="bytes 7-9/10", Content_Length=3), b"abc"], "sent a part of the"),
         ([head(Transfer_Encoding="chunked"), b"5\r\nab"], "ends too soon"),
         ([head(Transfer_Encoding="chunked"), b"zz\r\nab"], "ends too soon"),
         ([b"SSH-2.0-OpenSSH_9\r\n"], "is not HTTP"),
