@@ -159,7 +159,7 @@ class Runner:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Note signals to end, and never leave a process behind."""
+        """Note signals to end, and leave no process running."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._signal = number

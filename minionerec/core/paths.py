@@ -30,7 +30,7 @@ def shipped_root() -> Path:
 def find_path(path: str | os.PathLike[str]) -> Path:
     """A path as given, or, where it does not exist, that of a shipped file; of a URL its local copy.
 
-    A first part `$MINIONEREC_DATA` stands for the folder of that environment variable (`data` where it is not set).
+    A first part `$MINIONEREC_DATA` is the folder of that environment variable (`data` where it is not set).
 
     Raises:
         ArtefactError: If the path is a URL that cannot be fetched (`minionerec.core.remote`).

@@ -163,8 +163,8 @@ def path_settings(config_class: type[Any]) -> list[str]:
 
 
 def _is_path(of: Field[Any]) -> bool:
-    said = description(of)
-    return bool(said.input_kind or said.writes or said.path or of.name == "output")
+    described = description(of)
+    return bool(described.input_kind or described.writes or described.path or of.name == "output")
 
 
 def _named_inputs(config: Any) -> dict[str, str]:
@@ -215,10 +215,10 @@ def deciding_settings(config: Any) -> dict[str, Any]:
 
 
 def _decides(config: Any, of: Field[Any]) -> bool:
-    said = description(of)
-    if not said.affects_result or said.input_kind:  # of an input the content does
+    described = description(of)
+    if not described.affects_result or described.input_kind:  # of an input the content does
         return False
-    return not (said.since and _is_default(config, of)) and not _lacks_owner(config, of)
+    return not (described.since and _is_default(config, of)) and not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:
@@ -246,15 +246,15 @@ def check_settings(config: Any) -> None:
     """
     problems: list[str] = []
     for each in fields(config):
-        said = description(each)
-        if said.input_kind or said.writes or said.path or each.name == "output":
+        described = description(each)
+        if described.input_kind or described.writes or described.path or each.name == "output":
             try:
                 setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
             except ConfigError as error:
                 problems += error.lines()
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
-            problems.append(_without_owner(each.name, value, said.requires, getattr(config, said.requires)))
+            problems.append(_without_owner(each.name, value, described.requires, getattr(config, described.requires)))
         else:
             problems += _value_problems(each, value)
     if problems:
@@ -263,21 +263,21 @@ def check_settings(config: Any) -> None:
 
 def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
     """The problems with the value of one setting by itself."""
-    said = description(of)
-    if said.required and not value and value != 0:
-        yield f"{of.name} is empty; give --{of.name}: {said.help}."
+    described = description(of)
+    if described.required and not value and value != 0:
+        yield f"{of.name} is empty; give --{of.name}: {described.help}."
     for entry in value if isinstance(value, list | Mapping) else [value]:
-        if said.known and entry is not None and entry not in said.known:
-            known = ", ".join(str(word) for word in said.known if word)
+        if described.known and entry is not None and entry not in described.known:
+            known = ", ".join(str(word) for word in described.known if word)
             yield f"unknown {of.name} {shown(entry)}; known: {known}."
-    if (said.writes or of.name == "output") and is_remote(value):
+    if (described.writes or of.name == "output") and is_remote(value):
         yield (
             f"{of.name} is {shown(value)}, but outputs are written on this machine first. Give a local folder, and "
             f"then: minionerec put FOLDER {value}"
         )
     for name, number in _entries_of(of.name, value):
-        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, said):
-            yield f"{name} is {number}; it must be {_range_in_words(said)}."
+        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, described):
+            yield f"{name} is {number}; it must be {_range_in_words(described)}."
 
 
 def _at_home(name: str, value: Any, inside: bool = False) -> Any:
@@ -312,21 +312,21 @@ def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
     return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
 
 
-def _in_range(value: float, said: Description) -> bool:
+def _in_range(value: float, described: Description) -> bool:
     return (
-        (said.least is None or value >= said.least)
-        and (said.above is None or value > said.above)
-        and (said.most is None or value <= said.most)
-        and (said.below is None or value < said.below)
+        (described.least is None or value >= described.least)
+        and (described.above is None or value > described.above)
+        and (described.most is None or value <= described.most)
+        and (described.below is None or value < described.below)
         and not math.isnan(value)
     )
 
 
-def _range_in_words(said: Description) -> str:
-    low = "" if said.least is None else f"at least {said.least:g}"
-    low = low if said.above is None else f"above {said.above:g}"
-    high = "" if said.most is None else f"at most {said.most:g}"
-    high = high if said.below is None else f"below {said.below:g}"
+def _range_in_words(described: Description) -> str:
+    low = "" if described.least is None else f"at least {described.least:g}"
+    low = low if described.above is None else f"above {described.above:g}"
+    high = "" if described.most is None else f"at most {described.most:g}"
+    high = high if described.below is None else f"below {described.below:g}"
     return " and ".join(part for part in (low, high) if part)
 
 
@@ -423,11 +423,11 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
     )
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
-        said, kind = description(each), without_none(hints[each.name])
+        described, kind = description(each), without_none(hints[each.name])
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
-        choice = f"; one of {', '.join(str(word) for word in said.known if word)}" if said.known else ""
-        options: dict[str, Any] = {"help": f"{said.help}{choice}{shown}".replace("%", "%%")}
+        choice = f"; one of {', '.join(str(word) for word in described.known if word)}" if described.known else ""
+        options: dict[str, Any] = {"help": f"{described.help}{choice}{shown}".replace("%", "%%")}
         if kind is bool:
             options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
         elif get_origin(kind) is dict:

@@ -52,7 +52,7 @@ class Population:
 def make_population(
     kind: str, items: int, width: int, seed: int, halo: float = 0.6, nonlinear: float = 0.15, lapse: float = 0.0
 ) -> Population:
-    """Draw items, tastes, pairs and choices.
+    """Draw items, tastes, pairs and answers.
 
     Args:
         kind: "halo"; "no_halo" (independent noise); "one_taste" (users differ in noise alone); "permuted" (answers
