@@ -235,7 +235,7 @@ def test_what_was_made_from_an_earlier_checkpoint_of_the_place_is_not_refused(ma
 
 
 def test_a_run_that_validates_does_not_begin_with_it(made, tmp_path):
-    words = "trained on all rows, .* A run that validates cannot begin with it; only a refit can"
+    words = "trained on all examples, .* A run that validates cannot begin with it; only a refit can"
     here = {"output": str(tmp_path / "out")}
     with pytest.raises(ArtefactError, match=words):
         run_sft(sft_config(made, teacher=str(made / "catalogue_all"), **here))

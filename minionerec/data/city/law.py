@@ -1,4 +1,4 @@
-"""The probability of every next choice, given all that the city knows: exact, for all items or for the likeliest."""
+"""The probability of every next purchase, given the state of the city: exact, for all items or for the likeliest."""
 
 from dataclasses import dataclass
 
@@ -30,14 +30,14 @@ __all__ = ["BEGINS", "FIRST", "GOES_ON", "Moments", "likeliest", "probabilities"
 
 @dataclass(frozen=True)
 class Moments:
-    """R choices that are about to be made, and what they depend on.
+    """R purchases to come, and the state they depend on.
 
     Attributes:
         users: int64 (R,), numbers of the people.
-        newest: int64 (R,), row of the items table that each chose last; -1 where nothing was chosen before.
-        times: int64 (R,), seconds since 1970 of the choice.
-        pauses: int64 (R,), seconds since the choice before; -1 where there was none.
-        recent: int64 (R, memory), rows of the last items, which are not taken once more, the newest first; -1 where
+        newest: int64 (R,), row of the items table that each bought last; -1 where nothing was bought before.
+        times: int64 (R,), seconds since 1970 of the purchase.
+        pauses: int64 (R,), seconds since the purchase before; -1 where there was none.
+        recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 where
             there were none. None where people may take everything once more.
     """
 
@@ -59,17 +59,17 @@ class Moments:
 
 @dataclass(frozen=True)
 class _Special:
-    """The shelves that have another source than fashion, and what decides the items of them.
+    """The shelves that have another source than fashion, and what their items depend on.
 
     Attributes:
         shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; each shelf of a row counts where it stands
             first.
-        shares: float64 (R, C), share of each in the choice; 0 where it stands for the second time.
-        real: bool (R, C), whether it stands there first.
-        styles: float64 (R, 20), share of each style among loyal choices.
+        shares: float64 (R, C), share of each in the purchase; 0 where it occurs a second time.
+        real: bool (R, C), whether it occurs there first.
+        styles: float64 (R, 20), share of each style among loyal purchases.
         fashion: float64 (R,), share of fashion.
         epochs: int64 (R,).
-        there: bool (R, C, 20), what may be taken; None where everything may.
+        there: bool (R, C, 20), the items that may be bought; None for all.
     """
 
     shelves: np.ndarray
@@ -82,7 +82,7 @@ class _Special:
 
 
 def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Liked shelves int64 (R, 4) and favourite styles int64 (R, 2) of some people."""
+    """Liked shelves int64 (R, 4) and favourite styles int64 (R, 2) of some users."""
     shelves, styles = np.empty((len(users), 4), np.int64), np.empty((len(users), 2), np.int64)
     order = np.argsort(users, kind="stable")
     blocks, begins = np.unique(users[order] // people.block, return_index=True)
@@ -129,12 +129,12 @@ def _recent(people: People, moments: Moments) -> np.ndarray:
     """Positions of the last items, int64 (R, memory), -1 where there were none.
 
     Raises:
-        ValueError: If the moments do not say what they were.
+        ValueError: If the moments lack them.
     """
     if not people.memory:
         return np.empty((len(moments), 0), dtype=np.int64)
     if moments.recent is None or moments.recent.shape[1] != people.memory:
-        raise ValueError(f"moments.recent must hold the last {people.memory} items of each choice")
+        raise ValueError(f"moments.recent must hold the last {people.memory} items of each purchase")
     return np.where(moments.recent < 0, -1, people.world.positions(np.maximum(moments.recent, 0)))
 
 
@@ -157,7 +157,7 @@ def _of_shelves(world: World, special: _Special) -> np.ndarray:
 
 
 def probabilities(people: People, moments: Moments) -> np.ndarray:
-    """The exact distribution of each next choice over all items, given what the person likes.
+    """The exact distribution of each next purchase over all items, given what the user likes.
 
     Args:
         people: The city and its people.
@@ -183,7 +183,7 @@ def probabilities(people: People, moments: Moments) -> np.ndarray:
 
 
 def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.ndarray:
-    """The exact probability of one item for each choice: float64 (R,).
+    """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
         people: The city and its people.
@@ -205,7 +205,7 @@ def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.nda
 
 
 def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The most probable items of each choice, found without looking at all items.
+    """The most probable items of each purchase, found without looking at all items.
 
     An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
     that k are left when those of special shelves are taken out.
@@ -238,7 +238,7 @@ def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.
 
 
 def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The items that fashion chooses most, at most `count`: positions int64 and shares float64, the first first."""
+    """The items most probable by fashion, at most `count`: positions int64 and shares float64, the first first."""
     appeal = world.appeal(epoch)
     shelves = np.argsort(-appeal, kind="stable")
     if not world.late:

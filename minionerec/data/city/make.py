@@ -1,4 +1,4 @@
-"""The stage that makes a city of any size, block after block of people."""
+"""The stage that makes a city of any size, block after block of users."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -30,7 +30,7 @@ _WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 
 
 @dataclass(frozen=True)
 class MakeCityResult:
-    """What `run_make_city` made.
+    """Result of `run_make_city`.
 
     Attributes:
         output: Directory of the city.
@@ -41,7 +41,7 @@ class MakeCityResult:
     counts: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        """How large the city is, and where it lies."""
+        """The size of the city, and its path."""
         said = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
         return [said, f"city: {self.output}"]
 
@@ -54,9 +54,9 @@ def city_people(settings: Mapping[str, Any]) -> People:
 
 
 def run_make_city(config: MakeCityConfig) -> MakeCityResult:
-    """Draw all choices and write both tables.
+    """Draw all purchases and write both tables.
 
-    Every block of people is a file of its own until all are there, so a run that was cut off goes on with the blocks
+    Every block of people is a file of its own until all exist, so an interrupted run resumes with the blocks
     that are missing.
 
     Raises:
@@ -80,7 +80,7 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
 
 
 def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path]:
-    """One file a block, in order; those that an earlier run left are taken as they are."""
+    """One file a block, in order; those of an interrupted run are kept."""
     folder = work.folder / _PARTS
     folder.mkdir(exist_ok=True)
     parts = [folder / f"{block:06d}.parquet" for block in range(people.blocks)]
@@ -92,7 +92,7 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
             made = _in_turn(people, missing, parts, config.form)
         else:
             made = _at_once(config.processes, work.stage.settings, missing, parts)
-        for _ in progress(made, "making people", total=len(missing), unit="block"):
+        for _ in progress(made, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
@@ -121,7 +121,7 @@ def _write_block_of(settings: Mapping[str, Any], block: int, path: Path) -> None
 
 
 def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> None:
-    """Draw the choices of one block and write them, whole or not at all.
+    """Draw the purchases of one block and write them atomically.
 
     Args:
         people: The city and its people.

@@ -76,9 +76,7 @@ def test_the_large_models_differ_in_what_the_file_says(size):
 def test_the_shipped_recipes_are_listed_with_what_they_are_for():
     listed = shipped_recipes()
     assert sorted(listed) == sorted(NAMES)
-    assert listed["demo/language"] == (
-        "The whole pipeline on the demo shop: a few minutes on two cores, no network"
-    )
+    assert listed["demo/language"] == ("The whole pipeline on the demo shop: a few minutes on two cores, no network")
     assert all(listed.values())
 
 

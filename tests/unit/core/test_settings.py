@@ -258,4 +258,4 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
         said = description(each)
         if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
             known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
-            assert known or "dotted path" in said.help or "files' names" in said.help, (stage, each.name, said.help)
+            assert known or "dotted path" in said.help or "file names" in said.help, (stage, each.name, said.help)
