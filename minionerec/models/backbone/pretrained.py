@@ -1,7 +1,7 @@
-"""The one loader of files of models: safetensors alone, no code but ours, every tensor there and of the right shape.
+"""Loading model files: safetensors alone, no foreign code, every tensor present and of the right shape.
 
-A checkpoint may come from anybody. What transformers would do for one is therefore narrowed down here: code that a
-checkpoint brings along is never run and never asked about, pickled weights are not opened, and a model whose weights do
+A checkpoint may come from anyone. Loading by transformers is therefore restricted here: code that a
+checkpoint contains is never run and never prompted for, pickled weights are not opened, and a model whose weights do
 not fill it exactly is refused instead of being filled up at random.
 """
 
@@ -44,7 +44,7 @@ def load_model(
         place: The directory or name.
         error: What is raised.
         remedy: What to do about it.
-        spare: Whether a tensor of this name may lie in the files although the model has none.
+        spare: Whether a tensor of this name may be in the files although the model has none.
         absent: Whether a tensor of this name may be missing in the files.
         settings: What else `from_pretrained` takes, such as `dtype`.
 
@@ -66,7 +66,7 @@ def load_model(
                 f"different models. {remedy}"
             )
     if found["mismatched_keys"]:
-        raise error(f"{place}: tensors are of another shape than {CONFIG_FILE} says. {remedy}")
+        raise error(f"{place}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
     return model
 
 
@@ -93,7 +93,7 @@ def load_tokenizer(
 
 @contextmanager
 def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
-    """Turns whatever a library makes of a stranger's files into one line; its own reports are left out."""
+    """Turns a library's errors about files into one line, and silences its own reports."""
     from transformers.utils import logging
 
     spoken = logging.get_verbosity()
@@ -112,7 +112,7 @@ def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy
 
 
 def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
-    """Check, before anything is built, what the configuration in a directory asks for."""
+    """Check the configuration in a directory, before anything is built."""
     folder = Path(place)
     _check_places(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
@@ -140,14 +140,16 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
 
 
 def _check_places(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
-    """Check that no file of a directory has a library read weights that lie elsewhere, which no hash here covers."""
+    """Check that no file of a directory has a library read weights from other folders, which no hash here covers."""
     if (folder / _ADAPTER).is_file():
-        raise error(f"{folder / _ADAPTER}: names another model, whose weights lie elsewhere. Merge them. {remedy}")
+        raise error(
+            f"{folder / _ADAPTER}: names another model, whose weights are in another folder. Merge them. {remedy}"
+        )
     for file in sorted(folder.glob("*.index.json")):
         named = _read(file, error, remedy).get("weight_map")
         for name in named.values() if isinstance(named, dict) else [named]:
             if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
-                raise error(f"{file}: names the weights {shown(name)}, which are no file beside it. {remedy}")
+                raise error(f"{file}: names the weights {shown(name)}, which are no file of its folder. {remedy}")
 
 
 def _is_known(kind: str) -> bool:
