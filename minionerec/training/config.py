@@ -31,7 +31,7 @@ TRACKERS = (
     "neptune",
     "swanlab",
 )
-"""What transformers can report to."""
+"""Trackers that transformers supports."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
 RECENCY = (
@@ -324,7 +324,7 @@ class CatalogueTrainConfig(RefittableConfig):
         )
 
     def _loss_contradictions(self) -> Iterator[str]:
-        """What keeps the sampled loss from working, and what is left out of a loss that is not exact."""
+        """Contradictions of the settings of losses."""
         exact = self.objective == "likelihood" and self.loss == "exact"
         yield from _unless(
             self.unseen_negatives or exact,

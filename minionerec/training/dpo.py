@@ -229,14 +229,14 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
     Args:
         model: The policy.
         args: The trainer's settings; batch sizes count prompts.
-        rows: What is trained on; as many as fill whole steps.
+        rows: Training prompts; as many as fill whole steps.
         tokenizer: The model's tokenizer.
         reference: The reference; it is put on the trainer's device and never trained.
         negatives: SID numbers of each row's negatives.
         beta: Scale of log-ratios.
         sid_tokens: Token ids of each SID number.
         steps_per_epoch: Optimiser steps an epoch.
-        validation: What is ranked at each validation; nothing if None.
+        validation: Prompts ranked at each validation; none if None.
         callbacks: In addition to the trainer's own.
     """
 

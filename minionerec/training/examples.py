@@ -36,7 +36,7 @@ from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.training.run import choose_examples
 
 SHUFFLED = 65_536
-"""Examples of a corpus in files that are shuffled together where no setting says how many."""
+"""Examples of a corpus in files that are shuffled together where no setting gives their number."""
 _AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
 _LOOK_AGAIN = 0.2  # seconds
 _SALT = 0x5EED
@@ -303,7 +303,7 @@ class Written:
     Attributes:
         part: The part.
         arrays: Their columns.
-        tally: What was counted of them.
+        tally: Their counts.
     """
 
     part: ExamplePart
@@ -341,8 +341,8 @@ class TrainingSet:
 
     Attributes:
         written: The parts.
-        lists: What an example has lists of.
-        scalars: What an example has one of.
+        lists: Columns with a list an example.
+        scalars: Columns with one value an example.
     """
 
     written: Sequence[Written]
@@ -378,7 +378,7 @@ class TrainingSet:
         return counts
 
     def total(self, name: str) -> int:
-        """What was counted of all examples of an epoch."""
+        """Sums of the counts of all examples of an epoch."""
         return sum(part.part.times * part.tally.get(name, 0) for part in self.written)
 
 
@@ -453,7 +453,7 @@ class BlockSampler(Sampler[int]):
         share of process 0   a b c d e f g         given   a b c | p q r | d e f | s t u | g v
         share of process 1   p q r s t u v
 
-    What is left at the end, at most a batch a process, is dealt out as it comes.
+    What is left at the end, at most a batch a process, is dealt out in order.
 
     Args:
         count: Number of examples.

@@ -44,7 +44,7 @@ class MemoryEstimate:
         weights: Weights, and their bfloat16 copies in mixed precision.
         gradients: Gradients, and what is on its way to other processes.
         optimiser: Adam's two numbers a trained weight; under ZeRO-2 a share of them and of float32 weights.
-        activations: What the blocks keep for the backward pass, and the gradients of one block's share of it.
+        activations: Values that the blocks keep for the backward pass, and the gradients of one block's share of it.
         logits: The head's outputs at labelled positions with their gradients, and one gradient of its matrix.
     """
 

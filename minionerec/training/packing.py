@@ -353,7 +353,7 @@ class TreeCollator:
 
 
 class HasEpoch(Protocol):
-    """What goes by epochs."""
+    """An object that changes by epoch."""
 
     epoch: int
 
@@ -382,11 +382,11 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     """Inputs of a teacher for examples, in their order.
 
     Returns:
-        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of the examples that a teacher speaks
+        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
         about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `moments` int64
         (P,), what is told of each one's moment; `levels` int64 (N,), for each labelled token of all examples the place
-        in its target's completion, -1 where no teacher has a say. The tokens of a target follow one another, and
-        targets stand in the order of `rows` and `slots`.
+        in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
+        targets are in the order of `rows` and `slots`.
     """
     asked = [example for example in examples if max(example["slots"], default=-1) >= 0]
     histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)

@@ -11,7 +11,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.paths import function_at, function_file
 from minionerec.sid.table import SidTable
 
-# What rewards are functions of.
+# Inputs of rewards.
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ _PLUS = " + "
 
 @dataclass(frozen=True)
 class RewardSources:
-    """What rewards are made from.
+    """Sources of rewards.
 
     Attributes:
         table: SIDs of the N items.
@@ -412,7 +412,7 @@ def has_signal(rewards: np.ndarray) -> np.ndarray:
 
 
 def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.ndarray) -> np.ndarray:
-    """How much better each completion's branches are than the branches beside them.
+    """How much better each completion's branches are than their siblings.
 
     At each depth of a group, the completions that share a prefix are split by their next code. A branch is worth the
     mean reward of its completions, and gets (worth - mean of the branches) / (standard deviation of the branches, with

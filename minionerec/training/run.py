@@ -119,7 +119,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         total: Examples an optimiser step, over all devices.
         per_device: Examples a device computes at a time.
         what: The names of these two settings.
-        noun: What an example is called.
+        noun: Name of an example.
 
     Raises:
         ConfigError: If the settings do not divide.
@@ -160,7 +160,7 @@ def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([whole, drawn]))
 
 
-# What the weights' dtype does to small steps, and where bfloat16 is computed.
+# Effect of the weights' dtype on small steps, and where bfloat16 is computed.
 
 
 def check_deepspeed_precision(config: RunConfig) -> None:
@@ -390,7 +390,7 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
 
     Args:
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
-        checkpoint: What it began with.
+        checkpoint: The checkpoint that it started from.
     """
     state = trainer.state
     start = next(row["eval_ndcg@10"] for row in state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
@@ -423,7 +423,7 @@ def newest_whole_checkpoint(folder: Path) -> str | None:
 
 
 def _torn_file(checkpoint: Path) -> str | None:
-    """What is missing or truncated in a checkpoint; None where nothing is."""
+    """The missing or truncated file of a checkpoint; None if there is none."""
     processes = world_size()
     random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     for name in ("scheduler.pt", *random_states):
@@ -447,7 +447,7 @@ def _torn_file(checkpoint: Path) -> str | None:
 
 
 def _is_whole_safetensors(path: Path) -> bool:
-    """Whether the library takes a file's header, and the file is as long as that says."""
+    """Whether the library takes a file's header, and the file has the length of the header."""
     with path.open("rb"):  # one that may not be read is not taken for one that is truncated
         pass
     try:
@@ -509,7 +509,7 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-# What all trainers are told alike.
+# Arguments of all trainers.
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
@@ -573,7 +573,7 @@ class TrainingRun:
 
     Args:
         config: The stage's settings.
-        work: What the stage works with.
+        work: The stage's working state.
         refit: How long to train on all examples; None for a run that validates.
     """
 
@@ -628,7 +628,7 @@ class TrainingRun:
         return found if self.refit is None else without_validation(found)
 
     def callbacks(self, plan: StepPlan) -> list[TrainerCallback]:
-        """What ends the run before its last step: early stopping, or the number of steps of a refit."""
+        """Callbacks that end the run before its last step: early stopping, or the number of steps of a refit."""
         return early_stopping(self.config) if self.refit is None else [StopAt(self.refit.steps(plan.steps_per_epoch))]
 
     def train(self, trainer: RankingEvaluation) -> None:
@@ -659,7 +659,7 @@ class TrainingRun:
 
         Args:
             trainer: A trainer that has run.
-            bundle: What belongs to the model.
+            bundle: The model with its tokenizer and tables.
             counts: Numbers of the stage's own, for the manifest.
         """
         state, log = trainer.state, trainer.state.log_history

@@ -48,7 +48,7 @@ from minionerec.training.trainer import RankingEvaluation, lora_config, plain_mo
 
 # Distillation: a catalogue model as the teacher of a language model.
 #
-# At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton
+# At every code the teacher's distribution over the codes that may follow is a soft target besides the true code (Hinton
 # et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one
 # softmax over the catalogue gives the probability of every prefix of the trie.
 

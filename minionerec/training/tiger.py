@@ -22,7 +22,7 @@ from minionerec.training.trainer import RankingEvaluation, validation_set
 
 logger = get_logger(__name__)
 
-# What a TIGER trains on: the prompt of each row and its target's SID, equal rows once.
+# Training examples of a TIGER: the prompt of each row and its target's SID, equal rows once.
 
 Columns = dict[str, list[Any]]
 

@@ -175,7 +175,7 @@ class RankingEvaluation(Trainer):
     """A mix-in for trainers: every evaluation also ranks a validation set with the evaluator's decoder.
 
     Attributes:
-        validation: What is ranked, set before training; nothing if None.
+        validation: Prompts to rank, set before training; none if None.
         measures_loss: Whether evaluations also measure the trainer's own loss.
         clock: Who counts the seconds of validation.
     """

@@ -42,11 +42,11 @@ def load_model(
     Args:
         reader: Class with `from_pretrained`, such as `AutoModelForCausalLM`.
         place: The directory or name.
-        error: What is raised.
-        remedy: What to do about it.
+        error: Class of the error to raise.
+        remedy: Advice that ends the message.
         spare: Whether a tensor of this name may be in the files although the model has none.
         absent: Whether a tensor of this name may be missing in the files.
-        settings: What else `from_pretrained` takes, such as `dtype`.
+        settings: Other arguments of `from_pretrained`, such as `dtype`.
 
     Raises:
         error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
@@ -78,9 +78,9 @@ def load_tokenizer(
     Args:
         reader: Class with `from_pretrained`.
         place: The directory or name.
-        error: What is raised.
-        remedy: What to do about it.
-        settings: What else `from_pretrained` takes.
+        error: Class of the error to raise.
+        remedy: Advice that ends the message.
+        settings: Other arguments of `from_pretrained`.
 
     Raises:
         error: If there is none, or it needs code of its own.
@@ -116,7 +116,7 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
     folder = Path(place)
     _check_places(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
-        return  # a name of the hub, or nothing: the library says so
+        return  # a name of the hub, or nothing: the library reports it
     config = _read(folder / CONFIG_FILE, error, remedy)
     kind = config.get("model_type")
     if not isinstance(kind, str) or not _is_known(kind):
@@ -134,7 +134,7 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
         value = config.get(key)
         if isinstance(value, int) and value > most:
             raise error(
-                f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} beside it has that "
+                f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} of the model has that "
                 f"size. {remedy}"
             )
 

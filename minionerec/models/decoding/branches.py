@@ -435,7 +435,7 @@ def _extend(
 # The trie of a catalogue's titles has dozens of levels, but a title has no siblings after a few of them: from there on
 # every token is forced. Level by level such a tail would take one pass a token, and fill the cache with tokens that
 # no one else ever sees. Here all forced tokens after a prefix are run in one pass, packed after their prompt, when
-# the first of their scores is asked for; the searches then get them level by level, so that prefixes compete as they
+# the first of their scores is requested; the searches then get them level by level, so that prefixes compete as they
 # would have done anyway. Under renormalised scores a forced token scores 0 whatever the model, and is never run.
 #
 # level      1    2    3    4    5           pass 1: a, x    pass 2: b, c    pass 3: d and e f together
@@ -451,7 +451,7 @@ class ForcedBranches:
 
     Args:
         inner: Branches of a causal language model, none run yet.
-        trie: What is searched, on the model's device; tokens that lead out of it are never run.
+        trie: The trie to search, on the model's device; tokens that lead out of it are never run.
 
     Attributes:
         hidden: int64 (B, 1), the slot of each prompt: -1.
@@ -667,7 +667,7 @@ class OpensBranches(ABC):
             prompts: B token id lists, none empty.
             trie: SIDs of the catalogue, on the model's device.
             k: How many; fewer are given where there are fewer.
-            guide: What the prompts may get, and what is added to log-probabilities.
+            guide: Allowed SIDs of the prompts, and additions to log-probabilities.
 
         Returns:
             Scores float32 (B, K), descending, minus infinity where there is no SID that is allowed, and SID numbers

@@ -57,7 +57,7 @@ def exact_search(
         normaliser: "full" or "renormalised", see `beam_search`.
         width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
             the fewest passes through the model; the lists are the same.
-        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
+        guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.
 
     Returns:
         min(K, SIDs that are allowed) SIDs a prompt, best first, and the number of prefixes opened.

@@ -114,7 +114,7 @@ def write_freely(
         "pad_token_id": 0,
         "return_dict_in_generate": True,
     }
-    if num_beams > 1:  # greedy search has no use for it, and says so
+    if num_beams > 1:  # greedy search has no use for it, and warns
         fields["length_penalty"] = length_penalty
     read = {}
     if ids.shape[1] > 1:  # the last token is run by the search

@@ -121,7 +121,7 @@ class Trie:
         """Children of a batch of nodes.
 
         Args:
-            nodes: int64 (...), node numbers; -1 stands for no node.
+            nodes: int64 (...), node numbers; -1 is no node.
 
         Returns:
             Node numbers int64 (..., W) and which of them exist, bool (..., W); W is the largest number of children

@@ -21,7 +21,7 @@ from minionerec.data.transitions import Transitions
 from minionerec.models.nn.history import rows_of
 
 EXPERTS = ("model", "transitions", "popularity", "newest popularity", "repeats", "seen")
-"""What is pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
+"""Pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
 how often an item of the history is chosen again, and that it is in the history at all."""
 FEATURES = (
     "bias",
@@ -35,14 +35,14 @@ FEATURES = (
     "same session",
     "later session",
 )
-"""What describes a history: x."""
+"""Features of a history: x."""
 ITEM_FEATURES = 4
 DECAY = 0.8
 """Weight of each further step back in transition counts, in counting and in scoring."""
 REACH = 10
 """Items back that transitions are counted and looked up."""
 NO_TRANSITION, NO_SALE = 1e-3, 0.2
-"""What is added to shares of transitions and to counts of targets, so that what never was has a logarithm."""
+"""Added to shares of transitions and to counts of targets, so that zeros have a logarithm."""
 
 
 @dataclass(frozen=True)

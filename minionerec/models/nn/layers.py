@@ -270,7 +270,7 @@ def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
     longest = int(np.flatnonzero(counts)[-1])
     below = np.cumsum(counts)[: longest + 1]  # rows of at most that length
     widths = np.arange(longest + 1)
-    middle = (below[None, :] - below[:, None]) * widths[None, :]  # slots between two cuts, at the wider one's width
+    middle = (below[None, :] - below[:, None]) * widths[None, :]  # slots between two bounds, at the wider one's width
     slots = (below * widths)[:, None] + middle + ((len(lengths) - below) * longest)[None, :]
     slots[widths[:, None] > widths[None, :]] = len(lengths) * width + 1
     low, high = np.unravel_index(np.argmin(slots), slots.shape)

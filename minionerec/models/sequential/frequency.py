@@ -189,7 +189,7 @@ class _FilterSpectrum(torch.autograd.Function):
         transformed, spectrum = ctx.saved_tensors
         length = gradient.shape[-1]
         other = torch.view_as_real(torch.fft.rfft(gradient))
-        # All bins but the first and that of half the length stand for two.
+        # All bins but the first and that of half the length count twice.
         counts = torch.full_like(spectrum[0, 0], 2 / length)
         counts[0] = 1 / length
         if length % 2 == 0:

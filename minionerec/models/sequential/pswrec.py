@@ -36,7 +36,7 @@ _SILENT = 1e-3
 _TINY = 1e-30
 
 Silence = Literal["kept", "zero angle", "no phase"]
-"""What becomes of slots whose magnitude is at most 0.001: nothing; angle 0, cos 1, sin 0; or cos 0, sin 0."""
+"""Treatment of slots whose magnitude is at most 0.001: none; angle 0, cos 1, sin 0; or cos 0, sin 0."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def to_phases(real: torch.Tensor, imaginary: torch.Tensor, silence: Silence) -> 
     Args:
         real: float (B, S, L), U.
         imaginary: float (B, S, L), V.
-        silence: What becomes of slots of a magnitude of at most 0.001.
+        silence: Treatment of slots of a magnitude of at most 0.001.
     """
     magnitude = (real.square() + imaginary.square() + _FLOOR).sqrt()
     if silence != "no phase":
@@ -169,7 +169,7 @@ class PhaseBank(nn.Module):
 
 
 class PhaseAttention(AttentionFrame):
-    """Self-attention that also reads the phases of the slots: `heads` says how; `read`, for one query a row.
+    """Self-attention that also reads the phases of the slots: `heads` for all slots, `read` for one query a row.
 
     For one query neither keys nor values are computed: q · (K x + b) = (Kᵀ q) · x + q · b, and a weighted sum of
     values is the value of a weighted sum.

@@ -63,7 +63,7 @@ def masked_scores(
     users: np.ndarray | None = None,
     moments: np.ndarray | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Scores of all items for chunks of rows, with seen items and padding treated as a protocol says.
+    """Scores of all items for chunks of rows, with seen items and padding treated by a protocol.
 
     Args:
         model: The model, in evaluation mode.

@@ -84,7 +84,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         table: The SIDs of the catalogue.
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
-        sampler: What draws the SIDs of a step of the sampled likelihood; None where all are scored.
+        sampler: Draws the SIDs of a step of the sampled likelihood; None where all are scored.
         candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 

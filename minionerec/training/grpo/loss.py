@@ -82,7 +82,7 @@ def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence
 
     Args:
         rollouts: The SIDs.
-        rows: What was rolled out.
+        rows: The prompts of the rollouts.
         sid_tokens: Token ids of each SID number.
     """
     found = zip(rollouts.sids.tolist(), rows, strict=True)

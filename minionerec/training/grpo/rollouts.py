@@ -25,7 +25,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.examples import Asked, Columns, ExampleMaker, Ragged, training_set
 from minionerec.training.rewards import Rollouts
 
-# What a step begins with: prompts as token ids, each with the number of its own target.
+# Inputs of a step: prompts as token ids, each with the number of its own target.
 
 
 class PromptSettings(Protocol):

@@ -71,12 +71,12 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     Args:
         model: The policy.
         args: TRL's settings.
-        rows: What is trained on.
+        rows: Training prompts.
         tokenizer: The model's tokenizer.
         roll_out: Answers prompts.
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
-        validation: What is ranked at each validation; nothing if None.
+        validation: Prompts ranked at each validation; none if None.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """

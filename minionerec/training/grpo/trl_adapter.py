@@ -99,7 +99,7 @@ class StepTrainer(GRPOTrainer):
     Args:
         model: The policy.
         args: TRL's settings; batch sizes count completions there.
-        rows: What is trained on.
+        rows: Training prompts.
         tokenizer: The model's tokenizer.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.

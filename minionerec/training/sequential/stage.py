@@ -120,7 +120,7 @@ ROWS = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
 Reader = Callable[[], ModelInputs]
 SHUFFLED = 65_536
-"""Examples of a large corpus that are shuffled together where `shuffle_rows` does not say."""
+"""Examples of a large corpus that are shuffled together where `shuffle_rows` is not set."""
 
 
 @dataclass(frozen=True)

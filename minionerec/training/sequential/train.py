@@ -268,7 +268,7 @@ def fit(
 
     Args:
         model: Freshly built.
-        examples: What it is trained on.
+        examples: Its training examples.
         valid: Gives the ranks of the validation examples' targets, int64 (R,).
         protocol: How to validate and when to stop.
         settings: How to optimise.

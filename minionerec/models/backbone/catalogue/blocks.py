@@ -102,7 +102,7 @@ class Blocks:
 
         Args:
             k: How many.
-            guide: What may be listed, and what is added to log-probabilities.
+            guide: Allowed SIDs, and additions to log-probabilities.
 
         Returns:
             Scores float32 (P, K), descending, minus infinity where there are no more, and numbers int64 (P, K).
@@ -130,7 +130,7 @@ class Blocks:
 
         Args:
             trie: All SIDs, of one length.
-            totals: What `totals` gives.
+            totals: Result of `totals`.
         """
         count = trie.level_start[trie.levels]
         found = torch.full((len(self.row), count), -torch.inf, device=self.row.device)
@@ -147,7 +147,7 @@ class Blocks:
 
 
 class BlockBranches(LeafBranches):
-    """As `LeafBranches`, with the masses of prefixes above the last level at hand, and those of SIDs when asked for.
+    """As `LeafBranches`, with the masses of prefixes above the last level at hand, and those of SIDs on request.
 
     Args:
         trie: All SIDs of the model.

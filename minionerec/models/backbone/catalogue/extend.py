@@ -41,7 +41,7 @@ def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, star
         values: float (N, ...), of each known row.
         known: int (N, k), distinct rows of codes.
         wanted: int (M, k).
-        start: What rows that are not known get: "neighbours", the mean of those known that share the longest prefix
+        start: Values of new rows: "neighbours", the mean of those known that share the longest prefix
             with them (of all, if none shares the first code), or "zero".
 
     Returns:
@@ -97,7 +97,7 @@ def extended_catalogue(
 
     Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
     popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
-    given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
+    given, and the learned vector, the bias and the vectors of their codes by `start`. Their popularity, where
     the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs; of
     what else experts count they have what items have that were never sold.
 

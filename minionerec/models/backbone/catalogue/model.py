@@ -95,7 +95,7 @@ def told_moments(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, toke
     return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
 
 
-# What a catalogue model gives.
+# Output of a catalogue model.
 
 
 @dataclass
