@@ -6,7 +6,7 @@ from torch import nn
 from minionerec.data.moments import MOMENTS, UNKNOWN
 
 UNTOLD = 0.1
-"""How many moments are hidden in training, so that a model also answers where nobody tells it."""
+"""How many moments are hidden in training, so that a model also answers where no one tells it."""
 UNSOLD = 0.2
 """How often every item counts as a target beside what was counted, so that one that never was has a logarithm."""
 
